@@ -1,0 +1,1 @@
+"""The doors through which deliveries come; they do not know each other."""

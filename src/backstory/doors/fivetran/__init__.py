@@ -1,0 +1,1 @@
+"""The Fivetran destination: gRPC service `fivetran_sdk.v2.DestinationConnector`."""

@@ -1,0 +1,136 @@
+"""WriteBatch and WriteHistoryBatch as deliveries (sections 2.8, 2.9 and 5)."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from backstory.doors.fivetran.batch_rows import BatchReader, HistoryChange, LiveChange
+from backstory.doors.fivetran.definitions import columns_from, key_from
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.errors import Refused
+from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.model.column import ColumnType
+from backstory.model.table import Layout, TableName
+from backstory.tables.store import StoredTable
+
+DOOR = "fivetran"
+_COMPRESSIONS = {
+    sdk.Compression.OFF: Compression.OFF,
+    sdk.Compression.ZSTD: Compression.ZSTD,
+    sdk.Compression.GZIP: Compression.GZIP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The batch files of one request by kind, and how they are written."""
+
+    encoding: Encoding
+    replace: Sequence[BatchFile]
+    update: Sequence[BatchFile]
+    delete: Sequence[BatchFile]
+    earliest: Sequence[BatchFile] = ()
+
+    @classmethod
+    def of(
+        cls, request: sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest, format_: Format
+    ) -> "Files":
+        """The files that a request names, each with the key that stands under its exact path."""
+        params = request.file_params
+        encoding = Encoding(
+            format_,
+            _COMPRESSIONS[params.compression],
+            params.encryption == sdk.Encryption.AES,
+            params.null_string,
+            params.unmodified_string,
+        )
+
+        def files(paths: Iterable[str]) -> list[BatchFile]:
+            return [BatchFile(Path(path), request.keys.get(path)) for path in paths]
+
+        earliest = getattr(request, "earliest_start_files", ())
+        return cls(
+            encoding,
+            files(request.replace_files),
+            files(request.update_files),
+            files(request.delete_files),
+            files(earliest),
+        )
+
+    def digest(self, *about: str) -> str:
+        """A digest of the files' names, sizes and content, their markers, and what is told of them."""
+        digest = hashlib.sha256(json.dumps([*about, *map(str, astuple(self.encoding))]).encode())
+        for kind in ("earliest", "replace", "update", "delete"):
+            for file in getattr(self, kind):
+                digest.update(json.dumps([kind, file.name, file.digest()]).encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """A WriteBatch: replace, update and delete rows of a table without history."""
+
+    table: TableName
+    definition: bytes
+    columns: Mapping[str, ColumnType]
+    key: Sequence[str]
+    files: Files
+    door: str = DOOR
+
+    def token(self, table: StoredTable) -> str:
+        """The digest of section F14; a change of the table's columns makes it another delivery."""
+        return self.files.digest(str(self.table), self.definition.hex(), _schema(table))
+
+    def decode(self, table: StoredTable) -> "LiveChange | HistoryChange":
+        """The rows of the batch, typed as the table's columns (F19 for a history table)."""
+        reader = BatchReader.of(table, self.columns, self.key, self.files)
+        if table.shape.layout is Layout.FIVETRAN_HISTORY:
+            if self.files.update or self.files.delete:
+                raise Refused(
+                    "history-table",
+                    f"{self.table} keeps history: WriteBatch brings only replace files to it.",
+                    "Send updates and deletes with WriteHistoryBatch.",
+                )
+            return reader.history()
+        return reader.live()
+
+
+@dataclass(frozen=True)
+class HistoryBatch(LiveBatch):
+    """A WriteHistoryBatch: changes of records, in the order of their starts."""
+
+    def decode(self, table: StoredTable) -> "HistoryChange":
+        """The rows of the batch, typed as the table's columns."""
+        if table.shape.layout is not Layout.FIVETRAN_HISTORY:
+            raise Refused(
+                "no-history",
+                f"{self.table} keeps no history: it lacks the columns of history mode.",
+                "Send WriteBatch, or migrate the table to history mode first.",
+            )
+        return BatchReader.of(table, self.columns, self.key, self.files).history()
+
+
+def live_batch(request: sdk.WriteBatchRequest, table: TableName, format_: Format) -> LiveBatch:
+    """The delivery that a WriteBatch request describes."""
+    return LiveBatch(table, *_told(request), Files.of(request, format_))
+
+
+def history_batch(
+    request: sdk.WriteHistoryBatchRequest, table: TableName, format_: Format
+) -> HistoryBatch:
+    """The delivery that a WriteHistoryBatch request describes."""
+    return HistoryBatch(table, *_told(request), Files.of(request, format_))
+
+
+def _told(
+    request: sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest,
+) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
+    columns = request.table.columns
+    definition = request.table.SerializeToString(deterministic=True)
+    return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)
+
+
+def _schema(table: StoredTable) -> str:
+    return str(table.iceberg.schema().schemaId())

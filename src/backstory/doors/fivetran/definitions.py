@@ -1,0 +1,66 @@
+"""Table definitions of the wire, and ours."""
+
+from collections.abc import Iterable
+
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.errors import Refused
+from backstory.model.column import HISTORY_COLUMNS, START, Column, ColumnType, Kind
+from backstory.model.table import Layout, Shape, TableName
+
+
+def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
+    """The columns of a definition; Refused for a column without a type (section 2.5)."""
+    return tuple(Column(column.name, type_from(column)) for column in columns)
+
+
+def type_from(column: common.Column) -> ColumnType:
+    """A column's type; a string's byte length is not kept, since tables have no such bound."""
+    name = common.DataType.Name(column.type)
+    if name == "UNSPECIFIED":
+        raise Refused(
+            "unspecified-type",
+            f"The column {column.name} has no type.",
+            "Give the column one of the contract's types.",
+        )
+    if name == Kind.DECIMAL:
+        params = column.params.decimal
+        return ColumnType.decimal(params.precision, params.scale)
+    return ColumnType(Kind(name))
+
+
+def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
+    """The key columns of a definition; `_fivetran_start` is never one of them (F15)."""
+    return tuple(c.name for c in columns if c.primary_key and c.name != START)
+
+
+def shape_from(table: TableName, definition: common.Table) -> Shape:
+    """The shape of a table to create: with the three history columns it is a history table.
+
+    Raises Refused for a definition without a key, or a history column of another type.
+    """
+    columns = columns_from(definition.columns)
+    key = key_from(definition.columns)
+    if not key:
+        raise Refused(
+            "no-key", f"The definition of {table} has no key column.", "Mark its key columns."
+        )
+    history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
+    return Shape(
+        table, columns, key, Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE
+    )
+
+
+def definition_of(shape: Shape, name: str) -> common.Table:
+    """A shape as DescribeTable tells it: all columns, their types, keys and decimal parameters.
+
+    A history table's `_fivetran_start` is told as a key column, as it was created (section 2.4).
+    """
+    key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
+    table = common.Table(name=name)
+    for column in shape.columns:
+        told = table.columns.add(name=column.name, primary_key=column.name in key)
+        told.type = common.DataType.Value(column.type.kind)
+        if column.type.kind is Kind.DECIMAL:
+            told.params.decimal.precision = column.type.precision
+            told.params.decimal.scale = column.type.scale
+    return table

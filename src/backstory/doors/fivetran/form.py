@@ -1,0 +1,71 @@
+"""The setup form and its tests (sections 2.1 and 2.2, decision F13)."""
+
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from backstory.delivery import apply
+from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, Target
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.errors import Failed, UsageError
+from backstory.model.column import Column, ColumnType, Kind
+from backstory.model.table import Layout, Shape, TableName
+from backstory.strategies.actions import Actions
+from backstory.tables.commit import Note
+from backstory.tables.create import create, drop
+from backstory.tables.slice import PLACE, read_slice
+from backstory.tables.store import existing, tables
+
+CONNECTION, WRITE = "connection", "write"
+
+
+def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
+    """The form: which catalog, and what stands before each schema's name."""
+    response = common.ConfigurationFormResponse(
+        schema_selection_supported=True, table_selection_supported=True
+    )
+    catalog = response.fields.add(
+        name=CATALOG_FIELD,
+        label="Catalog",
+        description="The Iceberg catalog that the tables are written to.",
+        required=True,
+        default_value=catalogs[0],
+    )
+    catalog.dropdown_field.dropdown_field.extend(catalogs)
+    response.fields.add(
+        name=PREFIX_FIELD,
+        label="Schema prefix",
+        description="Put before the name of every schema. May be empty.",
+        required=False,
+        text_field=common.TextField.PlainText,
+    )
+    response.tests.add(name=CONNECTION, label="The catalog answers")
+    response.tests.add(name=WRITE, label="Tables can be made, written, read and dropped")
+    return response
+
+
+def run_test(name: str, target: Target) -> None:
+    """Run one test of the form; raises what went wrong, UsageError for an unknown test."""
+    if name == CONNECTION:
+        tables(target.store)
+    elif name == WRITE:
+        _write(target)
+    else:
+        raise UsageError("no-test", f"There is no test {name!r}.", f"Run {CONNECTION} or {WRITE}.")
+
+
+def _write(target: Target) -> None:
+    """Make a table of its own, write a row, read it and drop the table."""
+    store = target.store
+    name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")
+    key = Column("id", ColumnType(Kind.LONG))
+    create(store, Shape(name, (key,), ("id",), Layout.FIVETRAN_LIVE))
+    try:
+        rows = pa.table({"id": pa.array([1], pa.int64())})
+        added = Actions(PLACE.empty_table(), rows, {"inserted": 1})
+        apply(store, existing(store, name), added, Note("fivetran", "test", added.counts))
+        if read_slice(store, existing(store, name), rows).num_rows != 1:
+            raise Failed("lost-row", "A row was written and not found again.", "Check the storage.")
+    finally:
+        drop(store, name)

@@ -1,0 +1,77 @@
+"""Errors as replies: a task for what the sender or its user can mend, a status for the rest (F17)."""
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+
+log = structlog.get_logger()
+
+STATUS_BYTES = 8000
+
+Reply = TypeVar("Reply")
+
+
+class Handler(Protocol[Reply]):
+    """A handler of one RPC."""
+
+    def __call__(self, service: Any, request: Any, context: grpc.ServicerContext) -> Reply:
+        """Answer the request."""
+
+
+def answered(
+    reply: Callable[..., Reply],
+) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
+    """Make a handler of a method that may raise: each error becomes a task or a status.
+
+    The handler logs one line after the act: the RPC, its table, how long it took, how it ended.
+    """
+
+    def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:
+        @wraps(method)
+        def handle(service: Any, request: Any, context: grpc.ServicerContext) -> Reply:
+            began = time.monotonic()
+            told = {"table": named(request)}
+            try:
+                answer = method(service, request)
+            except (Refused, UsageError) as error:
+                log.warning(f"{method.__name__} refused: {error}", code=error.code, **told)
+                return reply(task={"message": str(error)})
+            except BackstoryError as error:
+                later = isinstance(error, TryAgain)
+                log.error(f"{method.__name__} failed: {error}", code=error.code, **told)
+                context.abort(
+                    grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL,
+                    str(error).encode()[:STATUS_BYTES].decode(errors="ignore"),
+                )
+            except Exception as bug:
+                # Only the kind of the error: its text may hold values of the delivery.
+                kind = type(bug).__name__
+                log.error(f"{method.__name__} failed on a bug: {kind}", at=_place(bug), **told)
+                context.abort(grpc.StatusCode.INTERNAL, f"An internal error ({kind}).")
+            seconds = round(time.monotonic() - began, 3)
+            log.info(f"{method.__name__} done", seconds=seconds, **told)
+            return answer
+
+        return handle
+
+    return decorate
+
+
+def named(request: Any) -> str:
+    """The table that a request names, as it names it; empty for requests about none."""
+    schema = getattr(request, "schema_name", "")
+    name = getattr(request, "table_name", "") or getattr(getattr(request, "table", None), "name", "")
+    return f"{schema}.{name}" if schema else ""
+
+
+def _place(bug: BaseException) -> str:
+    trace = bug.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

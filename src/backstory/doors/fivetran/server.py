@@ -1,0 +1,100 @@
+"""Run the destination as a gRPC server, with the standard health and reflection services."""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from backstory.doors.fivetran.service import Destination
+from backstory.doors.fivetran.wire import destination_sdk_pb2
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
+    add_DestinationConnectorServicer_to_server,
+)
+from backstory.doors.fivetran.wire.pool import POOL
+from backstory.errors import Failed
+
+log = structlog.get_logger()
+
+MESSAGE_BYTES = 134_217_728
+WORKERS = 16
+GRACE_SECONDS = 120.0
+SERVICE = destination_sdk_pb2.DESCRIPTOR.services_by_name["DestinationConnector"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that listens on `host:port`."""
+
+    server: grpc.Server
+    health: health.HealthServicer
+    host: str
+    port: int
+
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Refuse new requests, wait up to `grace` seconds for running ones, and end."""
+        self.health.enter_graceful_shutdown()
+        self.server.stop(grace).wait()
+
+
+def listen(destination: Destination, host: str | None, port: int) -> Running:
+    """Start to serve; without a host on all IPv4 and IPv6 interfaces (section 7.1).
+
+    Raises Failed when the port is taken.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    add_DestinationConnectorServicer_to_server(destination, server)
+    checks = _add_standard_services(server)
+    bound, shown = _bind(server, host, port)
+    server.start()
+    return Running(server, checks, shown, bound)
+
+
+def serve_until_told(running: Running) -> None:
+    """Wait for SIGTERM or SIGINT, then finish running requests and end."""
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    told.wait()
+    running.stop()
+    log.info("stopped")
+
+
+def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
+    checks = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    for name in ("", SERVICE):
+        checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    # The contract's descriptors live in a pool of their own; reflection tells them all from there.
+    for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        POOL.AddSerializedFile(file.serialized_pb)
+    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server, pool=POOL)
+    return checks
+
+
+def _bind(server: grpc.Server, host: str | None, port: int) -> tuple[int, str]:
+    hosts = [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
+    for shown in hosts:
+        try:
+            bound = server.add_insecure_port(f"{shown}:{port}")
+        except RuntimeError:
+            continue
+        if bound:
+            return bound, shown
+    raise Failed(
+        "port-in-use",
+        f"The server cannot listen on port {port}.",
+        "Stop what uses it or choose another with --port.",
+    )

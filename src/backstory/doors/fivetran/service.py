@@ -1,0 +1,120 @@
+"""The ten RPCs: each turns its request into a call of the rooms below, and the outcome into a reply."""
+
+from collections.abc import Mapping
+
+import grpc
+import structlog
+
+from backstory.delivery import deliver
+from backstory.doors.fivetran.alter import alter
+from backstory.doors.fivetran.batches import LiveBatch, history_batch, live_batch
+from backstory.doors.fivetran.definitions import definition_of, shape_from
+from backstory.doors.fivetran.form import form, run_test
+from backstory.doors.fivetran.replies import answered
+from backstory.doors.fivetran.targets import Target, target
+from backstory.doors.fivetran.truncate import truncate, truncation
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
+from backstory.errors import BackstoryError
+from backstory.files.batch_file import Format
+from backstory.tables.create import create
+from backstory.tables.locks import writing
+from backstory.tables.store import Store, load
+
+log = structlog.get_logger()
+
+_FORMATS = {Format.CSV: sdk.BatchFileFormat.CSV, Format.PARQUET: sdk.BatchFileFormat.PARQUET}
+
+
+class Destination(DestinationConnectorServicer):
+    """The service over the catalogs that the server was started with; it keeps no state."""
+
+    def __init__(self, stores: Mapping[str, Store], batch_format: Format = Format.CSV) -> None:
+        self._stores = stores
+        self._format = batch_format
+
+    def ConfigurationForm(
+        self, _request: common.ConfigurationFormRequest, _context: grpc.ServicerContext
+    ) -> common.ConfigurationFormResponse:
+        """The setup form."""
+        return form(list(self._stores))
+
+    @answered(common.TestResponse)
+    def Test(self, request: common.TestRequest) -> common.TestResponse:
+        """One test of the form; what is wrong is a `failure`, never a status."""
+        try:
+            run_test(request.name, self._target(request))
+        except BackstoryError as error:
+            return common.TestResponse(failure=str(error))
+        return common.TestResponse(success=True)
+
+    def Capabilities(
+        self, _request: sdk.CapabilitiesRequest, _context: grpc.ServicerContext
+    ) -> sdk.CapabilitiesResponse:
+        """The format of batch files that this server reads."""
+        return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._format])
+
+    @answered(sdk.DescribeTableResponse)
+    def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
+        """The table's definition, or that there is none."""
+        where = self._target(request)
+        found = load(where.store, where.table(request.schema_name, request.table_name))
+        if found is None:
+            return sdk.DescribeTableResponse(not_found=True)
+        return sdk.DescribeTableResponse(table=definition_of(found.shape, request.table_name))
+
+    @answered(sdk.CreateTableResponse)
+    def CreateTable(self, request: sdk.CreateTableRequest) -> sdk.CreateTableResponse:
+        """Create the table, and its schema if need be."""
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table.name)
+        with writing(where.store, table):
+            create(where.store, shape_from(table, request.table))
+        return sdk.CreateTableResponse(success=True)
+
+    @answered(sdk.AlterTableResponse)
+    def AlterTable(self, request: sdk.AlterTableRequest) -> sdk.AlterTableResponse:
+        """Bring the table's columns and key to the definition."""
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table.name)
+        alter(where.store, table, request.table, drop_columns=request.drop_columns)
+        return sdk.AlterTableResponse(success=True)
+
+    @answered(sdk.TruncateResponse)
+    def Truncate(self, request: sdk.TruncateRequest) -> sdk.TruncateResponse:
+        """Delete or flag what was synced before an instant."""
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table_name)
+        truncate(where.store, truncation(request, table))
+        return sdk.TruncateResponse(success=True)
+
+    @answered(sdk.WriteBatchResponse)
+    def WriteBatch(self, request: sdk.WriteBatchRequest) -> sdk.WriteBatchResponse:
+        """Bring a batch into a live or soft-delete table."""
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table.name)
+        return self._deliver(where, live_batch(request, table, self._format))
+
+    @answered(sdk.WriteBatchResponse)
+    def WriteHistoryBatch(self, request: sdk.WriteHistoryBatchRequest) -> sdk.WriteBatchResponse:
+        """Bring a batch into a history table."""
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table.name)
+        return self._deliver(where, history_batch(request, table, self._format))
+
+    @answered(sdk.MigrateResponse)
+    def Migrate(self, _request: sdk.MigrateRequest) -> sdk.MigrateResponse:
+        """No migration is offered yet: Fivetran falls back to AlterTable and new tables."""
+        log.warning("Migrate is not offered by this version")
+        return sdk.MigrateResponse(unsupported=True)
+
+    def _target(self, request: object) -> Target:
+        return target(self._stores, request.configuration)  # type: ignore[attr-defined]
+
+    def _deliver(self, where: Target, batch: LiveBatch) -> sdk.WriteBatchResponse:
+        receipt = deliver(where.store, batch)
+        counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())
+        done = "committed" if receipt.snapshot_id else "nothing to commit"
+        log.info(f"batch {done}", table=str(batch.table), counts=counts or "known delivery")
+        return sdk.WriteBatchResponse(success=True)

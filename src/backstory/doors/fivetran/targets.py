@@ -1,0 +1,45 @@
+"""Where a request's tables are: its configuration names a catalog and a schema prefix."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backstory.errors import UsageError
+from backstory.model.table import TableName
+from backstory.tables.store import Store
+
+CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store, and what stands before each schema's name in it."""
+
+    store: Store
+    prefix: str
+
+    def schema(self, name: str) -> str:
+        """The schema's name in the store; UsageError for an empty one."""
+        if not name:
+            raise UsageError("no-schema", "The request names no schema.", "Name the schema.")
+        return self.prefix + name
+
+    def table(self, schema: str, name: str) -> TableName:
+        """The table's name in the store; UsageError for an empty one."""
+        if not name:
+            raise UsageError("no-table-name", "The request names no table.", "Name the table.")
+        return TableName(self.schema(schema), name)
+
+
+def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Target:
+    """The target of a configuration; an empty one means the form's defaults (F20).
+
+    Raises UsageError for a catalog that the server was not started with.
+    """
+    name = configuration.get(CATALOG_FIELD) or next(iter(stores))
+    if name not in stores:
+        raise UsageError(
+            "no-catalog",
+            "The configuration names a catalog that this server was not started with.",
+            f"Choose one of {', '.join(stores)}.",
+        )
+    return Target(stores[name], configuration.get(PREFIX_FIELD, ""))

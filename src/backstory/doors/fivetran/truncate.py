@@ -1,0 +1,109 @@
+"""Truncate: delete or flag what was synced before an instant (section 2.7)."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.errors import Refused
+from backstory.model.column import ACTIVE, END, Kind
+from backstory.model.table import Layout, TableName
+from backstory.tables.commit import Note
+from backstory.tables.conditions import delete_where, update_where
+from backstory.tables.locks import writing
+from backstory.tables.store import Store, StoredTable, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Rows whose `synced` is before `before`; they are deleted, or flagged in the `deleted` column."""
+
+    table: TableName
+    synced: str
+    before: datetime
+    deleted: str | None
+
+
+def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
+    """What the request asks for; Refused if it does not say before when.
+
+    Digits of the bound below a microsecond are cut off (F6).
+    """
+    if not request.HasField("utc_delete_before") or not request.synced_column:
+        raise Refused(
+            "no-bound",
+            f"The request to truncate {table} names no synced column or no instant.",
+            "Nothing was deleted; send both.",
+        )
+    bound = request.utc_delete_before
+    before = EPOCH + timedelta(seconds=bound.seconds, microseconds=bound.nanos // 1000)
+    deleted = request.soft.deleted_column if request.HasField("soft") else None
+    return Truncation(table, request.synced_column, before, deleted)
+
+
+def truncate(store: Store, asked: Truncation) -> int | None:
+    """Do it, and give the snapshot's id; None if the table is missing or nothing is that old."""
+    with writing(store, asked.table):
+        table = load(store, asked.table)
+        if table is None:
+            return None
+        _refuse(table, asked)
+        told = f"{asked.table} {asked.synced} {asked.before.isoformat()} {asked.deleted}"
+        note = Note("fivetran", hashlib.sha256(f"truncate {told}".encode()).hexdigest(), {})
+        old = _column(asked.synced) < _instant(asked.before)
+        if asked.deleted is None:
+            return delete_where(store, table, old, note)
+        return _flag(store, table, asked, old, note)
+
+
+def _flag(
+    store: Store, table: StoredTable, asked: Truncation, old: "Column", note: Note
+) -> int | None:
+    from pyspark.sql.functions import lit
+
+    assert asked.deleted is not None
+    if table.shape.column(asked.deleted):
+        flag = _column(asked.deleted)
+        unflagged = old & ~flag.eqNullSafe(lit(True))
+        return update_where(store, table, unflagged, {asked.deleted: lit(True)}, note)
+    ended = {ACTIVE: lit(False), END: _instant(asked.before)}
+    return update_where(store, table, old & _column(ACTIVE), ended, note)
+
+
+def _refuse(table: StoredTable, asked: Truncation) -> None:
+    synced = table.shape.column(asked.synced)
+    if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
+        raise Refused(
+            "no-synced-column",
+            f"{asked.table} has no column {asked.synced} of type UTC_DATETIME.",
+            "Nothing was deleted; name the column that holds the time of the sync.",
+        )
+    if asked.deleted is None:
+        return
+    flag = table.shape.column(asked.deleted)
+    if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
+        return
+    if flag is None or flag.type.kind is not Kind.BOOLEAN:
+        raise Refused(
+            "no-deleted-column",
+            f"{asked.table} has no column {asked.deleted} of type BOOLEAN.",
+            "Nothing was flagged; add the column first.",
+        )
+
+
+def _column(name: str) -> "Column":
+    from pyspark.sql.functions import col
+
+    return col("`" + name.replace("`", "``") + "`")
+
+
+def _instant(time: datetime) -> "Column":
+    from pyspark.sql.functions import lit
+
+    return lit(time)

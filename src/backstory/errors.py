@@ -1,0 +1,77 @@
+"""The errors of backstory, sorted by who must act.
+
+BackstoryError
+├── Failed      1   something outside the input's control, or a bug
+├── UsageError  2   the caller: wrong usage, configuration, manifest or model; nothing was started
+├── Refused     3   the sender: the input would have corrupted the history; nothing was written
+├── Violated    4   the owner of a table: `check` found violations
+└── TryAgain   75   nobody: the same call may succeed later
+
+A message never shows row values of a delivery, keys of a cipher or other secrets.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+MAX_KEYS = 10
+
+
+class BackstoryError(Exception):
+    """What went wrong, where, and what to do; never raised itself, only its children are.
+
+    `code` is stable and made for programs, `message` and `remedy` are one sentence each, `keys`
+    holds up to ten offending keys.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()
+    ) -> None:
+        super().__init__(code, message, remedy, tuple(keys))
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+        self.keys = list(keys)[:MAX_KEYS]
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.message, self.remedy) if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Code, message, keys and remedy, as `--output json` prints them."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "keys": self.keys,
+            "remedy": self.remedy,
+        }
+
+
+class Failed(BackstoryError):
+    """Something outside the input's control, or a bug."""
+
+    exit_code = 1
+
+
+class UsageError(BackstoryError):
+    """Wrong usage or configuration: nothing was started."""
+
+    exit_code = 2
+
+
+class Refused(BackstoryError):
+    """The input would have corrupted the history: nothing was written."""
+
+    exit_code = 3
+
+
+class Violated(BackstoryError):
+    """A table breaks a law of its layout."""
+
+    exit_code = 4
+
+
+class TryAgain(BackstoryError):
+    """Failed for now: the same call may succeed later."""
+
+    exit_code = 75

@@ -1,0 +1,1 @@
+"""Delivered bytes become typed Arrow rows: streamed, and never decrypted on disk."""

@@ -1,0 +1,88 @@
+"""One batch file and how its bytes are wrapped: file, then cipher, then compression (section 3.1)."""
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.files.cipher import DecryptingReader
+
+
+class Format(StrEnum):
+    """What stands inside the wrapping."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    """How the content was compressed before it was encrypted."""
+
+    OFF = "off"
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How all files of one delivery are written; an empty marker text is no marker."""
+
+    format: Format = Format.CSV
+    compression: Compression = Compression.OFF
+    encrypted: bool = False
+    null_string: str = ""
+    unmodified_string: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    """A path and, for an encrypted file, its key; the key never shows in the `repr`."""
+
+    path: Path
+    key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The file's own name, as messages show it."""
+        return self.path.name
+
+    def digest(self) -> str:
+        """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
+        try:
+            with self.path.open("rb") as delivered:
+                return hashlib.file_digest(delivered, "sha256").hexdigest()
+        except OSError as missing:
+            raise self.unreadable("the file is not there or cannot be opened") from missing
+
+    def open(self, encoding: Encoding) -> BinaryIO:
+        """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
+        try:
+            if self.path.stat().st_size == 0:
+                return pa.BufferReader(b"")
+            clear = self._decrypted(encoding)
+        except OSError as missing:
+            raise self.unreadable("the file is not there or cannot be opened") from missing
+        if encoding.compression is Compression.OFF:
+            return pa.PythonFile(clear, mode="r")
+        return pa.CompressedInputStream(
+            pa.PythonFile(clear, mode="r"), encoding.compression.value
+        )
+
+    def _decrypted(self, encoding: Encoding) -> BinaryIO | DecryptingReader:
+        if not encoding.encrypted:
+            return self.path.open("rb")
+        if self.key is None:
+            raise self.unreadable("the request holds no key for it")
+        return DecryptingReader(self.path, self.key)
+
+    def unreadable(self, why: str) -> Refused:
+        """The error for a file whose bytes are not what the request says."""
+        return Refused(
+            "unreadable-file",
+            f"{self.name} cannot be read: {why}.",
+            "Nothing was written; send the batch again with whole files and their own keys.",
+        )

@@ -1,0 +1,172 @@
+"""Text cells become typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.files.base64_cells import decode_base64
+from backstory.files.rows import arrow_type
+from backstory.model.column import MAX_PRECISION, ColumnType, Kind
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+# The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.
+FLOAT_MAX_AS_PRINTED = 3.4028237e38
+
+ZONE = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
+BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?$"
+
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, in days from 1970-01-01
+_DAY = 86_400_000_000
+
+
+class UnreadableCell(ValueError):
+    """A cell is not of its column's type; `row` counts from 0 in the array that was parsed."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"cell {row}")
+        self.row = row
+
+
+def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
+    """The cells as values of `arrow_type(type_)`, NULL where they are NULL.
+
+    Raises UnreadableCell for the first cell that is not of the type.
+    """
+    try:
+        return _PARSERS.get(type_.kind, _text)(text, type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise UnreadableCell(_first_unreadable(text, type_)) from None
+
+
+def _first_unreadable(text: pa.Array, type_: ColumnType) -> int:
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _PARSERS[type_.kind](text[low:middle], type_)
+            low = middle
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            high = middle
+    return low
+
+
+def _text(text: pa.Array, _type: ColumnType) -> pa.Array:
+    return text
+
+
+def _require(holds: pa.Array) -> None:
+    if not pc.all(holds).as_py():
+        raise pa.ArrowInvalid("a cell is not of its type")
+
+
+def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
+    lower = pc.utf8_lower(text)
+    true = pc.equal(lower, "true")
+    _require(pc.or_(true, pc.equal(lower, "false")))
+    return true
+
+
+def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
+    # Arrow reads 0x1F as 31; the contract knows decimal digits only.
+    _require(pc.invert(pc.match_substring(text, "x", ignore_case=True)))
+    if type_.kind is Kind.SHORT:
+        return text.cast(pa.int16()).cast(pa.int32())
+    return text.cast(arrow_type(type_))
+
+
+def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
+    # By way of the widest decimal: Arrow checks the digits of the text, not those of the value.
+    wide = pa.decimal128(MAX_PRECISION, type_.scale)
+    try:
+        value = text.cast(wide)
+    except pa.ArrowInvalid:
+        trimmed = pc.replace_substring_regex(text, r"^(-?\d*\.\d*?)0+$", r"\1")
+        value = pc.replace_substring_regex(trimmed, r"^(-?)0+(\d)", r"\1\2").cast(wide)
+    return value.cast(arrow_type(type_))
+
+
+def _double(text: pa.Array, type_: ColumnType) -> pa.Array:
+    value = text.cast(arrow_type(type_))
+    endless = pc.is_inf(value)
+    if not pc.any(endless).as_py():
+        return value
+    spelled = pc.match_substring(text, "inf", ignore_case=True)
+    beyond = pc.and_(endless, pc.invert(spelled))
+    if not pc.any(beyond).as_py():
+        return value
+    exact = text.cast(pa.float64())
+    if type_.kind is Kind.DOUBLE:
+        raise pa.ArrowInvalid("beyond the range of a double")
+    _require(pc.or_(pc.invert(beyond), pc.less_equal(pc.abs(exact), FLOAT_MAX_AS_PRINTED)))
+    greatest = pc.multiply(pc.sign(exact), FLOAT_MAX).cast(pa.float32())
+    return pc.if_else(beyond, greatest, value)
+
+
+def _date(text: pa.Array, _type: ColumnType) -> pa.Array:
+    value = text.cast(pa.date32())
+    days = value.cast(pa.int32())
+    _require(pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY)))
+    return value
+
+
+def _instant(text: pa.Array, type_: ColumnType) -> pa.Array:
+    def zoned(cells: pa.Array) -> pa.Array:
+        bare = pc.invert(pc.match_substring_regex(cells, ZONE))
+        return pc.if_else(bare, pc.binary_join_element_wise(cells, "Z", ""), cells)
+
+    return _timestamp(text, type_, zoned)
+
+
+def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
+    def unzoned(cells: pa.Array) -> pa.Array:
+        return pc.replace_substring_regex(cells, "[Zz]$", "")
+
+    return _timestamp(text, type_, unzoned)
+
+
+def _timestamp(
+    text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]
+) -> pa.Array:
+    """Timestamps in microseconds; further digits are cut off, never rounded (F6)."""
+    target = arrow_type(type_)
+    try:
+        value = text.cast(target)
+    except pa.ArrowInvalid:
+        cut = pc.replace_substring_regex(text, BEYOND_MICROSECONDS, r"\1")
+        value = mend(cut).cast(target)
+    micros = value.cast(pa.int64())
+    first, end = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY
+    _require(pc.and_(pc.greater_equal(micros, first), pc.less(micros, end)))
+    return value
+
+
+def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
+    """`HH:MM:SS` and up to six more digits when they are not zero (F18)."""
+    _require(pc.match_substring_regex(text, TIME))
+    full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
+    micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(micros, "0"), ".")
+    return pc.if_else(pc.match_substring(micros, "."), trimmed, micros)
+
+
+def _binary(text: pa.Array, _type: ColumnType) -> pa.Array:
+    return decode_base64(text)
+
+
+_PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.SHORT: _integer,
+    Kind.INT: _integer,
+    Kind.LONG: _integer,
+    Kind.DECIMAL: _decimal,
+    Kind.FLOAT: _double,
+    Kind.DOUBLE: _double,
+    Kind.NAIVE_DATE: _date,
+    Kind.NAIVE_DATETIME: _naive,
+    Kind.UTC_DATETIME: _instant,
+    Kind.NAIVE_TIME: _time,
+    Kind.BINARY: _binary,
+}

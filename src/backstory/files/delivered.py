@@ -1,0 +1,47 @@
+"""All files of one kind as rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from backstory.files.batch_file import BatchFile, Encoding, Format
+from backstory.files.csv_rows import read_csv
+from backstory.files.parquet_rows import read_parquet
+from backstory.files.rows import Rows, arrow_type
+from backstory.model.column import ColumnType
+
+_READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
+THREADS = 2
+
+
+def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
+    """The Arrow schema of columns of these types."""
+    return pa.schema([pa.field(name, arrow_type(type_)) for name, type_ in columns.items()])
+
+
+def read_files(
+    files: Sequence[BatchFile],
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+) -> list[tuple[BatchFile, Rows]]:
+    """Each file that has rows and its rows, in the order given, with the columns of its header.
+
+    Files are read side by side: decryption, decompression and parsing all leave the interpreter
+    free. Raises Refused for the first file in order that cannot be read.
+    """
+
+    def whole(file: BatchFile) -> Rows | None:
+        parts: Iterator[Rows] = _READERS[encoding.format](file, encoding, columns, wanted)
+        collected = list(parts)
+        if not collected:
+            return None
+        return Rows(
+            pa.concat_tables(part.values for part in collected),
+            pa.concat_tables(part.known for part in collected),
+        )
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = zip(files, pool.map(whole, files), strict=True)
+        return [(file, rows) for file, rows in read if rows is not None and rows.count]

@@ -1,0 +1,37 @@
+"""Which columns of a file are read (section 2.8, columns of file, request and table)."""
+
+from collections import Counter
+from collections.abc import Container, Sequence
+
+from backstory.errors import MAX_KEYS, Refused
+from backstory.model.column import SYSTEM_COLUMNS
+
+
+def chosen_columns(
+    file: str, header: Sequence[str], columns: Container[str], wanted: Container[str]
+) -> list[str]:
+    """The columns of the header that are wanted, in the header's order.
+
+    A Fivetran system column that the table lacks is passed over. Raises Refused for any other
+    column that the table lacks, and for a name that stands twice.
+    """
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        raise Refused(
+            "repeated-column",
+            f"{file}: the header names {_listed(twice)} more than once.",
+            "Nothing was written; send the batch again with one column for each name.",
+        )
+    unknown = [name for name in header if name not in columns and name not in SYSTEM_COLUMNS]
+    if unknown:
+        raise Refused(
+            "unknown-column",
+            f"{file}: the table has no column {_listed(unknown)}.",
+            "Nothing was written; add the column to the table first.",
+        )
+    return [name for name in header if name in columns and name in wanted]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_KEYS])
+    return shown if len(names) <= MAX_KEYS else f"{shown} and {len(names) - MAX_KEYS} more"

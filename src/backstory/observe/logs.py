@@ -1,0 +1,49 @@
+"""Log lines: JSON for Fivetran on standard output, plain ones for people on standard error."""
+
+import json
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+LEVELS = {"debug": "INFO", "info": "INFO", "warning": "WARNING"}
+
+
+def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """An event as the one shape that Fivetran reads: level, message and message-origin (section 7.2)."""
+    fields = "".join(f" {name}={value}" for name, value in event.items() if name != "event")
+    return json.dumps(
+        {
+            "level": LEVELS.get(method, "SEVERE"),
+            "message": f"{event['event']}{fields}",
+            "message-origin": "sdk_destination",
+        },
+        ensure_ascii=False,
+    )
+
+
+def log_for_fivetran() -> None:
+    """JSON lines on standard output, which from now on carries nothing else.
+
+    Whatever this process or its children write to file descriptor 1 goes to standard error.
+    """
+    sys.stdout.flush()
+    lines: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, fivetran_line],
+        logger_factory=structlog.WriteLoggerFactory(lines),
+        cache_logger_on_first_use=False,
+    )
+
+
+def log_for_people(*, quiet: bool = False) -> None:
+    """Warnings and worse on standard error, a line each; with `quiet` errors only."""
+    level = "error" if quiet else "warning"
+    structlog.configure(
+        processors=[structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,109 @@
+"""Where the warehouse is and how Spark runs: flags, environment, `backstory.toml`."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backstory.errors import UsageError
+
+CATALOG = "backstory"
+SECTIONS = {"catalog", "catalogs", "spark", "tables"}
+FORMAT_VERSIONS = (2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
+
+    The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
+    is named by no properties here.
+    """
+
+    warehouse: Path
+    catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {CATALOG: {}})
+    spark: Mapping[str, str] = field(default_factory=dict)
+    format_version: int = 3
+
+
+def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
+    """The settings of this process: a flag beats the environment, which beats the file.
+
+    The file is `config`, else `BACKSTORY_CONFIG`, else `backstory.toml` in the working folder if it
+    is there. `${NAME}` in a value stands for an environment variable, so that secrets need not be
+    in the file. Raises UsageError for a missing file, unknown sections or a missing variable.
+    """
+    path = config or os.environ.get("BACKSTORY_CONFIG")
+    document = _read(Path(path)) if path else _read_default(Path("backstory.toml"))
+    unknown = sorted(set(document) - SECTIONS)
+    if unknown:
+        raise UsageError(
+            "unknown-setting",
+            f"The configuration has the unknown section {unknown[0]}.",
+            f"Sections are {', '.join(sorted(SECTIONS))}.",
+        )
+    folder = warehouse or os.environ.get("BACKSTORY_WAREHOUSE") or "warehouse"
+    catalogs = {CATALOG: _texts(document.get("catalog", {}))}
+    for name, properties in document.get("catalogs", {}).items():
+        catalogs[name] = _texts(properties)
+    return Settings(
+        warehouse=Path(folder).absolute(),
+        catalogs=catalogs,
+        spark=_texts(document.get("spark", {})),
+        format_version=_format_version(document.get("tables", {})),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UsageError(
+            "no-configuration",
+            f"The configuration file {path} cannot be read.",
+            "Name another with --config or BACKSTORY_CONFIG.",
+        ) from None
+    except tomllib.TOMLDecodeError as broken:
+        raise UsageError(
+            "broken-configuration", f"{path} is not TOML: {broken}.", "Mend the file."
+        ) from None
+
+
+def _read_default(path: Path) -> dict[str, Any]:
+    return _read(path) if path.exists() else {}
+
+
+def _format_version(tables: Mapping[str, Any]) -> int:
+    version = tables.get("format-version", FORMAT_VERSIONS[-1])
+    if set(tables) - {"format-version"} or version not in FORMAT_VERSIONS:
+        raise UsageError(
+            "unknown-setting",
+            "The section [tables] holds format-version = 2 or 3 and nothing else.",
+            "Mend backstory.toml.",
+        )
+    return int(version)
+
+
+def _texts(section: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _filled_in(_text(value)) for name, value in section.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _filled_in(text: str) -> str:
+    def variable(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in os.environ:
+            raise UsageError(
+                "missing-variable",
+                f"The configuration names the environment variable {name}, which is not set.",
+                f"Set {name} or take it out of the configuration.",
+            )
+        return os.environ[name]
+
+    return re.sub(r"\$\{(\w+)\}", variable, text)

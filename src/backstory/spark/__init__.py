@@ -1,0 +1,1 @@
+"""The Spark session, embedded or the caller's."""

@@ -1,0 +1,230 @@
+"""The rule of intervals: slow, obvious, right; `plan.py` is held to it.
+
+Source: fivetran-destination.md section 5.2, decisions.md F4, F5, F7, F15 and F16. A version is
+a row addressed by (key, start); instants are aware, in UTC, with microseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Final
+
+from backstory.model.column import ACTIVE, END, START
+from backstory.strategies.live_rows.rule import Outcome, Row
+from backstory.strategies.unmodified import UNMODIFIED
+
+__all__ = ["TMAX", "Outcome", "Row", "apply"]
+
+TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+_Key = tuple[object, ...]
+
+
+def apply(  # noqa: PLR0917 - the three that say what the table is, and the request's four lists
+    stored: Sequence[Row],
+    key: Sequence[str],
+    columns: Sequence[str],
+    earliest: Sequence[Row] = (),
+    replace: Sequence[Row] = (),
+    update: Sequence[Row] = (),
+    delete: Sequence[Row] = (),
+) -> Outcome:
+    """The table after a history batch: the four steps of section 5.2.
+
+    `columns` are the request's. `_fivetran_start` never takes part in matching keys (F15).
+    Ignored are update rows without a record or without a change, and delete rows that find
+    no version or one closed earlier (F7).
+
+    Raises:
+        ValueError: A row names no key, or no start or end where its kind needs one; an update
+            without a start changes values; a replace row leaves a cell unmodified.
+    """
+    blank: Row = dict.fromkeys(chain(*stored, columns, *replace, *update))
+    table = _Table(tuple(column for column in key if column != START), blank, {})
+    for version in stored:
+        table.versions_of(version).append(dict(version))
+    changes, closings, idle = _told_apart(table, update)
+    starts = _earliest_starts(table, earliest)
+    removed = _make_room(table, starts)
+    _put_replaced(table, replace)
+    homeless = _put_updated(table, changes, starts, removed)
+    missed = _close_deleted(table, [*delete, *closings])
+    return Outcome(table.rows(), idle + homeless + missed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """T of section 5.2: the versions of each key, and a row in which every column is NULL."""
+
+    key: tuple[str, ...]
+    blank: Row
+    versions: dict[_Key, list[Row]]
+
+    def key_of(self, row: Row) -> _Key:
+        unnamed = [column for column in self.key if row.get(column, UNMODIFIED) is UNMODIFIED]
+        if unnamed:
+            raise ValueError(f"A row names no value for the key columns {unnamed}.")
+        return tuple(row[column] for column in self.key)
+
+    def versions_of(self, row: Row) -> list[Row]:
+        return self.versions.setdefault(self.key_of(row), [])
+
+    def put(self, row: Row) -> None:
+        """Store a version at its (key, start), in place of what stands there."""
+        versions = self.versions_of(row)
+        versions[:] = [old for old in versions if old[START] != row[START]]
+        versions.append(self.blank | row)
+
+    def rows(self) -> list[Row]:
+        return [row for versions in self.versions.values() for row in sorted(versions, key=_place)]
+
+
+def _told_apart(table: _Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row], int]:
+    """Update rows that make a version, those that only close one, the count of the rest.
+
+    A soft delete may come as an update that names no version and sets only an end; section
+    7.11, last line on history rows, asks to survive it. It is read as a delete row.
+    """
+    changes, closings, idle = [], [], 0
+    for row in rows:
+        end = row.get(END)
+        if isinstance(row.get(START), datetime):
+            changes.append(row)
+        elif _changes_values(table, row):
+            raise ValueError(f"An update changes values but names no {START}.")
+        elif isinstance(end, datetime) and end < TMAX:
+            closings.append(row)
+        else:
+            idle += 1
+    return changes, closings, idle
+
+
+def _changes_values(table: _Table, row: Row) -> bool:
+    return any(
+        cell is not UNMODIFIED and column not in table.key and not column.startswith("_fivetran_")
+        for column, cell in row.items()
+    )
+
+
+def _earliest_starts(table: _Table, rows: Sequence[Row]) -> dict[_Key, datetime]:
+    """Step 1, s0: the smallest start of each key over all earliest rows."""
+    starts: dict[_Key, datetime] = {}
+    for row in rows:
+        key, start = table.key_of(row), _instant(row, START)
+        starts[key] = min(start, starts.get(key, start))
+    return starts
+
+
+def _make_room(table: _Table, starts: Mapping[_Key, datetime]) -> dict[_Key, Row]:
+    """Step 1: no version starts at s0 or later, none reaches it; the first removed of each key."""
+    removed: dict[_Key, Row] = {}
+    for key, s0 in starts.items():
+        versions = table.versions.get(key, [])
+        gone = [version for version in versions if _is_at_or_after(version, START, s0)]
+        kept = [version for version in versions if not _is_at_or_after(version, START, s0)]
+        for version in kept:
+            if version[ACTIVE] is True or _is_at_or_after(version, END, s0):
+                version |= {ACTIVE: False, END: s0 - _MILLISECOND}
+        if gone:
+            removed[key] = min(reversed(gone), key=_place)
+        table.versions[key] = kept
+    return removed
+
+
+def _put_replaced(table: _Table, rows: Sequence[Row]) -> None:
+    """Step 2: whole rows, as they stand in the file; the last one of a (key, start) stays."""
+    for row in rows:
+        _instant(row, START)
+        if any(cell is UNMODIFIED for cell in row.values()):
+            raise ValueError("A replace row leaves a cell unmodified; it must carry the whole row.")
+        table.put(row)
+
+
+def _put_updated(
+    table: _Table,
+    rows: Sequence[Row],
+    starts: Mapping[_Key, datetime],
+    removed: Mapping[_Key, Row],
+) -> int:
+    """Step 3: versions built from their base; the count of rows that have none."""
+    ignored = 0
+    for row in sorted(rows, key=_place):
+        key, start, changed = table.key_of(row), _instant(row, START), _changed_cells(row)
+        base = _latest(table.versions.get(key, []), start)
+        if base is None or not _is_alive(base, start, starts.get(key)):
+            base = removed.get(key)
+        if base is None:
+            ignored += 1
+        else:
+            table.put(base | changed)
+    return ignored
+
+
+def _is_alive(version: Row, start: datetime, s0: datetime | None) -> bool:
+    """Whether a version can be the base of an update (rule 1 of step 3, widened by F16)."""
+    if version[START] == start or _reaches(version, start):
+        return True
+    return s0 is not None and _reaches(version, s0)
+
+
+def _changed_cells(row: Row) -> Row:
+    """What an update says, its end and activity always among it."""
+    changed = {column: cell for column, cell in row.items() if cell is not UNMODIFIED}
+    end = _instant(row, END)
+    active = changed.get(ACTIVE)
+    return changed | {ACTIVE: end == TMAX if active is None else active}
+
+
+def _close_deleted(table: _Table, rows: Sequence[Row]) -> int:
+    """Step 4: the version of the delete's time ends there; the count of rows that end none."""
+    ignored = 0
+    for row in sorted(rows, key=lambda row: _instant(row, END)):
+        end = _instant(row, END)
+        target = _latest(table.versions.get(table.key_of(row), []), _last_of_millisecond(end))
+        if target is not None and (target[ACTIVE] is True or _reaches(target, end)):
+            target |= {ACTIVE: False, END: end}
+        else:
+            ignored += 1
+    return ignored
+
+
+def _latest(versions: Sequence[Row], limit: datetime) -> Row | None:
+    """The version with the greatest start up to the limit; of equal starts the last."""
+    begun = [v for v in versions if (start := _known(v, START)) is not None and start <= limit]
+    return max(reversed(begun), key=_place, default=None)
+
+
+def _last_of_millisecond(instant: datetime) -> datetime:
+    """Starts up to here are not after `instant` at millisecond granularity (step 4)."""
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000 + 999)
+
+
+def _reaches(version: Row, instant: datetime) -> bool:
+    """Whether a version ends at most 1 ms before an instant: no gap lies between (H18)."""
+    end = _known(version, END)
+    # The difference, because an end plus 1 ms leaves the calendar at TMAX.
+    return end is not None and instant - end <= _MILLISECOND
+
+
+def _is_at_or_after(version: Row, column: str, instant: datetime) -> bool:
+    known = _known(version, column)
+    return known is not None and known >= instant
+
+
+def _place(version: Row) -> datetime:
+    """The order of versions; one without a start comes first."""
+    return _known(version, START) or datetime.min.replace(tzinfo=UTC)
+
+
+def _known(row: Row, column: str) -> datetime | None:
+    instant = row.get(column)
+    return instant if isinstance(instant, datetime) else None
+
+
+def _instant(row: Row, column: str) -> datetime:
+    instant = _known(row, column)
+    if instant is None:
+        raise ValueError(f"A row carries no {column}.")
+    return instant

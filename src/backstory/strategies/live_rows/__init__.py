@@ -1,0 +1,1 @@
+"""Replace, update and delete on a table without history: one row for each key."""

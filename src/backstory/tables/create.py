@@ -1,0 +1,112 @@
+"""Create and drop tables."""
+
+import json
+import re
+import uuid
+from pathlib import Path
+
+from backstory.errors import Refused
+from backstory.model.column import ACTIVE
+from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.faults import translated
+from backstory.tables.schema import iceberg_schema
+from backstory.tables.store import KEY, LAYOUT, LAYOUT_VERSION, Store
+
+PROPERTIES = {
+    LAYOUT_VERSION: "1",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "commit.retry.num-retries": "10",
+    # Small splits keep all cores busy on tables of a few files.
+    "read.split.target-size": str(32 << 20),
+}
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def create(store: Store, shape: Shape) -> None:
+    """Create the table, and its schema if it is missing (section 2.5).
+
+    History tables are partitioned by `_fivetran_active`: open versions lie apart from closed ones.
+    Raises Refused if the table exists or has a name that Iceberg cannot hold.
+    """
+    with translated(shape.table):
+        catalog, jvm = store.iceberg(), store.jvm
+        identifier = store.identifier(shape.table)
+        if catalog.tableExists(identifier):
+            raise Refused(
+                "table-exists",
+                f"The table {shape.table} exists already.",
+                "Alter it, or drop it first.",
+            )
+        schema = iceberg_schema(jvm, shape.columns)
+        spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+        if shape.layout is Layout.FIVETRAN_HISTORY:
+            spec = spec.identity(ACTIVE)
+        properties = jvm.java.util.HashMap()
+        for name, value in (PROPERTIES | _own(store, shape)).items():
+            properties.put(name, value)
+        ensure_schema(store, shape.table.schema)
+        builder = catalog.buildTable(identifier, schema).withPartitionSpec(spec.build())
+        builder = builder.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
+        location = _location(store, shape.table)
+        (builder.withLocation(location) if location else builder).create()
+
+
+def drop(store: Store, table: TableName) -> bool:
+    """Drop the table with its files; whether there was one."""
+    with translated(table):
+        return bool(store.iceberg().dropTable(store.identifier(table), True))
+
+
+def ensure_schema(store: Store, schema: str) -> None:
+    """Create the schema; another writer may do the same at the same time."""
+    from py4j.protocol import Py4JJavaError
+
+    catalog, namespace = store.iceberg(), store.namespace(schema)
+    if catalog.namespaceExists(namespace):
+        return
+    try:
+        catalog.createNamespace(namespace)
+    except Py4JJavaError:
+        if not catalog.namespaceExists(namespace):
+            raise
+
+
+def _own(store: Store, shape: Shape) -> dict[str, str]:
+    return {
+        LAYOUT: shape.layout.value,
+        KEY: json.dumps(list(shape.key), ensure_ascii=False),
+        "format-version": str(store.format_version),
+    }
+
+
+def _sort_order(store: Store, schema: object, shape: Shape) -> object:
+    order = store.jvm.org.apache.iceberg.SortOrder.builderFor(schema)
+    for name in shape.key:
+        order = order.asc(name)
+    return order.build()
+
+
+def _location(store: Store, table: TableName) -> str | None:
+    """A folder below an embedded warehouse that holds nothing yet; None lets the catalog choose.
+
+    A name never becomes a path as it is: it could climb out of the warehouse.
+    """
+    root = store.spark.conf.get(f"spark.sql.catalog.{store.catalog}.warehouse", None)
+    if root is None or "://" in root:
+        return None
+    folder = Path(root, _folder(table.schema), _folder(table.name))
+    if folder.exists():
+        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
+    return str(folder)
+
+
+def _folder(name: str) -> str:
+    if PLAIN.fullmatch(name):
+        return name
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return f"{safe}-{uuid.uuid5(uuid.NAMESPACE_URL, name).hex[:8]}"

@@ -1,0 +1,73 @@
+"""Iceberg's and Spark's errors in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.model.table import TableName
+
+CONFLICTS = {
+    "CommitFailedException",
+    "ValidationException",
+    "CommitStateUnknownException",
+}
+BUSY = ("SQLITE_BUSY", "database is locked", "UncheckedSQLException", "Connection refused")
+
+
+@contextmanager
+def translated(table: TableName | str) -> Iterator[None]:
+    """Raises TryAgain for conflicts and a busy catalog, Failed for anything else from the JVM.
+
+    The text of a fault is not passed on: it may quote statements or values.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except BackstoryError:
+        raise
+    except Py4JJavaError as fault:
+        raise _told(table, _names(fault.java_exception)) from fault
+    except PySparkException as fault:
+        raise Failed(
+            "spark-failed",
+            f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
+            "The table is as it was; see the log for the cause.",
+        ) from fault
+    except Py4JError as fault:
+        raise Failed(
+            "spark-gone", f"Spark stopped while it worked on {table}.", "Start the process again."
+        ) from fault
+
+
+def _names(fault: object) -> list[str]:
+    """The class names of a Java fault and of its causes, with the words that tell a busy catalog."""
+    names = []
+    while fault is not None:
+        name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
+        text = str(fault.getMessage())  # type: ignore[attr-defined]
+        names.append(name)
+        names += [busy for busy in BUSY if busy in text]
+        fault = fault.getCause()  # type: ignore[attr-defined]
+    return names
+
+
+def _told(table: TableName | str, names: list[str]) -> BackstoryError:
+    if CONFLICTS & set(names):
+        return TryAgain(
+            "conflict",
+            f"{table} was changed by another writer while this delivery was planned.",
+            "Nothing was written; send it again.",
+        )
+    if set(BUSY) & set(names):
+        return TryAgain(
+            "catalog-busy",
+            f"The catalog did not answer in time for {table}.",
+            "Nothing was written; send it again.",
+        )
+    return Failed(
+        "store-failed",
+        f"Iceberg could not read or write {table} ({names[-1]}).",
+        "The table is as it was; see the log for the cause.",
+    )

@@ -1,0 +1,96 @@
+"""Column types as Iceberg types, and back.
+
+Iceberg has fewer types than sources: SHORT, JSON, XML and NAIVE_TIME are wider or text there. The
+column's comment keeps the source's type; it counts as long as it fits the stored type.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from backstory.errors import Refused
+from backstory.model.column import HISTORY_COLUMNS, Column, ColumnType, Kind
+from backstory.model.table import Layout
+
+_ICEBERG = {
+    Kind.BOOLEAN: "boolean",
+    Kind.SHORT: "int",
+    Kind.INT: "int",
+    Kind.LONG: "long",
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.NAIVE_DATE: "date",
+    Kind.NAIVE_DATETIME: "timestamp",
+    Kind.UTC_DATETIME: "timestamptz",
+    Kind.BINARY: "binary",
+}
+_KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHORT}
+
+
+def iceberg_name(type_: ColumnType) -> str:
+    """The name of the Iceberg type, such as `timestamptz` or `decimal(38, 10)`."""
+    if type_.kind is Kind.DECIMAL:
+        return f"decimal({type_.precision}, {type_.scale})"
+    return _ICEBERG.get(type_.kind, "string")
+
+
+def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
+    """Iceberg's object for the type."""
+    return jvm.org.apache.iceberg.types.Types.fromPrimitiveString(iceberg_name(type_))
+
+
+def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
+    """A schema of optional columns, numbered from 1.
+
+    Columns stay nullable, key columns too: one that leaves the key later holds NULL (section 2.5).
+    Raises Refused for a name that Iceberg keeps for itself, an empty or a repeated one.
+    """
+    refuse_names(jvm, [column.name for column in columns])
+    fields = jvm.java.util.ArrayList()
+    optional = jvm.org.apache.iceberg.types.Types.NestedField.optional
+    for number, column in enumerate(columns, start=1):
+        fields.add(
+            optional(number, column.name, iceberg_type(jvm, column.type), str(column.type))
+        )
+    return jvm.org.apache.iceberg.Schema(fields)
+
+
+def refuse_names(jvm: Any, names: Sequence[str]) -> None:
+    """Raises Refused for column names that no table can have."""
+    reserved = jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn
+    for name in names:
+        if not name or reserved(name):
+            raise Refused(
+                "reserved-column",
+                f"A column cannot be named {name!r}: Iceberg keeps the name for itself.",
+                "Rename the column at its source or leave it out.",
+            )
+    if len(set(names)) < len(names):
+        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.")
+
+
+def columns_of(schema: Any) -> tuple[Column, ...]:
+    """The columns of an Iceberg schema, in its order."""
+    return tuple(
+        Column(field.name(), _column_type(field.type().toString(), field.doc()))
+        for field in schema.columns()
+    )
+
+
+def _column_type(stored: str, comment: str | None) -> ColumnType:
+    try:
+        told = ColumnType.parse(comment or "")
+        if iceberg_name(told) == stored:
+            return told
+    except ValueError:
+        pass
+    decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", stored)
+    if decimal:
+        return ColumnType.decimal(int(decimal.group(1)), int(decimal.group(2)))
+    return ColumnType(_KINDS.get(stored, Kind.STRING))
+
+
+def inferred_layout(columns: Sequence[Column]) -> Layout:
+    """History if the table has the three columns of history mode, else live."""
+    names = {column.name for column in columns}
+    return Layout.FIVETRAN_HISTORY if names.issuperset(HISTORY_COLUMNS) else Layout.FIVETRAN_LIVE

@@ -1,0 +1,127 @@
+"""A catalog of a Spark session, and the tables in it."""
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from backstory.errors import UsageError
+from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.faults import translated
+from backstory.tables.schema import columns_of, inferred_layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAYOUT = "backstory.layout"
+KEY = "backstory.key"
+LAYOUT_VERSION = "backstory.layout-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An Iceberg catalog as a Spark session names it; `format_version` is that of new tables."""
+
+    spark: "SparkSession"
+    catalog: str = "backstory"
+    format_version: int = 3
+
+    @property
+    def jvm(self) -> Any:
+        """The gateway to Iceberg's own classes."""
+        return self.spark._jvm  # noqa: SLF001 - Iceberg has no other door for commits
+
+    def iceberg(self) -> Any:
+        """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
+        self.jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # noqa: SLF001
+        util = self.jvm.org.apache.iceberg.spark.Spark3Util
+        return util.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)  # noqa: SLF001
+
+    def namespace(self, schema: str) -> Any:
+        """Iceberg's name of a schema, which is always one level deep."""
+        levels = self.spark.sparkContext._gateway.new_array(self.jvm.java.lang.String, 1)  # noqa: SLF001
+        levels[0] = schema
+        return self.jvm.org.apache.iceberg.catalog.Namespace.of(levels)
+
+    def identifier(self, table: TableName) -> Any:
+        """Iceberg's name of a table."""
+        of = self.jvm.org.apache.iceberg.catalog.TableIdentifier.of
+        return of(self.namespace(table.schema), table.name)
+
+    def sql_name(self, table: TableName, *more: str) -> str:
+        """The quoted name for Spark SQL; `more` names a metadata table."""
+        parts = (self.catalog, table.schema, table.name, *more)
+        return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it was when it was loaded: its shape, and Iceberg's object for it."""
+
+    shape: Shape
+    iceberg: Any
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The newest snapshot's id, None for a table that was never written."""
+        snapshot = self.iceberg.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    @property
+    def newest_token(self) -> str | None:
+        """The token of the newest commit, if backstory made it."""
+        snapshot = self.iceberg.currentSnapshot()
+        return None if snapshot is None else snapshot.summary().get("backstory.token")
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        snapshot = self.iceberg.currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
+
+    @property
+    def format_version(self) -> int:
+        """Iceberg's format version of the table."""
+        return int(self.iceberg.operations().current().formatVersion())
+
+
+def load(store: Store, table: TableName) -> StoredTable | None:
+    """The table as it stands now, or None if there is no such table or schema."""
+    with translated(table):
+        catalog = store.iceberg()
+        identifier = store.identifier(table)
+        if not catalog.tableExists(identifier):
+            return None
+        iceberg = catalog.loadTable(identifier)
+        return StoredTable(shape_of(table, iceberg), iceberg)
+
+
+def existing(store: Store, table: TableName) -> StoredTable:
+    """The table as it stands now; UsageError if there is none."""
+    found = load(store, table)
+    if found is None:
+        raise UsageError(
+            "no-table", f"There is no table {table}.", "Create it first, or check its name."
+        )
+    return found
+
+
+def shape_of(table: TableName, iceberg: Any) -> Shape:
+    """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
+    properties = iceberg.properties()
+    columns = columns_of(iceberg.schema())
+    layout = properties.get(LAYOUT)
+    key = json.loads(properties.get(KEY) or "[]")
+    return Shape(
+        table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns)
+    )
+
+
+def tables(store: Store) -> list[TableName]:
+    """Every table of the catalog, sorted."""
+    with translated(store.catalog):
+        catalog = store.iceberg()
+        return sorted(
+            TableName(".".join(namespace.levels()), identifier.name())
+            for namespace in catalog.listNamespaces()
+            for identifier in catalog.listTables(namespace)
+        )
