@@ -421,8 +421,8 @@ def test_a_column_absent_from_a_replace_row_is_null():
 
 def test_updates_are_taken_in_ascending_start():
     """Detail b: the order of the rows in their files does not matter."""
-    shuffled = B["update"].strip().splitlines()
-    assert after(**B) == after(**B | {"update": "\n".join([shuffled[0], *shuffled[:0:-1]])})
+    header, first, second = C["update"].strip().splitlines()
+    assert after(**C) == after(**C | {"update": "\n".join([header, second, first])})
 
 
 def test_updates_of_equal_start_fold_in_the_order_given():
@@ -454,6 +454,20 @@ def test_an_update_merges_with_the_version_of_its_start():
         2   .    5  T2     TMAX  true    T8
     """
     assert gives(expected) == after(ONE, replace=replace, update=update)
+
+
+def test_the_version_of_its_start_is_a_base_whatever_its_end():
+    """Detail c, 5.2 rule 1: an equal start needs no reaching."""
+    stored = """
+        id  v    n  start  end   active  synced
+        1   abc  1  T3     T2    false   T1
+    """
+    expected = """
+        id  v    n  start  end   active  synced
+        1   new  1  T3     TMAX  true    T8
+    """
+    update = " id v n start end active synced \n 1 new . T3 TMAX true T8"
+    assert gives(expected) == after(stored, update=update)
 
 
 def test_null_in_an_update_sets_null():
@@ -547,6 +561,14 @@ def test_synced_may_be_left_out_of_an_update():
     unmodified = " id v start end active synced \n 1 new T3 TMAX true ."
     assert gives(expected) == after(ONE, earliest=earliest, update=absent)
     assert gives(expected) == after(ONE, earliest=earliest, update=unmodified)
+
+
+@pytest.mark.parametrize("active", ["true", "false"])
+@pytest.mark.parametrize("end", ["T9", "TMAX"])
+def test_an_update_s_own_activity_counts(end, active):
+    """5.2 step 3: activity comes from the update, also where it contradicts the end."""
+    update = f"id v n start end active synced \n 1 new 1 T3 {end} {active} T7"
+    assert gives(ONE + update.splitlines()[1]) == after(ONE, update=update)
 
 
 @pytest.mark.parametrize(("end", "active"), [("TMAX", True), ("T9", False)])
@@ -827,14 +849,17 @@ def test_keys_that_a_batch_does_not_mention_stay(history):
 @given(batches(), st.randoms(use_true_random=False))
 def test_order_of_rows_and_columns_changes_nothing(history, random):
     """91: invariant 7, for rows as a sender makes them: one version for each key and start."""
-    batch = history.batches[0]
-    mixed = {
-        kind: [
-            dict(random.sample([*row.items()], len(row))) for row in random.sample(rows, len(rows))
-        ]
-        for kind, rows in batch.items()
-    }
-    assert sent(history.stored, batch) == sent(history.stored, mixed)
+    rows = history.stored
+    for batch in history.batches:
+        mixed = {kind: [_mixed(row, random) for row in rows] for kind, rows in batch.items()}
+        for lines in mixed.values():
+            random.shuffle(lines)
+        assert sent(rows, batch) == sent(rows, mixed)
+        rows = sent(rows, batch)
+
+
+def _mixed(row, random) -> dict:
+    return dict(random.sample([*row.items()], len(row)))
 
 
 @given(wild_batches())

@@ -320,6 +320,14 @@ def test_an_empty_batch_changes_nothing():
     assert gives(STORED) == after(STORED)
 
 
+def test_the_rows_that_come_out_are_copies():
+    """What is done to the outcome does not reach what was handed in."""
+    stored = table(STORED)
+    for row in apply(stored, ["id"], COLUMNS).rows:
+        row.clear()
+    assert table(STORED) == stored
+
+
 def test_a_row_without_its_key_is_refused():
     """E1: neither an absent nor an unmodified key names a record."""
     for rows in (table(" v \n new"), table(" id v \n . new")):
@@ -337,23 +345,23 @@ def test_a_replace_row_with_an_unmodified_cell_is_refused():
 def test_stored_rows_that_share_a_key_all_change():
     """A table that broke its key loses nothing that the batch does not name."""
     stored = """
-        id  v
-        1   one
-        1   two
-        2   one
-        2   two
-        3   one
-        3   two
-        4   one
-        4   two
+        id  v    extra
+        1   one  first
+        1   two  last
+        2   one  first
+        2   two  last
+        3   one  first
+        3   two  last
+        4   one  first
+        4   two  last
     """
     expected = """
-        id  v
-        1   new
-        2   new
-        2   new
-        4   one
-        4   two
+        id  v    extra
+        1   new  last
+        2   new  first
+        2   new  last
+        4   one  first
+        4   two  last
     """
     files = {"replace": " id v \n 1 new", "update": " id v \n 2 new", "delete": " id \n 3"}
     assert gives(expected) == after(stored, columns=("id", "v"), **files)

@@ -1,0 +1,82 @@
+"""The command `backstory`: one function for each command, errors as exit codes."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from backstory.cli import demo, read, send, serve
+from backstory.cli.output import chosen, errors, show_error
+from backstory.errors import BackstoryError, Failed
+
+app = App(
+    name="backstory",
+    help="Every version of every record, on Spark.",
+    result_action="return_value",
+)
+app.command(demo.demo)
+app.command(serve.serve)
+app.command(send.send)
+app.command(read.tables)
+app.command(read.current)
+app.command(read.as_of)
+app.command(read.timeline)
+app.command(read.log)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code: see `backstory.errors`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(given))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of the command line."""
+    try:
+        if arguments[:1] == ["serve"]:
+            return _serve(arguments)
+        app(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as wrong:
+        errors.print(f"usage: {wrong}", markup=False)
+        errors.print("  See `backstory --help`.", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BackstoryError as error:
+        show_error(error, _output(arguments))
+        _trace(arguments)
+        return error.exit_code
+    except Exception as bug:  # noqa: BLE001 - the door of last resort
+        show_error(_as_failure(bug), _output(arguments))
+        _trace(arguments)
+        return 1
+    return 0
+
+
+def _serve(arguments: list[str]) -> int:
+    """Serve; arguments that nobody knows are passed over with a warning (section 7.1)."""
+    command, bound, unknown, _ = app.parse_known_args(arguments)
+    return serve.run(lambda: command(*bound.args, **bound.kwargs), unknown)
+
+
+def _output(arguments: Sequence[str]) -> str:
+    for place, argument in enumerate(arguments):
+        if argument.startswith("--output="):
+            return argument.partition("=")[2]
+        if argument == "--output" and place + 1 < len(arguments):
+            return arguments[place + 1]
+    return chosen(None)
+
+
+def _as_failure(bug: Exception) -> Failed:
+    return Failed(
+        "bug",
+        f"An internal error: {type(bug).__name__}: {bug}",
+        "Run it again with --verbose and report what it shows.",
+    )
+
+
+def _trace(arguments: Sequence[str]) -> None:
+    if "--verbose" in arguments:
+        traceback.print_exc()

@@ -1,0 +1,161 @@
+"""`backstory demo`: twelve years of real data through a real Fivetran destination."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.rule import Rule
+
+from backstory.cli.options import Options
+from backstory.cli.output import console, show
+from backstory.cli.read import opened
+from backstory.model.table import TableName
+
+if TYPE_CHECKING:
+    from backstory.doors.fivetran.sender.client import Sender
+    from backstory.tables.store import Store
+
+DEFAULTS = Options()
+TABLE = TableName("demo", "countries")
+KEY = ("code",)
+UNTIL = datetime(2026, 7, 1, tzinfo=UTC)
+THEN = datetime(2014, 1, 1, tzinfo=UTC)
+WORLD = datetime(2016, 1, 1, tzinfo=UTC)
+
+
+def demo(*, options: Options = DEFAULTS) -> None:
+    """Watch twelve years of real data arrive over gRPC and become a history table.
+
+    26 half-yearly copies of the countries of the world are sent to a real destination as encrypted,
+    compressed history batches. The table stays in the warehouse.
+    """
+    if options.answer == "json":
+        console.quiet = True
+    with opened(options) as store:
+        _arrive(store)
+        _tell(store)
+        _how_to_read(store, options)
+        if options.answer == "json":
+            from backstory.reading.commits import commits
+
+            console.quiet = False
+            show(commits(store, TABLE), "json")
+
+
+def copies() -> Sequence[Path]:
+    """The bundled copies in the order of their dates, in the wheel or in the clone."""
+    bundled = Path(str(files("backstory"))) / "cli" / "countries"
+    folder = bundled if bundled.is_dir() else Path(__file__).parents[3] / "examples/data/countries"
+    return sorted(folder.glob("countries-*.csv"))
+
+
+def _arrive(store: "Store") -> None:
+    """Send each copy's difference to the copy before it."""
+    from backstory.doors.fivetran.sender.client import Sender
+    from backstory.doors.fivetran.server import listen
+    from backstory.doors.fivetran.service import Destination
+    from backstory.tables.create import drop
+
+    drop(store, TABLE)
+    running = listen(Destination({store.catalog: store}), "127.0.0.1", 0)
+    console.print(Rule("[bold]26 copies arrive[/bold]", align="left"))
+    console.print(f"A Fivetran destination listens on 127.0.0.1:{running.port} (gRPC).")
+    console.print("Each batch: CSV, compressed with zstd, encrypted with AES-256, a key for each file.\n")
+    try:
+        with tempfile.TemporaryDirectory(prefix="backstory-demo-") as folder:
+            send_all(Sender.to(f"127.0.0.1:{running.port}", Path(folder)), copies())
+    finally:
+        running.stop()
+
+
+def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
+    """Send the differences of neighbouring copies, each at the date of its file, and tell of each."""
+    from backstory.doors.fivetran.sender.client import definition
+    from backstory.doors.fivetran.sender.copies import Copy, difference, read_copy
+
+    before = Copy(KEY)
+    for path in paths:
+        at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
+        after = read_copy(path, KEY)
+        rows = difference(before, after, at, history=True)
+        known = sender.describe(TABLE.schema, TABLE.name)
+        told = definition(TABLE.name, after, KEY, history=True, known=known)
+        if known is None:
+            sender.create(TABLE.schema, told)
+        began = time.monotonic()
+        if not rows.empty:
+            sender.write(TABLE.schema, told, rows)
+        seconds = time.monotonic() - began
+        counts = f"{len(rows.replace):4} new {len(rows.update):4} changed {len(rows.delete):4} gone"
+        done = f"{seconds:5.1f} s" if not rows.empty else "nothing to send"
+        console.print(f"  {at:%Y-%m-%d}  {counts}   {done}")
+        for key in after.repeated:
+            console.print(
+                f"              {path.name} holds the key {key[0]} twice, with different names; "
+                "the last row counts, as a MERGE by hand would have failed"
+            )
+        before = after
+
+
+def _tell(store: "Store") -> None:
+    from backstory.reading import lives
+    from backstory.reading.commits import commits
+    from backstory.reading.timeline import draw
+
+    for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
+        console.print()
+        console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
+        versions = lives.life(store, TABLE, {"code": code}).toArrow().to_pylist()
+        for line in draw(versions, columns, UNTIL):
+            console.print(line, markup=False)
+
+    console.print()
+    console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
+    world = _sorted(lives.as_of(store, TABLE, WORLD))
+    console.print(f"{len(world)} countries and territories; those of Southern Africa:")
+    southern = [row for row in world if row["subregion"] == "Southern Africa"]
+    show([{c: row[c] for c in ("code", "name", "capital", "currencies")} for row in southern], "table")
+
+    console.print()
+    console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
+    then = _euro(_sorted(lives.as_of(store, TABLE, THEN)))
+    now = _euro(_sorted(lives.current(store, TABLE)))
+    console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
+    console.print(f"  came: {', '.join(sorted(now - then)) or 'none'}")
+    console.print(f"  went: {', '.join(sorted(then - now)) or 'none'}")
+
+    console.print()
+    console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
+    made = commits(store, TABLE)
+    columns = ("snapshot_id", "operation", "door", "counts")
+    show([{c: row[c] for c in columns} for row in made], "table")
+    console.print(f"{len(made)} commits: one for each batch, none for the copies without a change.")
+
+
+def _sorted(frame: Any) -> list[dict[str, Any]]:
+    return sorted(frame.toArrow().to_pylist(), key=lambda row: row["code"])
+
+
+def _euro(rows: Sequence[dict[str, Any]]) -> set[str]:
+    return {row["name"] for row in rows if "EUR" in (row["currencies"] or "").split(", ")}
+
+
+def _how_to_read(store: "Store", options: Options) -> None:
+    warehouse = options.settings().warehouse
+    console.print()
+    console.print(Rule("[bold]Read it without backstory[/bold]", align="left"))
+    console.print(f"The table stays in {warehouse}. With pyiceberg:\n")
+    console.print("  from pyiceberg.catalog.sql import SqlCatalog", markup=False)
+    console.print(
+        f'  catalog = SqlCatalog("{store.catalog}", uri="sqlite:///{warehouse}/catalog.db")',
+        markup=False,
+    )
+    console.print(f'  print(catalog.load_table("{TABLE}").scan().to_arrow())', markup=False)
+    console.print("\nWith plain Spark SQL, given the same catalog:\n")
+    console.print(f"  SELECT name, capital FROM {store.catalog}.{TABLE}", markup=False)
+    console.print("  WHERE _fivetran_start <= '2016-01-01' AND _fivetran_end > '2016-01-01'", markup=False)
+    console.print("  ORDER BY name", markup=False)

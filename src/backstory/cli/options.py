@@ -1,0 +1,39 @@
+"""The options that every command takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from backstory.cli.output import Output, chosen
+from backstory.settings import Settings, load
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Options:
+    """Where the warehouse is and how a command answers.
+
+    Attributes:
+        warehouse: Folder of the embedded warehouse (BACKSTORY_WAREHOUSE; ./warehouse).
+        config: Configuration file (BACKSTORY_CONFIG; ./backstory.toml if it is there).
+        output: table, json or csv; a table on a terminal, else json.
+        quiet: Say nothing but the answer and errors.
+        verbose: Show Spark's own log, and a trace with an error.
+    """
+
+    warehouse: Path | None = None
+    config: Path | None = None
+    output: Output | None = None
+    quiet: Annotated[bool, Parameter(negative="")] = False
+    verbose: Annotated[bool, Parameter(negative="")] = False
+
+    @property
+    def answer(self) -> Output:
+        """The output that the command answers with."""
+        return chosen(self.output)
+
+    def settings(self) -> Settings:
+        """The settings of this run."""
+        return load(self.warehouse, self.config)

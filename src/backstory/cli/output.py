@@ -1,0 +1,73 @@
+"""What a command answers with: one table for people, or one document for programs."""
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from backstory.errors import BackstoryError
+
+Output = Literal["table", "json", "csv"]
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def chosen(output: Output | None) -> Output:
+    """The output asked for: a table on a terminal, else JSON."""
+    return output or ("table" if sys.stdout.isatty() else "json")
+
+
+def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[str] = ()) -> None:
+    """Print the rows; `columns` names the columns of a table that may have no rows."""
+    names = list(columns) or list(rows[0] if rows else ())
+    if output == "json":
+        sys.stdout.write(json.dumps([dict(row) for row in rows], default=plain, ensure_ascii=False) + "\n")
+    elif output == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_cell(row[name], "") for name in names] for row in rows)
+    else:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in names:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(_cell(row[name], "–") for name in names))
+        console.print(table)
+
+
+def show_error(error: BackstoryError, output: Output) -> None:
+    """Print an error: as JSON on standard output, else as lines on standard error."""
+    if output == "json":
+        sys.stdout.write(json.dumps({"error": error.to_dict()}, default=plain) + "\n")
+        return
+    errors.print(f"{error.code}: {error.message}", markup=False)
+    if error.keys:
+        errors.print(f"  keys: {', '.join(map(str, error.keys))}", markup=False)
+    if error.remedy:
+        errors.print(f"  {error.remedy}", markup=False)
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it: instants in UTC with a Z, decimals and bytes as text."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _cell(value: object, null: str) -> str:
+    if value is None:
+        return null
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items() if count)
+    return str(plain(value)) if isinstance(value, datetime | bytes | bytearray) else str(value)

@@ -1,0 +1,82 @@
+"""`backstory send`: play Fivetran's part."""
+
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from backstory.cli.options import Options
+from backstory.cli.output import show
+from backstory.files.batch_file import Compression, Encoding, Format
+from backstory.model.instant import parse_instant
+
+DEFAULTS = Options()
+
+
+def send(
+    before: Path,
+    after: Path,
+    *,
+    to: str,
+    schema: str,
+    table: str,
+    key: str,
+    history: Annotated[bool, Parameter(negative="")] = False,
+    at: str | None = None,
+    format: Format = Format.CSV,  # noqa: A002 - the option's name
+    compression: Compression = Compression.ZSTD,
+    encryption: Literal["aes", "none"] = "aes",
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Send the difference of two full copies to a destination, as one batch.
+
+    The table is created if it is missing, and gets columns that it lacks. An empty file as BEFORE
+    sends everything.
+
+    Args:
+        before: The older copy, CSV or Parquet.
+        after: The newer copy.
+        to: Destination, as host:port.
+        schema: Schema of the table.
+        table: Name of the table.
+        key: Key columns, separated by commas.
+        history: Keep history: send a history batch.
+        at: When the source changed, ISO 8601; now if it is left out.
+        format: Format of the batch files; the destination's --batch-format must be the same.
+        compression: Compression of the batch files.
+        encryption: aes, or none.
+        dry_run: Print what would be sent, and send nothing.
+        options: Common options.
+    """
+    from backstory.doors.fivetran.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
+    from backstory.doors.fivetran.sender.client import Sender, definition
+    from backstory.doors.fivetran.sender.copies import difference, read_copy
+
+    names: Sequence[str] = [name.strip() for name in key.split(",")]
+    newer = read_copy(after, names)
+    time = parse_instant(at) if at else datetime.now(UTC)
+    rows = difference(read_copy(before, names), newer, time, history=history)
+    encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
+    if not dry_run and not rows.empty:
+        with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
+            sender = Sender.to(to, Path(folder), encoding=encoding)
+            known = sender.describe(schema, table)
+            told = definition(table, newer, names, history=history, known=known)
+            if known is None:
+                sender.create(schema, told)
+            elif {c.name for c in told.columns} - {c.name for c in known.columns}:
+                sender.alter(schema, told)
+            sender.write(schema, told, rows)
+    answer = {
+        "table": f"{schema}.{table}",
+        "sent": not dry_run and not rows.empty,
+        "replace": len(rows.replace),
+        "update": len(rows.update),
+        "delete": len(rows.delete),
+        "repeated_keys": [list(at_) for at_ in newer.repeated],
+    }
+    show([answer], options.answer)

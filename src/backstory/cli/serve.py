@@ -1,0 +1,69 @@
+"""`backstory serve`: run the Fivetran destination."""
+
+import os
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from backstory.cli.options import Options
+from backstory.errors import BackstoryError
+from backstory.files.batch_file import Format
+from backstory.observe.logs import log_for_fivetran
+
+log = structlog.get_logger()
+
+DEFAULTS = Options()
+
+
+def serve(
+    *,
+    host: str | None = None,
+    port: int = 50052,
+    batch_format: Format = Format.CSV,
+    options: Options = DEFAULTS,
+) -> None:
+    """Run the Fivetran destination until SIGTERM; JSON log lines go to standard output.
+
+    Args:
+        host: Interface to listen on; all IPv4 and IPv6 ones if it is left out.
+        port: Port to listen on; 0 picks a free one.
+        batch_format: Format of batch files that Capabilities asks Fivetran for.
+        options: Common options.
+    """
+    from backstory.doors.fivetran.server import listen, serve_until_told
+    from backstory.doors.fivetran.service import Destination
+    from backstory.spark.session import start
+    from backstory.tables.store import Store, tables
+
+    settings = options.settings()
+    spark = start(settings, verbose=True)
+    stores = {name: Store(spark, name, settings.format_version) for name in settings.catalogs}
+    for store in stores.values():
+        tables(store)
+    running = listen(Destination(stores, batch_format), host, port)
+    log.info(f"listening on {running.host}:{running.port}", **_account())
+    try:
+        serve_until_told(running)
+    finally:
+        spark.stop()
+
+
+def run(command: Callable[[], None], unknown: Sequence[str]) -> int:
+    """Serve with log lines from the first moment on, and give the exit code."""
+    log_for_fivetran()
+    if unknown:
+        log.warning("unknown arguments are passed over", count=len(unknown))
+    try:
+        command()
+    except BackstoryError as error:
+        log.critical(str(error), code=error.code)
+        return error.exit_code
+    except Exception as bug:  # noqa: BLE001 - one line whatever happens at start
+        log.critical(f"the server failed on a bug: {type(bug).__name__}")
+        return 1
+    return 0
+
+
+def _account() -> dict[str, str]:
+    names = {"account": "FIVETRAN_ACCOUNT_NAME", "group": "FIVETRAN_GROUP_NAME"}
+    return {name: os.environ[known] for name, known in names.items() if known in os.environ}

@@ -1,0 +1,19 @@
+"""Instants as people write them."""
+
+from datetime import UTC, datetime
+
+from backstory.errors import UsageError
+
+
+def parse_instant(text: str) -> datetime:
+    """The instant of an ISO 8601 text, in UTC; without an offset it is UTC, a date is its first instant.
+
+    Raises UsageError for any other text.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "unreadable-time", f"{text!r} is not a time.", "Write it as 2026-01-31T12:00:00Z."
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

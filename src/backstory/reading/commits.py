@@ -1,0 +1,48 @@
+"""The commits of a table, and what a warehouse holds."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from backstory.model.table import Layout, TableName
+from backstory.tables.store import Store, existing, load, tables
+
+
+def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
+    """A table's commits, newest first: time, snapshot id, door, token and counts."""
+    found = []
+    for snapshot in existing(store, table).iceberg.snapshots():
+        summary = snapshot.summary()
+        found.append(
+            {
+                "committed_at": datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC),
+                "snapshot_id": int(snapshot.snapshotId()),
+                "operation": snapshot.operation(),
+                "door": summary.get("backstory.door"),
+                "token": summary.get("backstory.token"),
+                "counts": json.loads(summary.get("backstory.counts") or "{}"),
+            }
+        )
+    return found[::-1]
+
+
+def inventory(store: Store) -> list[dict[str, Any]]:
+    """For each table its layout, rows, open versions (NULL without a history) and last commit."""
+    found = []
+    for name in tables(store):
+        table = load(store, name)
+        if table is None:
+            continue
+        rows = store.spark.table(store.sql_name(name))
+        history = table.shape.layout is Layout.FIVETRAN_HISTORY
+        newest = commits(store, name)[:1]
+        found.append(
+            {
+                "table": str(name),
+                "layout": table.shape.layout.value,
+                "rows": rows.count(),
+                "open_versions": rows.where("_fivetran_active").count() if history else None,
+                "last_commit": newest[0]["committed_at"] if newest else None,
+            }
+        )
+    return found

@@ -1,0 +1,92 @@
+"""The lives of records: the user's columns of each version and from when to when it was true."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from backstory.errors import UsageError
+from backstory.model.column import ACTIVE, DELETED, END, START
+from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.store import Store, existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VALID_FROM, VALID_TO = "valid_from", "valid_to"
+END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+
+
+def user_columns(shape: Shape) -> list[str]:
+    """The columns that the source sent, without the technical ones of the layout."""
+    return [name for name in shape.names if not name.startswith("_fivetran_")]
+
+
+def current(store: Store, table: TableName) -> "DataFrame":
+    """The rows that are true now: the user's columns, and `valid_from` and `valid_to` with a history."""
+    from pyspark.sql.functions import col, lit
+
+    shape = existing(store, table).shape
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        return lives(store, table).where(col(VALID_TO).isNull())
+    rows = store.spark.table(store.sql_name(table))
+    if shape.column(DELETED):
+        rows = rows.where(~col(DELETED).eqNullSafe(lit(True)))
+    return rows.select(*(quoted(name) for name in user_columns(shape)))
+
+
+def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":
+    """The rows that were true at `time`; UsageError for a table that keeps no history."""
+    from pyspark.sql.functions import col, lit
+
+    versions = lives(store, table)
+    begun = col(VALID_FROM) <= lit(time)
+    return versions.where(begun & (col(VALID_TO).isNull() | (col(VALID_TO) > lit(time))))
+
+
+def lives(store: Store, table: TableName) -> "DataFrame":
+    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
+
+    A version whose successor starts within a millisecond of its end reaches up to that start; a
+    deleted one ends at its `_fivetran_end`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, expr, lead, lit, when
+
+    shape = existing(store, table).shape
+    if shape.layout is not Layout.FIVETRAN_HISTORY:
+        raise UsageError(
+            "no-history",
+            f"{table} keeps no history (its layout is {shape.layout}).",
+            "Read its rows with `current`.",
+        )
+    key = [quoted(name) for name in shape.key]
+    following = lead(START).over(Window.partitionBy(*key).orderBy(START))
+    adjoining = following.between(col(END), col(END) + expr("INTERVAL 1 MILLISECOND"))
+    open_ = col(ACTIVE) | (col(END) >= lit(END_OF_TIME))
+    ended = when(adjoining, following).when(~open_, col(END))
+    rows = store.spark.table(store.sql_name(table))
+    return rows.withColumns({VALID_FROM: col(START), VALID_TO: ended}).select(
+        *(quoted(name) for name in user_columns(shape)), VALID_FROM, VALID_TO
+    )
+
+
+def life(store: Store, table: TableName, key: dict[str, str]) -> "DataFrame":
+    """The versions of one record by their start; the key's values are given as text."""
+    from pyspark.sql.functions import col, lit
+
+    shape = existing(store, table).shape
+    if set(key) != set(shape.key):
+        raise UsageError(
+            "other-key",
+            f"The key of {table} is ({', '.join(shape.key)}).",
+            "Give a value for each of its columns.",
+        )
+    versions = lives(store, table)
+    for name, value in key.items():
+        column = col(quoted(name))
+        versions = versions.where(column == lit(value).cast(versions.schema[name].dataType))
+    return versions.orderBy(VALID_FROM)
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark, taken exactly."""
+    return "`" + name.replace("`", "``") + "`"
