@@ -422,7 +422,7 @@ def test_a_column_absent_from_a_replace_row_is_null():
 def test_updates_are_taken_in_ascending_start():
     """Detail b: the order of the rows in their files does not matter."""
     header, first, second = C["update"].strip().splitlines()
-    assert after(**C) == after(**C | {"update": "\n".join([header, second, first])})
+    assert after(**C) == after(**C | {"update": f"{header}\n{second}\n{first}"})
 
 
 def test_updates_of_equal_start_fold_in_the_order_given():
@@ -851,9 +851,9 @@ def test_order_of_rows_and_columns_changes_nothing(history, random):
     """91: invariant 7, for rows as a sender makes them: one version for each key and start."""
     rows = history.stored
     for batch in history.batches:
-        mixed = {kind: [_mixed(row, random) for row in rows] for kind, rows in batch.items()}
-        for lines in mixed.values():
-            random.shuffle(lines)
+        mixed = {kind: [_mixed(row, random) for row in file] for kind, file in batch.items()}
+        for file in mixed.values():
+            random.shuffle(file)
         assert sent(rows, batch) == sent(rows, mixed)
         rows = sent(rows, batch)
 

@@ -42,7 +42,8 @@ def plan(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     exists = put | (base >= 0)
 
     wanted = np.flatnonzero(flagged(codes, count) & exists & ~deleted)
-    result = _fold(operations, stored, codes, base, wanted)
+    counting = _counting(codes, delivery.replace.count, count)
+    result = _fold(operations, stored, codes, base, wanted, counting)
     old = base[wanted]
     changed = old < 0
     changed[old >= 0] = _changed(result, stored, old)
@@ -69,8 +70,20 @@ def _whole(delivery: LiveDelivery) -> Rows:
     return Rows(delivery.replace.values, known)
 
 
+def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
+    """Which operations count: every update, and of the replace rows of a key the last one."""
+    counting = np.ones(len(codes), bool)
+    counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
+    return counting
+
+
 def _fold(
-    operations: Rows, stored: pa.Table, codes: Codes, base: np.ndarray, wanted: np.ndarray
+    operations: Rows,
+    stored: pa.Table,
+    codes: Codes,
+    base: np.ndarray,
+    wanted: np.ndarray,
+    counting: np.ndarray,
 ) -> pa.Table:
     """One row for each wanted key: each column from the last operation that knows it, else stored."""
     schema = operations.values.schema
@@ -80,7 +93,7 @@ def _fold(
     count = len(base)
     columns = []
     for name in schema.names:
-        known = np.flatnonzero(np.asarray(operations.known[name]))
+        known = np.flatnonzero(np.asarray(operations.known[name]) & counting)
         last = np.full(count, -1, np.int64)
         last[codes[known]] = known
         row = last[wanted]

@@ -1,0 +1,40 @@
+"""The plan of live rows gives the rule's table."""
+
+from histories import KEY, LEFT_OVER, LIVE_COLUMNS, live_batches
+from hypothesis import given, settings
+from plans_in_memory import applied, plan_live
+from tables_as_text import in_order
+
+from backstory.strategies.live_rows import rule
+
+NAMES = (*LIVE_COLUMNS, LEFT_OVER)
+
+
+def whole(rows):
+    return [{name: row.get(name) for name in NAMES} for row in rows]
+
+
+@given(live_batches())
+@settings(max_examples=1500, deadline=None)
+def test_the_plan_is_the_rule(history):
+    """Each batch, planned, gives the table and the count of ignored rows that the rule gives."""
+    table = whole(history.stored)
+    for batch in history.batches:
+        expected = rule.apply(table, KEY, LIVE_COLUMNS, **batch)
+        actions = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
+        assert in_order(applied(table, NAMES, actions)) == in_order(whole(expected.rows))
+        assert actions.counts["ignored"] == expected.ignored
+        table = whole(expected.rows)
+
+
+@given(live_batches())
+@settings(max_examples=300, deadline=None)
+def test_rows_that_stay_as_they_are_stay_where_they_are(history):
+    """A row that a batch does not change is neither removed nor written again."""
+    table = whole(history.stored)
+    for batch in history.batches:
+        actions = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
+        after = whole(rule.apply(table, KEY, LIVE_COLUMNS, **batch).rows)
+        stay = [row for row in table if row in after]
+        assert actions.removed.num_rows == len(table) - len(stay)
+        table = after
