@@ -15,7 +15,7 @@ from backstory.model.column import ACTIVE, START
 from backstory.tables.store import Store, StoredTable
 
 ROWS_IN_FILE = 500_000
-ROWS_IN_GROUP = 1 << 17
+ROWS_IN_GROUP = 1 << 15
 THREADS = 2
 CHUNK = 1 << 22
 
