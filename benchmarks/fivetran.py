@@ -158,7 +158,7 @@ class Bench:
         table = common.Table(name=name)
         for column, type_ in (TYPES | (HISTORY if history else {})).items():
             told = table.columns.add(name=column, type=common.DataType.Value(type_.kind))
-            told.primary_key = column == "id" or column == START
+            told.primary_key = column in {"id", START}
             if type_.kind is Kind.DECIMAL:
                 told.params.decimal.precision, told.params.decimal.scale = 12, 2
         self.spark.sql(f"DROP TABLE IF EXISTS backstory.bench.{name} PURGE")
@@ -194,7 +194,9 @@ def history(folder: Path) -> None:
         for name, values in measure(
             1,
             **{
-                "merge": lambda p=prepared: merge(bench, "floor", p, "AND t._fivetran_start = s._fivetran_start"),
+                "merge": lambda p=prepared: merge(
+                    bench, "floor", p, "AND t._fivetran_start = s._fivetran_start"
+                ),
                 "10,000 keys": lambda f=sent: bench.sender.send_files("bench", told, f),
                 "again": lambda f=sent: bench.sender.send_files("bench", told, f),
                 "10 keys": lambda f=few: bench.sender.send_files("bench", told, f),
@@ -293,15 +295,24 @@ def batch(folder: Path) -> None:
         upserts_path = bench.parquet(spread)
         told = bench.definition("empty", history=False)
         bench.definition("floor", history=False)
-        taken("append", lambda: bench.spark.read.parquet(path).writeTo("backstory.bench.floor").append())
-        taken("batch into empty", lambda: bench.sender.send_files("bench", told, {"replace_files": files}))
+        taken(
+            "append",
+            lambda: bench.spark.read.parquet(path).writeTo("backstory.bench.floor").append(),
+        )
+        taken(
+            "batch into empty",
+            lambda: bench.sender.send_files("bench", told, {"replace_files": files}),
+        )
         taken("again", lambda: bench.sender.send_files("bench", told, {"replace_files": files}))
         told = bench.definition("full", history=False)
         bench.definition("floor", history=False)
         for table in ("full", "floor"):
             bench.spark.read.parquet(stored).writeTo(f"backstory.bench.{table}").append()
         taken("merge", lambda: merge(bench, "floor", upserts_path))
-        taken("batch onto 4 M", lambda: bench.sender.send_files("bench", told, {"replace_files": upserts}))
+        taken(
+            "batch onto 4 M",
+            lambda: bench.sender.send_files("bench", told, {"replace_files": upserts}),
+        )
     seconds = {name: values[1:] for name, values in seconds.items()}  # the first round warms up
     report(
         "WriteBatch of 1 M rows",

@@ -36,9 +36,7 @@ def delivered(rows: Sequence[Row], names: Sequence[str]) -> Rows:
     plain = [{n: None if row.get(n) is UNMODIFIED else row.get(n) for n in names} for row in rows]
     known = [{n: row.get(n, UNMODIFIED) is not UNMODIFIED for n in names} for row in rows]
     flags = pa.schema([pa.field(name, pa.bool_()) for name in names])
-    return Rows(
-        pa.Table.from_pylist(plain, schema=schema(names)), pa.Table.from_pylist(known, schema=flags)
-    )
+    return Rows(pa.Table.from_pylist(plain, schema=schema(names)), pa.Table.from_pylist(known, schema=flags))
 
 
 def stored_table(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
@@ -59,10 +57,7 @@ def applied(stored: Sequence[Row], names: Sequence[str], actions: Actions) -> li
 
 def in_utc(rows: Sequence[Row]) -> list[Row]:
     """Arrow names the zone in its own way; rows compare by their text in tests."""
-    return [
-        {n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()}
-        for row in rows
-    ]
+    return [{n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()} for row in rows]
 
 
 def plan_live(

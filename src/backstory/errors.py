@@ -25,9 +25,7 @@ class BackstoryError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(
-        self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()
-    ) -> None:
+    def __init__(self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()) -> None:
         super().__init__(code, message, remedy, tuple(keys))
         self.code = code
         self.message = message

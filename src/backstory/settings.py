@@ -67,9 +67,7 @@ def _read(path: Path) -> dict[str, Any]:
             "Name another with --config or BACKSTORY_CONFIG.",
         ) from None
     except tomllib.TOMLDecodeError as broken:
-        raise UsageError(
-            "broken-configuration", f"{path} is not TOML: {broken}.", "Mend the file."
-        ) from None
+        raise UsageError("broken-configuration", f"{path} is not TOML: {broken}.", "Mend the file.") from None
 
 
 def _read_default(path: Path) -> dict[str, Any]:

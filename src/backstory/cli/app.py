@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from backstory.cli import demo, read, send, serve
-from backstory.cli.output import chosen, errors, show_error
+from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
 app = App(
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
         show_error(error, _output(arguments))
         _trace(arguments)
         return error.exit_code
-    except Exception as bug:  # noqa: BLE001 - the door of last resort
+    except Exception as bug:
         show_error(_as_failure(bug), _output(arguments))
         _trace(arguments)
         return 1
@@ -60,13 +60,11 @@ def _serve(arguments: list[str]) -> int:
     return serve.run(lambda: command(*bound.args, **bound.kwargs), unknown)
 
 
-def _output(arguments: Sequence[str]) -> str:
-    for place, argument in enumerate(arguments):
-        if argument.startswith("--output="):
-            return argument.partition("=")[2]
-        if argument == "--output" and place + 1 < len(arguments):
-            return arguments[place + 1]
-    return chosen(None)
+def _output(arguments: Sequence[str]) -> Output:
+    """The output asked for, known also when the command did not come to its options."""
+    words = " ".join(arguments).replace("--output=", "--output ").split(" ")
+    asked = words[words.index("--output") + 1 :][:1] if "--output" in words else []
+    return chosen("json" if asked == ["json"] else "table" if asked else None)
 
 
 def _as_failure(bug: Exception) -> Failed:

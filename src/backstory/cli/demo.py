@@ -35,7 +35,8 @@ def demo(*, options: Options = DEFAULTS) -> None:
     """
     if options.answer == "json":
         console.quiet = True
-    with opened(options) as store:
+    with opened(options) as warehouse:
+        store = warehouse.store
         _arrive(store)
         _tell(store)
         _how_to_read(store, options)
@@ -95,8 +96,8 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         console.print(f"  {at:%Y-%m-%d}  {counts}   {done}")
         for key in after.repeated:
             console.print(
-                f"              {path.name} holds the key {key[0]} twice, with different names; "
-                "the last row counts, as a MERGE by hand would have failed"
+                f"              {path.name} holds the key {key[0]} twice, with different names: "
+                "the sender kept the last row"
             )
         before = after
 
@@ -118,7 +119,10 @@ def _tell(store: "Store") -> None:
     world = _sorted(lives.as_of(store, TABLE, WORLD))
     console.print(f"{len(world)} countries and territories; those of Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
-    show([{c: row[c] for c in ("code", "name", "capital", "currencies")} for row in southern], "table")
+    show(
+        [{c: row[c] for c in ("code", "name", "capital", "currencies")} for row in southern],
+        "table",
+    )
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
@@ -131,8 +135,8 @@ def _tell(store: "Store") -> None:
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
     made = commits(store, TABLE)
-    columns = ("snapshot_id", "operation", "door", "counts")
-    show([{c: row[c] for c in columns} for row in made], "table")
+    shown = ("snapshot_id", "operation", "door", "counts")
+    show([{column: row[column] for column in shown} for row in made], "table")
     console.print(f"{len(made)} commits: one for each batch, none for the copies without a change.")
 
 

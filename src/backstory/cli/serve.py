@@ -58,7 +58,7 @@ def run(command: Callable[[], None], unknown: Sequence[str]) -> int:
     except BackstoryError as error:
         log.critical(str(error), code=error.code)
         return error.exit_code
-    except Exception as bug:  # noqa: BLE001 - one line whatever happens at start
+    except Exception as bug:
         log.critical(f"the server failed on a bug: {type(bug).__name__}")
         return 1
     return 0

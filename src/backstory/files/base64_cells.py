@@ -60,9 +60,7 @@ def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return count == pads.astype(np.int64) + two
 
 
-def _decode(
-    codes: np.ndarray, raw: np.ndarray, offsets: np.ndarray, valid: np.ndarray
-) -> pa.Array:
+def _decode(codes: np.ndarray, raw: np.ndarray, offsets: np.ndarray, valid: np.ndarray) -> pa.Array:
     lengths = np.diff(offsets)
     chosen = np.repeat(valid, lengths)
     groups = np.where(codes[chosen] == _PAD, 0, codes[chosen]).reshape(-1, 4).astype(np.uint32)
@@ -82,6 +80,4 @@ def _decode(
     out[from_valid] = triples[keep]
     out[~from_valid] = raw[~chosen]
     new_offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(size), [None, pa.py_buffer(new_offsets), pa.py_buffer(out)]
-    )
+    return pa.Array.from_buffers(pa.binary(), len(size), [None, pa.py_buffer(new_offsets), pa.py_buffer(out)])

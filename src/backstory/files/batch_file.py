@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -58,7 +58,7 @@ class BatchFile:
         except OSError as missing:
             raise self.unreadable("the file is not there or cannot be opened") from missing
 
-    def open(self, encoding: Encoding) -> BinaryIO:
+    def open(self, encoding: Encoding) -> Any:
         """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
         try:
             if self.path.stat().st_size == 0:
@@ -68,9 +68,7 @@ class BatchFile:
             raise self.unreadable("the file is not there or cannot be opened") from missing
         if encoding.compression is Compression.OFF:
             return pa.PythonFile(clear, mode="r")
-        return pa.CompressedInputStream(
-            pa.PythonFile(clear, mode="r"), encoding.compression.value
-        )
+        return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
     def _decrypted(self, encoding: Encoding) -> BinaryIO | DecryptingReader:
         if not encoding.encrypted:

@@ -161,9 +161,7 @@ def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
     return _timestamp(text, type_, unzoned)
 
 
-def _timestamp(
-    text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]
-) -> pa.Array:
+def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """Timestamps in microseconds; further digits are cut off, never rounded (F6)."""
     target = arrow_type(type_)
     try:

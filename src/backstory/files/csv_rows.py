@@ -43,9 +43,7 @@ def read_csv(
     yield _typed(file, encoding, types) or _from_text(file, encoding, types)
 
 
-def _typed(
-    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType]
-) -> Rows | None:
+def _typed(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType]) -> Rows | None:
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
     try:
         text = _parsed(file, encoding, {name: parser_type(t) for name, t in types.items()})

@@ -26,7 +26,7 @@ class CsvText(io.RawIOBase):
 
     def __init__(self, file: BatchFile, encoding: Encoding) -> None:
         super().__init__()
-        self._inner: BinaryIO = file.open(encoding)
+        self._inner = file.open(encoding)
         self._held = _first_block(self._inner)
         text = self._held.decode(errors="replace").removeprefix("\ufeff")
         self.header: list[str] = next(csv.reader(io.StringIO(text, newline="")), [])
@@ -72,9 +72,7 @@ def _first_block(stream: BinaryIO) -> bytes:
     return held
 
 
-def parse_csv(
-    text: CsvText, types: Mapping[str, pa.DataType], block: int, **parsing: Any
-) -> pa.Table:
+def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int, **parsing: Any) -> pa.Table:
     """The named columns as these types, without the extra row.
 
     Raises pa.ArrowInvalid for what is not CSV or not of the types, and for an unclosed quote.
@@ -130,9 +128,7 @@ def broken(file: BatchFile, encoding: Encoding, stop: Exception) -> Refused:
 def line_of(file: BatchFile, encoding: Encoding, row: int) -> int:
     """The line on which data row `row` (from 0) begins, line breaks inside values counted."""
     with CsvText(file, encoding) as text:
-        table = parse_csv(
-            text, _as_text(text.header), LONGEST_LINE, invalid_row_handler=lambda _: "skip"
-        )
+        table = parse_csv(text, _as_text(text.header), LONGEST_LINE, invalid_row_handler=lambda _: "skip")
     before = table.slice(0, row)
     breaks = [pc.sum(pc.count_substring(column, "\n")).as_py() or 0 for column in before.columns]
     return 2 + row + sum(breaks)

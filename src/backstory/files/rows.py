@@ -66,16 +66,13 @@ class Rows:
         count = self.count
         here = set(self.values.column_names)
         values = [
-            self.values[field.name] if field.name in here else pa.nulls(count, field.type)
-            for field in schema
+            self.values[field.name] if field.name in here else pa.nulls(count, field.type) for field in schema
         ]
         known = [
             self.known[field.name] if field.name in here else pa.repeat(pa.scalar(False), count)
             for field in schema
         ]
-        return type(self)(
-            pa.table(values, schema=schema), pa.table(known, schema=_flags(schema))
-        )
+        return type(self)(pa.table(values, schema=schema), pa.table(known, schema=_flags(schema)))
 
 
 def _flags(schema: pa.Schema) -> pa.Schema:

@@ -1,5 +1,6 @@
 """The lives of records: the user's columns of each version and from when to when it was true."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,8 @@ def lives(store: Store, table: TableName) -> "DataFrame":
     )
 
 
-def life(store: Store, table: TableName, key: dict[str, str]) -> "DataFrame":
-    """The versions of one record by their start; the key's values are given as text."""
+def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFrame":
+    """The versions of one record by their start; the key's values may be given as text."""
     from pyspark.sql.functions import col, lit
 
     shape = existing(store, table).shape

@@ -10,9 +10,7 @@ WIDTH = 48
 BAR, OPEN = "█", "▶"
 
 
-def draw(
-    versions: Sequence[Mapping[str, Any]], columns: Sequence[str], until: datetime
-) -> list[str]:
+def draw(versions: Sequence[Mapping[str, Any]], columns: Sequence[str], until: datetime) -> list[str]:
     """Lines for versions in the order of their starts: date, bar, and the changes of `columns`.
 
     The time axis reaches from the first start to `until`; the last bar of a record that is still
@@ -48,16 +46,12 @@ def _place(time: datetime, first: datetime, until: datetime) -> int:
     return min(max(round((time - first).total_seconds() / span * WIDTH), 0), WIDTH)
 
 
-def _changes(
-    before: Mapping[str, Any] | None, version: Mapping[str, Any], columns: Sequence[str]
-) -> str:
+def _changes(before: Mapping[str, Any] | None, version: Mapping[str, Any], columns: Sequence[str]) -> str:
     if before is None:
         return ", ".join(f"{name}: {_shown(version[name])}" for name in columns)
     changed = [name for name in columns if before[name] != version[name]]
     other = sum(
-        before[name] != version[name]
-        for name in version
-        if name not in (*columns, VALID_FROM, VALID_TO)
+        before[name] != version[name] for name in version if name not in (*columns, VALID_FROM, VALID_TO)
     )
     told = [f"{name}: {_shown(before[name])} → {_shown(version[name])}" for name in changed]
     if other:

@@ -55,7 +55,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     builder = session.builder
     for name, value in properties(settings).items():
         builder = builder.config(name, value)
-    with _quiet(verbose) as log:
+    with _quiet(verbose=verbose) as log:
         try:
             spark = builder.getOrCreate()
         except Exception as stop:
@@ -139,7 +139,7 @@ def _require_java() -> None:
 
 
 @contextmanager
-def _quiet(verbose: bool) -> Iterator[Path | None]:
+def _quiet(*, verbose: bool) -> Iterator[Path | None]:
     """While the JVM starts, the outputs that it inherits are a log file; standard output never is."""
     saved = os.dup(1), os.dup(2)
     path = None if verbose else Path(tempfile.gettempdir(), f"backstory-spark-{os.getpid()}.log")

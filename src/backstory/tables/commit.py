@@ -73,7 +73,7 @@ def discard(table: StoredTable, files: Sequence[Any]) -> None:
     for file in files:
         try:
             table.iceberg.io().deleteFile(file.location())
-        except Py4JJavaError:  # noqa: PERF203 - each file for itself
+        except Py4JJavaError:
             continue
 
 

@@ -93,9 +93,7 @@ def _pieces(rows: pa.Table, fields: Sequence[str]) -> Iterator[tuple[str, pa.Tab
 
 def _with_field_ids(table: StoredTable, schema: pa.Schema) -> pa.Schema:
     ids = {field.name(): str(field.fieldId()) for field in table.iceberg.schema().columns()}
-    return pa.schema(
-        [field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema]
-    )
+    return pa.schema([field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema])
 
 
 def _write(table: StoredTable, partition: str, rows: pa.Table) -> WrittenFile:
@@ -103,9 +101,12 @@ def _write(table: StoredTable, partition: str, rows: pa.Table) -> WrittenFile:
     location = table.iceberg.locationProvider().newDataLocation(name)
     local = _local_path(location)
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
-    with sink, pq.ParquetWriter(
-        sink, rows.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
-    ) as writer:
+    with (
+        sink,
+        pq.ParquetWriter(
+            sink, rows.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
+        ) as writer,
+    ):
         writer.write_table(rows, row_group_size=ROWS_IN_GROUP)
         if local is None:
             writer.close()
@@ -152,21 +153,13 @@ def _data_file(store: Store, table: StoredTable, file: WrittenFile) -> Any:
     iceberg = store.jvm.org.apache.iceberg
     config = iceberg.MetricsConfig.forTable(table.iceberg)
     input_file = table.iceberg.io().newInputFile(file.location)
-    offsets = _java_longs(store, file.split_offsets)
+    offsets = store.java_array(store.jvm.long, file.split_offsets)
     builder = (
         iceberg.DataFiles.builder(table.iceberg.spec())
         .withPath(file.location)
         .withFormat("parquet")
         .withFileSizeInBytes(file.size)
         .withMetrics(iceberg.parquet.ParquetUtil.fileMetrics(input_file, config))
-        .withSplitOffsets(offsets)
+        .withSplitOffsets(store.jvm.java.util.Arrays.stream(offsets).boxed().toList())
     )
     return (builder.withPartitionPath(file.partition) if file.partition else builder).build()
-
-
-def _java_longs(store: Store, numbers: Sequence[int]) -> Any:
-    """A Java list of longs; py4j would make integers of small numbers."""
-    array = store.spark.sparkContext._gateway.new_array(store.jvm.long, len(numbers))  # noqa: SLF001
-    for place, number in enumerate(numbers):
-        array[place] = number
-    return store.jvm.java.util.Arrays.stream(array).boxed().toList()

@@ -57,15 +57,11 @@ def evolve(store: Store, table: StoredTable, change: Evolution) -> bool:
     with translated(shape.table):
         transaction = table.iceberg.newTransaction()
         if new_key:
-            transaction.updateProperties().set(
-                KEY, json.dumps(list(change.key), ensure_ascii=False)
-            ).commit()
+            transaction.updateProperties().set(KEY, json.dumps(list(change.key), ensure_ascii=False)).commit()
         _replace_sort_order(transaction, shape, change)
         schema = transaction.updateSchema()
         for column in change.add:
-            schema.addColumn(
-                None, column.name, iceberg_type(store.jvm, column.type), str(column.type)
-            )
+            schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), str(column.type))
         for name, type_ in change.retype.items():
             stored = shape.column(name)
             if stored and iceberg_name(stored.type) != iceberg_name(type_):
@@ -141,5 +137,3 @@ def _refuse_repeated_key(store: Store, table: StoredTable, change: Evolution) ->
             f"({', '.join(change.key)}) is not a key of {shape.table}: rows would share one.",
             "The table is unchanged; choose columns that tell its rows apart.",
         )
-
-

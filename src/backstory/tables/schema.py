@@ -49,9 +49,7 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     fields = jvm.java.util.ArrayList()
     optional = jvm.org.apache.iceberg.types.Types.NestedField.optional
     for number, column in enumerate(columns, start=1):
-        fields.add(
-            optional(number, column.name, iceberg_type(jvm, column.type), str(column.type))
-        )
+        fields.add(optional(number, column.name, iceberg_type(jvm, column.type), str(column.type)))
     return jvm.org.apache.iceberg.Schema(fields)
 
 
@@ -72,8 +70,7 @@ def refuse_names(jvm: Any, names: Sequence[str]) -> None:
 def columns_of(schema: Any) -> tuple[Column, ...]:
     """The columns of an Iceberg schema, in its order."""
     return tuple(
-        Column(field.name(), _column_type(field.type().toString(), field.doc()))
-        for field in schema.columns()
+        Column(field.name(), _column_type(field.type().toString(), field.doc())) for field in schema.columns()
     )
 
 

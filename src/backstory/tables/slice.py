@@ -24,9 +24,7 @@ def table_schema(table: StoredTable) -> pa.Schema:
     return arrow_schema({column.name: column.type for column in table.shape.columns})
 
 
-def read_slice(
-    store: Store, table: StoredTable, keys: pa.Table, since: int | None = None
-) -> pa.Table:
+def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
     """The rows of these keys, with `_file` and `_pos`.
 
     `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that
@@ -92,7 +90,5 @@ def _in_range(frame: "DataFrame", keys: pa.Table) -> "DataFrame":
         if pa.types.is_binary(keys[name].type) or pa.types.is_boolean(keys[name].type):
             continue
         least_and_greatest = pc.min_max(keys[name]).as_py()
-        frame = frame.where(
-            col(_quoted(name)).between(least_and_greatest["min"], least_and_greatest["max"])
-        )
+        frame = frame.where(col(_quoted(name)).between(least_and_greatest["min"], least_and_greatest["max"]))
     return frame

@@ -1,6 +1,7 @@
 """A catalog of a Spark session, and the tables in it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,17 @@ class Store:
 
     def namespace(self, schema: str) -> Any:
         """Iceberg's name of a schema, which is always one level deep."""
-        levels = self.spark.sparkContext._gateway.new_array(self.jvm.java.lang.String, 1)  # noqa: SLF001
-        levels[0] = schema
-        return self.jvm.org.apache.iceberg.catalog.Namespace.of(levels)
+        return self.jvm.org.apache.iceberg.catalog.Namespace.of(
+            self.java_array(self.jvm.java.lang.String, [schema])
+        )
+
+    def java_array(self, of: Any, values: Sequence[object]) -> Any:
+        """A Java array; py4j makes no arrays, and no longs of small numbers, by itself."""
+        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
+        array = gateway.new_array(of, len(values))
+        for place, value in enumerate(values):
+            array[place] = value
+        return array
 
     def identifier(self, table: TableName) -> Any:
         """Iceberg's name of a table."""
@@ -99,9 +108,7 @@ def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it stands now; UsageError if there is none."""
     found = load(store, table)
     if found is None:
-        raise UsageError(
-            "no-table", f"There is no table {table}.", "Create it first, or check its name."
-        )
+        raise UsageError("no-table", f"There is no table {table}.", "Create it first, or check its name.")
     return found
 
 
@@ -111,9 +118,7 @@ def shape_of(table: TableName, iceberg: Any) -> Shape:
     columns = columns_of(iceberg.schema())
     layout = properties.get(LAYOUT)
     key = json.loads(properties.get(KEY) or "[]")
-    return Shape(
-        table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns)
-    )
+    return Shape(table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns))
 
 
 def tables(store: Store) -> list[TableName]:

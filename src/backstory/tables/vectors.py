@@ -57,7 +57,7 @@ def write_deletions(store: Store, table: StoredTable, positions: Positions) -> D
 
 def _tasks(table: StoredTable, positions: Positions) -> dict[str, Any]:
     """Iceberg's scan tasks of the files, which know a file's partition and its deletion vector."""
-    found = {}
+    found: dict[str, Any] = {}
     tasks = table.iceberg.newScan().planFiles()
     try:
         iterator = tasks.iterator()

@@ -283,9 +283,7 @@ def test_reflection_reads_the_private_pool():
         check = health_pb2.HealthCheckRequest(service=SERVICE)
         status = health_pb2_grpc.HealthStub(channel).Check(check).status
 
-    told = map(
-        FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto
-    )
+    told = map(FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
     assert {file.name for file in told} == {*MODULES, "google/protobuf/timestamp.proto"}
     assert status == health_pb2.HealthCheckResponse.SERVING
 
@@ -345,9 +343,7 @@ def test_ours_and_theirs_meet_in_one_process(tmp_path, imports):
     newer = (FOLDER / "common.proto").read_text("utf-8")
     newer = newer.replace("message Table {", "message Table {\n  string extra = 3;")
     (tmp_path / "common.proto").write_text(newer, "utf-8")
-    (tmp_path / "destination_sdk.proto").write_bytes(
-        (FOLDER / "destination_sdk.proto").read_bytes()
-    )
+    (tmp_path / "destination_sdk.proto").write_bytes((FOLDER / "destination_sdk.proto").read_bytes())
     outputs = (f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python"))
     run("-m", "grpc_tools.protoc", f"-I{tmp_path}", *outputs, *map(str, tmp_path.glob("*.proto")))
 

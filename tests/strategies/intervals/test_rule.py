@@ -402,9 +402,7 @@ def test_columns_outside_the_request():
         + table(" id v extra start end active synced \n 3 new here T1 TMAX true T7"),
     }
     columns = ("id", "v", "_fivetran_synced", START, END, ACTIVE)
-    assert in_order(table(expected)) == in_order(
-        apply(table(stored), ["id"], columns, **files).rows
-    )
+    assert in_order(table(expected)) == in_order(apply(table(stored), ["id"], columns, **files).rows)
 
 
 def test_a_column_absent_from_a_replace_row_is_null():

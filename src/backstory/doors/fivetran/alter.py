@@ -16,13 +16,9 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
         stored = existing(store, table)
         key = key_from(definition.columns)
         if not key:
-            raise Refused(
-                "no-key", f"The definition of {table} has no key column.", "Mark its key columns."
-            )
+            raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
         wanted = _wanted(stored.shape, definition)
-        return evolve(
-            store, stored, evolution(stored.shape, wanted, key, drop=drop_columns)
-        )
+        return evolve(store, stored, evolution(stored.shape, wanted, key, drop=drop_columns))
 
 
 def _wanted(shape: Shape, definition: common.Table) -> list[Column]:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,14 +18,15 @@ from backstory.strategies.live_rows import plan as live_rows
 from backstory.tables.store import StoredTable
 
 
-class KindsOfFiles(Protocol):
-    """The files of a request by kind, and how they are written."""
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The batch files of one request by kind, and how they are written."""
 
     encoding: Encoding
-    replace: Sequence[BatchFile]
-    update: Sequence[BatchFile]
-    delete: Sequence[BatchFile]
-    earliest: Sequence[BatchFile]
+    replace: Sequence[BatchFile] = ()
+    update: Sequence[BatchFile] = ()
+    delete: Sequence[BatchFile] = ()
+    earliest: Sequence[BatchFile] = ()
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ class HistoryChange:
     def keys(self) -> pa.Table:
         """The key columns of all rows."""
         rows = self.delivery
-        return _keys(
-            rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete
-        )
+        return _keys(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
         """See `strategies.intervals`."""
@@ -82,7 +80,7 @@ class BatchReader:
     table: StoredTable
     requested: frozenset[str]
     key: Sequence[str]
-    files: KindsOfFiles
+    files: Files
 
     @classmethod
     def of(
@@ -90,7 +88,7 @@ class BatchReader:
         table: StoredTable,
         requested: Mapping[str, ColumnType],
         key: Sequence[str],
-        files: KindsOfFiles,
+        files: Files,
     ) -> "BatchReader":
         """Raises Refused when the request's key or columns are not the table's."""
         shape = table.shape

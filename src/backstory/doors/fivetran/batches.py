@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from backstory.doors.fivetran.batch_rows import BatchReader, HistoryChange, LiveChange
+from backstory.doors.fivetran.batch_rows import BatchReader, Files, HistoryChange, LiveChange
 from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
@@ -23,49 +23,39 @@ _COMPRESSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The batch files of one request by kind, and how they are written."""
+Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
-    encoding: Encoding
-    replace: Sequence[BatchFile]
-    update: Sequence[BatchFile]
-    delete: Sequence[BatchFile]
-    earliest: Sequence[BatchFile] = ()
 
-    @classmethod
-    def of(
-        cls, request: sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest, format_: Format
-    ) -> "Files":
-        """The files that a request names, each with the key that stands under its exact path."""
-        params = request.file_params
-        encoding = Encoding(
-            format_,
-            _COMPRESSIONS[params.compression],
-            params.encryption == sdk.Encryption.AES,
-            params.null_string,
-            params.unmodified_string,
-        )
+def files_of(request: Request, format_: Format) -> Files:
+    """The files that a request names, each with the key that stands under its exact path."""
+    params = request.file_params
+    encoding = Encoding(
+        format_,
+        _COMPRESSIONS[params.compression],
+        params.encryption == sdk.Encryption.AES,
+        params.null_string,
+        params.unmodified_string,
+    )
 
-        def files(paths: Iterable[str]) -> list[BatchFile]:
-            return [BatchFile(Path(path), request.keys.get(path)) for path in paths]
+    def files(paths: Iterable[str]) -> list[BatchFile]:
+        return [BatchFile(Path(path), request.keys.get(path)) for path in paths]
 
-        earliest = getattr(request, "earliest_start_files", ())
-        return cls(
-            encoding,
-            files(request.replace_files),
-            files(request.update_files),
-            files(request.delete_files),
-            files(earliest),
-        )
+    return Files(
+        encoding,
+        files(request.replace_files),
+        files(request.update_files),
+        files(request.delete_files),
+        files(getattr(request, "earliest_start_files", ())),
+    )
 
-    def digest(self, *about: str) -> str:
-        """A digest of the files' names, sizes and content, their markers, and what is told of them."""
-        digest = hashlib.sha256(json.dumps([*about, *map(str, astuple(self.encoding))]).encode())
-        for kind in ("earliest", "replace", "update", "delete"):
-            for file in getattr(self, kind):
-                digest.update(json.dumps([kind, file.name, file.digest()]).encode())
-        return digest.hexdigest()
+
+def digest(files: Files, *about: str) -> str:
+    """A digest of the files' names, sizes and content, their markers, and what is told of them."""
+    told = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
+    for kind in ("earliest", "replace", "update", "delete"):
+        for file in getattr(files, kind):
+            told.update(json.dumps([kind, file.name, file.digest()]).encode())
+    return told.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,7 @@ class LiveBatch:
 
     def token(self, table: StoredTable) -> str:
         """The digest of section F14; a change of the table's columns makes it another delivery."""
-        return self.files.digest(str(self.table), self.definition.hex(), _schema(table))
+        return digest(self.files, str(self.table), self.definition.hex(), _schema(table))
 
     def decode(self, table: StoredTable) -> "LiveChange | HistoryChange":
         """The rows of the batch, typed as the table's columns (F19 for a history table)."""
@@ -114,18 +104,16 @@ class HistoryBatch(LiveBatch):
 
 def live_batch(request: sdk.WriteBatchRequest, table: TableName, format_: Format) -> LiveBatch:
     """The delivery that a WriteBatch request describes."""
-    return LiveBatch(table, *_told(request), Files.of(request, format_))
+    return LiveBatch(table, *_told(request), files_of(request, format_))
 
 
-def history_batch(
-    request: sdk.WriteHistoryBatchRequest, table: TableName, format_: Format
-) -> HistoryBatch:
+def history_batch(request: sdk.WriteHistoryBatchRequest, table: TableName, format_: Format) -> HistoryBatch:
     """The delivery that a WriteHistoryBatch request describes."""
-    return HistoryBatch(table, *_told(request), Files.of(request, format_))
+    return HistoryBatch(table, *_told(request), files_of(request, format_))
 
 
 def _told(
-    request: sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest,
+    request: Request,
 ) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)

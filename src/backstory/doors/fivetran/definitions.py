@@ -41,13 +41,9 @@ def shape_from(table: TableName, definition: common.Table) -> Shape:
     columns = columns_from(definition.columns)
     key = key_from(definition.columns)
     if not key:
-        raise Refused(
-            "no-key", f"The definition of {table} has no key column.", "Mark its key columns."
-        )
+        raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
     history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
-    return Shape(
-        table, columns, key, Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE
-    )
+    return Shape(table, columns, key, Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE)
 
 
 def definition_of(shape: Shape, name: str) -> common.Table:
@@ -59,7 +55,7 @@ def definition_of(shape: Shape, name: str) -> common.Table:
     table = common.Table(name=name)
     for column in shape.columns:
         told = table.columns.add(name=column.name, primary_key=column.name in key)
-        told.type = common.DataType.Value(column.type.kind)
+        told.type = common.DataType.Value(column.type.kind)  # type: ignore[assignment]
         if column.type.kind is Kind.DECIMAL:
             told.params.decimal.precision = column.type.precision
             told.params.decimal.scale = column.type.scale

@@ -11,9 +11,7 @@ from backstory.files.rows import Rows
 from backstory.model.column import END, START
 
 
-def refuse_unplaceable(
-    kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None
-) -> None:
+def refuse_unplaceable(kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None) -> None:
     """Raises Refused for the first row of a file that names no key or lacks what its kind needs.
 
     `kind` is earliest, replace, update or delete; `needed` is the instant that each row must give.

@@ -54,7 +54,7 @@ def listen(destination: Destination, host: str | None, port: int) -> Running:
             ("grpc.so_reuseport", 0),
         ],
     )
-    add_DestinationConnectorServicer_to_server(destination, server)
+    add_DestinationConnectorServicer_to_server(destination, server)  # type: ignore[no-untyped-call]
     checks = _add_standard_services(server)
     bound, shown = _bind(server, host, port)
     server.start()

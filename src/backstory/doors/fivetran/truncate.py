@@ -62,9 +62,7 @@ def truncate(store: Store, asked: Truncation) -> int | None:
         return _flag(store, table, asked, old, note)
 
 
-def _flag(
-    store: Store, table: StoredTable, asked: Truncation, old: "Column", note: Note
-) -> int | None:
+def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Column", note: Note) -> int | None:
     from pyspark.sql.functions import lit
 
     assert asked.deleted is not None

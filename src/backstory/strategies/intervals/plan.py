@@ -61,9 +61,7 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     """
     update, closing, pointless = _told_apart(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
-    codes, count = key_codes(
-        [*parts, delivery.earliest, delivery.delete, closing], delivery.key
-    )
+    codes, count = key_codes([*parts, delivery.earliest, delivery.delete, closing], delivery.key)
     first = np.full(count, NEVER)
     np.minimum.at(first, codes[3], micros(delivery.earliest[START]))
     cells = Rows.concat(
@@ -77,9 +75,7 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
 
     final = chains.final()
     ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
-    closed, missed = close(
-        chains.versions.at(final), Deletes(np.concatenate(codes[4:]), ends)
-    )
+    closed, missed = close(chains.versions.at(final), Deletes(np.concatenate(codes[4:]), ends))
     outcome = _Outcome(
         stored, versions, cells, chains, final, _joined(closed, listed.at(listed.start == NO_TIME))
     )
@@ -113,9 +109,7 @@ def _versions(values: pa.Table, code: Codes, sizes: Sequence[int]) -> Versions:
     flags = values[ACTIVE].cast(pa.int8()).fill_null(NULL)
     active = flags.to_numpy() if flags.num_chunks else np.zeros(0, np.int8)
     kind = np.repeat([STORED, REPLACE, UPDATE], sizes)
-    return Versions(
-        np.arange(len(code)), kind, code, micros(values[START]), micros(values[END]), active
-    )
+    return Versions(np.arange(len(code)), kind, code, micros(values[START]), micros(values[END]), active)
 
 
 def _joined(left: Versions, right: Versions) -> Versions:

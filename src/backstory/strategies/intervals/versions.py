@@ -113,9 +113,7 @@ class Chains:
         writes that start.
         """
         versions = self.versions.at(~self.orphan)
-        differs = (versions.code[1:] != versions.code[:-1]) | (
-            versions.start[1:] != versions.start[:-1]
-        )
+        differs = (versions.code[1:] != versions.code[:-1]) | (versions.start[1:] != versions.start[:-1])
         last = np.append(differs, True)[: versions.count]
         group = np.cumsum(np.append(0, last[:-1]))[: versions.count]
         stored = versions.kind[last][group] == STORED if versions.count else last

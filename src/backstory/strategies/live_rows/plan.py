@@ -33,9 +33,7 @@ def plan(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     Replace comes before update before delete; of repeated rows the last value wins.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
-    (codes, gone, kept), count = key_codes(
-        [operations.values, delivery.delete, stored], delivery.key
-    )
+    (codes, gone, kept), count = key_codes([operations.values, delivery.delete, stored], delivery.key)
     base = last_of(kept, count)
     put = flagged(codes[: delivery.replace.count], count)
     deleted = flagged(gone, count)

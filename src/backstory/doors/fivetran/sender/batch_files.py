@@ -91,15 +91,20 @@ def _text(value: object, encoding: Encoding) -> str:
         return encoding.null_string
     if value is UNMODIFIED:
         return encoding.unmodified_string
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return instant(value) if value.tzinfo else value.isoformat()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
+    match value:
+        case bool():
+            text = "true" if value else "false"
+        case bytes():
+            text = base64.b64encode(value).decode()
+        case datetime(tzinfo=zone) if zone is not None:
+            text = instant(value)
+        case date() | time():
+            text = value.isoformat()
+        case Decimal():
+            text = format(value, "f")
+        case _:
+            text = str(value)
+    return text
 
 
 def instant(value: datetime) -> str:

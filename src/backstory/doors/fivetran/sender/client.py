@@ -45,9 +45,7 @@ class Sender:
     @classmethod
     def to(cls, address: str, folder: Path, **more: Any) -> "Sender":
         """A sender to `host:port` that writes its batch files into `folder`."""
-        channel = grpc.insecure_channel(
-            address, options=[("grpc.max_send_message_length", MESSAGE_BYTES)]
-        )
+        channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", MESSAGE_BYTES)])
         return cls(DestinationConnectorStub(channel), folder, **more)  # type: ignore[no-untyped-call]
 
     def describe(self, schema: str, table: str) -> common.Table | None:
@@ -60,9 +58,7 @@ class Sender:
 
     def create(self, schema: str, table: common.Table) -> None:
         """Create the table."""
-        request = sdk.CreateTableRequest(
-            configuration=self.configuration, schema_name=schema, table=table
-        )
+        request = sdk.CreateTableRequest(configuration=self.configuration, schema_name=schema, table=table)
         self._call("CreateTable", request)
 
     def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
@@ -88,9 +84,7 @@ class Sender:
             files["earliest_start_files"] = self._files(rows.earliest, [*_plain(key), START])
         self.send_files(schema, table, files)
 
-    def send_files(
-        self, schema: str, table: common.Table, files: Mapping[str, Sequence[BatchFile]]
-    ) -> None:
+    def send_files(self, schema: str, table: common.Table, files: Mapping[str, Sequence[BatchFile]]) -> None:
         """Send files by kind in one WriteBatch, or WriteHistoryBatch for a history table."""
         history = {column.name for column in table.columns}.issuperset(HISTORY_COLUMNS)
         make = sdk.WriteHistoryBatchRequest if history else sdk.WriteBatchRequest
@@ -136,7 +130,7 @@ def definition(
     for column in columns:
         is_key = column.name in key or column.name == START
         told = kept.get(column.name) or common.Column(
-            name=column.name, type=common.DataType.Value(column.type.kind)
+            name=column.name, type=common.DataType.Name(common.DataType.Value(column.type.kind))
         )
         added = table.columns.add()
         added.CopyFrom(told)

@@ -68,12 +68,16 @@ def read_copy(path: Path, key: Sequence[str]) -> Copy:
         table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (OSError, pa.ArrowInvalid):
         raise UsageError(
-            "unreadable-copy", f"{path} is not a readable CSV or Parquet file.", "Name another file."
+            "unreadable-copy",
+            f"{path} is not a readable CSV or Parquet file.",
+            "Name another file.",
         ) from None
     for name in key:
         if name not in table.column_names:
             raise UsageError(
-                "no-key", f"{path} has no column {name}.", f"It has {', '.join(table.column_names)}."
+                "no-key",
+                f"{path} has no column {name}.",
+                f"It has {', '.join(table.column_names)}.",
             )
     rows: dict[Key, Row] = {}
     repeated: list[Key] = []

@@ -1,0 +1,46 @@
+# Every target does its own set-up; a second run starts in seconds.
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+.PHONY: help setup demo test test-fast lint format wheel-check bench protos lock clean
+
+help:           ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup:          ## Virtual environment, packages and Java
+	@scripts/setup.sh
+
+demo: setup     ## Twelve years of real data through a real Fivetran destination
+	@.venv/bin/backstory demo --output table
+
+test: setup     ## All tests, with one Spark session
+	@scripts/setup.sh --postgresql
+	@BACKSTORY_HYPOTHESIS=thorough $(PY) -m pytest
+
+test-fast: setup ## The tests that need no Java, in seconds
+	@$(PY) -m pytest -q -m "not spark and not process"
+
+lint: setup     ## Style, types and the borders between the rooms
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+format: setup   ## Bring the style in order
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+wheel-check: setup ## Build the wheel, install it into an empty environment and run the demo there
+	@scripts/wheel_check.sh
+
+bench: setup    ## Measure against the floor; see benchmarks/README.md
+	@$(PY) benchmarks/fivetran.py
+
+protos: setup   ## Generate the gRPC stubs anew
+	@$(PY) scripts/generate_wire.py
+
+lock: setup     ## Resolve the dependencies anew
+	@.venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes \
+	  --no-emit-index-url --no-header --quiet --upgrade -o requirements.lock
+
+clean:          ## Remove what the targets made, the warehouse excepted
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Set up .venv with the locked packages, and Java; with --postgresql also the server that tests start.
+# As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+install() { # install PACKAGE "what to do where this script cannot install it"
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing $1 ..." >&2
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"; } >/dev/null
+  else
+    echo "$2" >&2
+    exit 1
+  fi
+}
+
+java_found() {
+  local java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
+  command -v "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p')" -ge 17 ]
+}
+
+java_found 2>/dev/null || install openjdk-17-jre-headless \
+  "Java 17 or later is needed: install a JDK (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME."
+
+if [ "${1:-}" = --postgresql ]; then
+  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
+    "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
+  exit 0
+fi
+
+if [ .venv/ready -nt requirements.lock ] && [ .venv/ready -nt pyproject.toml ]; then exit 0; fi
+python="${PYTHON:-python3}"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed." >&2; exit 1; }
+"$python" -c 'import ensurepip, venv' 2>/dev/null || install python3-venv "Python lacks venv: install python3-venv."
+echo "Setting up .venv ..." >&2
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+.venv/bin/uv pip sync --quiet --python .venv/bin/python requirements.lock
+.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
+touch .venv/ready

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The wheel works outside the clone: built, installed into an empty environment with [all], it runs the demo.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root="$PWD"
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+.venv/bin/uv build --quiet --wheel --out-dir "$folder" .
+.venv/bin/uv venv --quiet --python .venv/bin/python "$folder/empty"
+.venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
+cd "$folder"
+"$folder/empty/bin/backstory" demo --output json >"$folder/commits.json"
+"$folder/empty/bin/python" -c "
+import json, sys
+commits = json.load(open('$folder/commits.json'))
+assert len(commits) == 20, f'{len(commits)} commits'
+print(f'The wheel runs the demo outside the clone: {len(commits)} commits.')"
+cd "$root"
