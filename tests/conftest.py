@@ -17,6 +17,7 @@ SPARK = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
+    "spark.jars.packages": "org.postgresql:postgresql:42.7.8",
 }
 
 

@@ -71,7 +71,8 @@ def _deliver_once(store: Store, delivery: Delivery) -> Receipt:
     if token == table.newest_token:
         return Receipt(str(delivery.table))
     change = delivery.decode(table)
-    actions = change.plan(read_slice(store, table, change.keys, change.since))
+    since = None if table.disorderly else change.since
+    actions = change.plan(read_slice(store, table, change.keys, since))
     if actions.empty:
         return Receipt(str(delivery.table), actions.counts)
     note = Note(delivery.door, token, actions.counts)
@@ -82,4 +83,4 @@ def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int
     """Commit the actions, and give the snapshot's id."""
     data_files = write_rows(store, table, actions.added)
     deletions = write_deletions(store, table, positions_by_file(actions.removed))
-    return commit(store, table, data_files, deletions, note)
+    return commit(store, table, data_files, deletions, note, disorder=actions.disorder)

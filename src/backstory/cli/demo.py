@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -79,9 +80,10 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     from backstory.doors.fivetran.sender.copies import Copy, difference, read_copy
 
     before = Copy(KEY)
+    columns = read_copy(paths[-1], KEY).columns  # the first copies leave a column empty
     for path in paths:
         at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
-        after = read_copy(path, KEY)
+        after = replace(read_copy(path, KEY), columns=columns)
         rows = difference(before, after, at, history=True)
         known = sender.describe(TABLE.schema, TABLE.name)
         told = definition(TABLE.name, after, KEY, history=True, known=known)

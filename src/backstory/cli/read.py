@@ -9,6 +9,7 @@ from backstory import warehouse
 from backstory.cli.options import Options
 from backstory.cli.output import console, show
 from backstory.errors import UsageError
+from backstory.model.instant import parse_instant
 from backstory.observe.logs import log_for_people
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def as_of(table: str, time: str, *, limit: int | None = None, options: Options =
         limit: At most so many rows.
         options: Common options.
     """
+    when = parse_instant(time)
     with opened(options) as store:
-        _show(store.table(table).as_of(time), limit, options)
+        _show(store.table(table).as_of(when), limit, options)
 
 
 def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:

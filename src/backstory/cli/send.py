@@ -53,18 +53,19 @@ def send(
         options: Common options.
     """
     from backstory.doors.fivetran.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
-    from backstory.doors.fivetran.sender.client import Sender, definition
+    from backstory.doors.fivetran.sender.client import Sender, definition, text_columns
     from backstory.doors.fivetran.sender.copies import difference, read_copy
 
     names: Sequence[str] = [name.strip() for name in key.split(",")]
-    newer = read_copy(after, names)
     time = parse_instant(at) if at else datetime.now(UTC)
-    rows = difference(read_copy(before, names), newer, time, history=history)
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
-    if not dry_run and not rows.empty:
-        with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
-            sender = Sender.to(to, Path(folder), encoding=encoding)
-            known = sender.describe(schema, table)
+    with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
+        sender = Sender.to(to, Path(folder), encoding=encoding)
+        known = None if dry_run else sender.describe(schema, table)
+        texts = text_columns(known)
+        newer = read_copy(after, names, texts)
+        rows = difference(read_copy(before, names, texts), newer, time, history=history)
+        if not dry_run and not rows.empty:
             told = definition(table, newer, names, history=history, known=known)
             if known is None:
                 sender.create(schema, told)

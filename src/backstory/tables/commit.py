@@ -8,7 +8,7 @@ from typing import Any
 
 from backstory.errors import BackstoryError
 from backstory.tables.faults import translated
-from backstory.tables.store import Store, StoredTable
+from backstory.tables.store import DISORDER, Store, StoredTable
 from backstory.tables.vectors import Deletions
 
 
@@ -31,16 +31,25 @@ class Note:
 
 
 def commit(
-    store: Store, table: StoredTable, data_files: Sequence[Any], deletions: Deletions, note: Note
+    store: Store,
+    table: StoredTable,
+    data_files: Sequence[Any],
+    deletions: Deletions,
+    note: Note,
+    *,
+    disorder: bool = False,
 ) -> int:
-    """Make the one commit, and give its snapshot's id.
+    """Make the one commit, and give its snapshot's id; with `disorder` it marks the table.
 
     The commit holds only if nothing was written to the table since `table` was loaded: what was
     planned is then what is true. Raises TryAgain if another writer came first; the files of a
     commit that failed are taken away.
     """
     with translated(table.shape.table):
-        delta = table.iceberg.newRowDelta()
+        transaction = table.iceberg.newTransaction()
+        if disorder:
+            transaction.updateProperties().set(DISORDER, "true").commit()
+        delta = transaction.newRowDelta()
         for file in data_files:
             delta.addRows(file)
         referenced = store.jvm.java.util.ArrayList()
@@ -59,10 +68,12 @@ def commit(
     try:
         with translated(table.shape.table):
             delta.commit()
+            transaction.commitTransaction()
     except BackstoryError as failure:
         if not _unknown(failure):
             discard(table, [*data_files, *deletions.added])
         raise
+    table.iceberg.refresh()
     return int(table.iceberg.currentSnapshot().snapshotId())
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
 LAYOUT_VERSION = "backstory.layout-version"
+DISORDER = "backstory.disorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class StoredTable:
         """The newest snapshot's id, None for a table that was never written."""
         snapshot = self.iceberg.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
+
+    @property
+    def disorderly(self) -> bool:
+        """Whether a sender once brought versions of a key that do not stand one after the other."""
+        return self.iceberg.properties().get(DISORDER) == "true"
 
     @property
     def newest_token(self) -> str | None:

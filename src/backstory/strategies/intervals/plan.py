@@ -159,7 +159,7 @@ class _Outcome:
             "ignored": ignored,
         }
         removed = self.stored.select([FILE, POSITION]).filter(pa.array(~stays))
-        return Actions(removed, self._rows(changed), counts)
+        return Actions(removed, self._rows(changed), counts, self.after.disorderly())
 
     def _twins(self) -> np.ndarray:
         """For each final version the stored row with the same key and start, -1 if there is none."""

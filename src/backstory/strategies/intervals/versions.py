@@ -38,6 +38,13 @@ class Versions:
         """The same versions with other ends and flags."""
         return replace(self, end=end, active=active)
 
+    def disorderly(self) -> bool:
+        """Whether versions of one key, sorted by start, overlap or have an active one before another."""
+        same_key = self.code[1:] == self.code[:-1]
+        known = self.start[1:] != NO_TIME
+        overlap = (self.end[:-1] >= self.start[1:]) | (self.active[:-1] == TRUE)
+        return bool((same_key & known & overlap).any())
+
     def by_start(self) -> Self:
         """Sorted by key, start, kind and row; versions without a start left out."""
         order = np.lexsort((self.row, self.kind, self.start, self.code))

@@ -141,6 +141,12 @@ def definition(
     return table
 
 
+def text_columns(known: common.Table | None) -> list[str]:
+    """The columns of a definition whose values are text as the source writes it."""
+    text = {common.DataType.STRING, common.DataType.JSON, common.DataType.XML}
+    return [column.name for column in known.columns if column.type in text] if known else []
+
+
 def _plain(key: Sequence[str]) -> list[str]:
     return [name for name in key if name != START]
 

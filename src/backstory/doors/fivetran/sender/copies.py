@@ -1,6 +1,6 @@
 """Full copies of a source, and the difference of two as the rows of one batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,8 +56,10 @@ class Difference:
         return not (self.replace or self.update or self.delete)
 
 
-def read_copy(path: Path, key: Sequence[str]) -> Copy:
+def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> Copy:
     """The copy in a CSV or Parquet file; an empty file is a copy without rows.
+
+    Types of a CSV file's columns are inferred, but for those named in `texts`, which are text.
 
     An empty CSV field is NULL, a quoted empty one is an empty text. Of the rows that share a key the
     last one counts. Raises UsageError if the file cannot be read or lacks a key column.
@@ -65,7 +67,7 @@ def read_copy(path: Path, key: Sequence[str]) -> Copy:
     try:
         if path.stat().st_size == 0:
             return Copy(tuple(key))
-        table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+        table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path, texts)
     except (OSError, pa.ArrowInvalid):
         raise UsageError(
             "unreadable-copy",
@@ -90,12 +92,15 @@ def read_copy(path: Path, key: Sequence[str]) -> Copy:
     return Copy(tuple(key), columns, rows, repeated)
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_csv(path: Path, texts: Collection[str]) -> pa.Table:
     return pa_csv.read_csv(
         path,
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         convert_options=pa_csv.ConvertOptions(
-            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=dict.fromkeys(texts, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
     )
 

@@ -1,0 +1,74 @@
+"""The command line: exit codes, and one document on standard output."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+BACKSTORY = str(Path(sys.executable).parent / "backstory")
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run([BACKSTORY, *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nonsense"], "nonsense"),
+        (["as-of", "a.b", "yesterday", "--output", "table"], "not a time"),
+        (["send", "a.csv", "b.csv", "--to", "localhost:1"], "schema"),
+        (["current", "a.b", "--config", "missing.toml", "--output", "table"], "missing.toml"),
+        (["current", "a.b", "--output", "xml"], "xml"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments, words, tmp_path):
+    """Wrong usage starts nothing, says what is wrong on standard error and exits with 2."""
+    done = run(*arguments, cwd=tmp_path)
+
+    assert 2 == done.returncode
+    assert words in done.stderr
+    assert not done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_as_json_is_one_document(tmp_path):
+    """With --output json an error is a document on standard output."""
+    done = run("as-of", "a.b", "soon", "--output", "json", cwd=tmp_path)
+
+    assert 2 == done.returncode
+    assert {"code", "message", "keys", "remedy"} == set(json.loads(done.stdout)["error"])
+
+
+def test_help_names_every_command():
+    """`backstory --help` lists the commands."""
+    done = run("--help")
+
+    assert 0 == done.returncode
+    for command in ("demo", "serve", "send", "tables", "current", "as-of", "timeline", "log"):
+        assert command in done.stdout
+
+
+def test_an_unknown_table_is_exit_code_2(tmp_path):
+    """A table that is not there is wrong usage, told as JSON to a program."""
+    done = run("current", "no.table", "--output", "json", cwd=tmp_path)
+
+    assert 2 == done.returncode, done.stderr
+    assert "no-table" == json.loads(done.stdout)["error"]["code"]
+
+
+def test_send_tells_what_it_would_send(tmp_path):
+    """--dry-run counts the difference of two copies and needs no destination."""
+    (tmp_path / "a.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "b.csv").write_text("id,name\n1,z\n3,c\n3,d\n")
+    to = ["--to", "127.0.0.1:1", "--schema", "s", "--table", "t", "--key", "id"]
+
+    done = run("send", "a.csv", "b.csv", *to, "--dry-run", "--output", "json", cwd=tmp_path)
+
+    assert 0 == done.returncode, done.stderr
+    [told] = json.loads(done.stdout)
+    assert (1, 1, 1, [[3]]) == tuple(told[n] for n in ("replace", "update", "delete", "repeated_keys"))

@@ -1,0 +1,221 @@
+"""A table of a destination in the words of a test: text tables go in by RPC, Spark reads them back.
+
+Columns are told as `id:LONG* v n:DECIMAL(12,2) synced`: a star marks the key, a name without a type
+is STRING, and `synced`, `start`, `end`, `active`, `deleted` are the `_fivetran_` columns.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count, groupby
+
+import grpc
+from tables_as_text import in_order, table
+
+from backstory.doors.fivetran.sender.batch_files import write_batch_file
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.model.table import TableName
+from backstory.tables.store import Store
+
+LIVE = "id:LONG* v n:LONG synced"
+HISTORY = f"{LIVE} start* end active"
+SYSTEM = {
+    "synced": "UTC_DATETIME",
+    "start": "UTC_DATETIME",
+    "end": "UTC_DATETIME",
+    "active": "BOOLEAN",
+    "deleted": "BOOLEAN",
+}
+PLAIN = Encoding(Format.CSV, Compression.OFF, False, "null-marker", "unmodified-marker")
+KINDS = ("earliest", "replace", "update", "delete")
+
+_numbers = count(1)
+Rows = Sequence[Mapping[str, object]]
+
+
+def definition(name: str, columns: str) -> common.Table:
+    """The wire's definition of a table with these columns."""
+    told = common.Table(name=name)
+    for word in columns.split():
+        column, _, type_ = word.rstrip("*").partition(":")
+        add_column(
+            told,
+            f"_fivetran_{column}" if column in SYSTEM else column,
+            type_ or SYSTEM.get(column, "STRING"),
+            key=word.endswith("*"),
+        )
+    return told
+
+
+def add_column(told: common.Table, name: str, type_: str = "STRING", *, key: bool = False) -> None:
+    """Add a column to a definition; the type may be `DECIMAL(12,2)` or `STRING(64)`."""
+    kind, *numbers = re.findall(r"\w+", type_)
+    column = told.columns.add(name=name, type=common.DataType.Value(kind), primary_key=key)
+    if kind == "STRING" and numbers:
+        column.params.string_byte_length = int(numbers[0])
+    elif numbers:
+        column.params.decimal.precision, column.params.decimal.scale = map(int, numbers)
+
+
+def told(definition: common.Table) -> dict[str, str]:
+    """A definition's columns by name as `TYPE`, `TYPE*` for a key column."""
+    return {c.name: _type(c) + "*" * c.primary_key for c in definition.columns}
+
+
+def _type(column: common.Column) -> str:
+    name = common.DataType.Name(column.type)
+    decimal = column.params.decimal
+    return f"{name}({decimal.precision},{decimal.scale})" if name == "DECIMAL" else name
+
+
+def as_rows(rows: str | Rows) -> Rows:
+    return table(rows) if isinstance(rows, str) else rows
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table of a destination."""
+
+    sender: Sender
+    store: Store
+    schema: str
+    table: common.Table
+
+    @classmethod
+    def made(
+        cls, sender: Sender, store: Store, schema: str, columns: str = LIVE, rows: str | Rows = ()
+    ) -> "Place":
+        """A new table, with these rows brought by replace files."""
+        place = cls(sender, store, schema, definition(f"t{next(_numbers)}", columns))
+        sender.create(schema, place.table)
+        if rows:
+            place.write(replace=rows)
+        return place
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.schema, self.table.name)
+
+    @property
+    def history(self) -> bool:
+        return any(column.name == "_fivetran_active" for column in self.table.columns)
+
+    def having(self, columns: str) -> "Place":
+        """The same table as a request with other columns tells it."""
+        return replace(self, table=definition(self.table.name, columns))
+
+    def sent(self, **sender: object) -> "Place":
+        """The same table by a sender with other settings."""
+        return replace(self, sender=replace(self.sender, **sender))
+
+    def alter(self, columns: str, *, drop_columns: bool = False) -> "Place":
+        """The table, brought to these columns."""
+        altered = self.having(columns)
+        self.sender.alter(self.schema, altered.table, drop_columns=drop_columns)
+        return altered
+
+    def write(self, **kinds: str | Rows) -> None:
+        """One batch; a kind's file has the columns that its rows have, and a new file begins with
+        the first row that has others."""
+        self.send(**{kind: self.files(rows) for kind, rows in kinds.items()})
+
+    def files(self, rows: str | Rows) -> list[BatchFile]:
+        """Batch files with these rows."""
+        parts = groupby(as_rows(rows), key=list)
+        encoding = self.sender.encoding
+        return [write_batch_file(self.sender.folder, part, columns, encoding) for columns, part in parts]
+
+    def send(self, **kinds: Sequence[BatchFile]) -> None:
+        """One batch of these files."""
+        files = {_list(kind): listed for kind, listed in kinds.items()}
+        self.sender.send_files(self.schema, self.table, files)
+
+    def reply(self, **kinds: Sequence[BatchFile]) -> sdk.WriteBatchResponse:
+        """The reply to one batch of these files, whatever it is."""
+        encoding = self.sender.encoding
+        make = sdk.WriteHistoryBatchRequest if self.history else sdk.WriteBatchRequest
+        request = make(
+            schema_name=self.schema,
+            table=self.table,
+            configuration=self.sender.configuration,
+            keys={str(f.path): f.key for files in kinds.values() for f in files if f.key},
+            file_params=sdk.FileParams(
+                compression=encoding.compression.upper(),
+                encryption="AES" if encoding.encrypted else "NONE",
+                null_string=encoding.null_string,
+                unmodified_string=encoding.unmodified_string,
+            ),
+            **{_list(kind): [str(f.path) for f in files] for kind, files in kinds.items()},
+        )
+        stub = self.sender.stub
+        return (stub.WriteHistoryBatch if self.history else stub.WriteBatch)(request)
+
+    def truncate(
+        self, before: datetime | None, soft: str | None = None, synced: str = "_fivetran_synced"
+    ) -> sdk.TruncateResponse:
+        """The reply to a truncate, a soft one if `soft` names the deleted column."""
+        request = sdk.TruncateRequest(
+            schema_name=self.schema, table_name=self.table.name, synced_column=synced
+        )
+        if before is not None:
+            request.utc_delete_before.FromDatetime(before)
+        if soft is not None:
+            request.soft.deleted_column = soft
+        return self.sender.stub.Truncate(request)
+
+    def rows(self, columns: str | None = None) -> list[dict[str, object]]:
+        """What Spark reads, all columns or these."""
+        frame = self.store.spark.table(self.store.sql_name(self.name))
+        read = frame.toArrow()
+        if columns:
+            read = read.select(columns.split())
+        return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
+
+    def snapshots(self) -> list[dict[str, str]]:
+        """The summary of each snapshot, oldest first, and its operation."""
+        more = self.store.sql_name(self.name, "snapshots")
+        found = self.store.spark.sql(f"SELECT * FROM {more} ORDER BY committed_at").collect()
+        return [{**row.summary, "operation": row.operation} for row in found]
+
+    def drop(self) -> None:
+        from backstory.tables.create import drop
+
+        drop(self.store, self.name)
+
+
+def _list(kind: str) -> str:
+    return "earliest_start_files" if kind == "earliest" else f"{kind}_files"
+
+
+def _utc(value: object) -> object:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+
+
+def gives(rows: str | Rows) -> list[dict[str, object]]:
+    """The rows as `Place.rows` gives them."""
+    return in_order(dict(row) for row in as_rows(rows))
+
+
+def refusal(reply: object) -> str:
+    """The text of a reply that is a task and nothing else."""
+    assert [field.name for field, _ in reply.ListFields()] == ["task"], reply
+    assert reply.task.message
+    return reply.task.message
+
+
+def status(call: object, request: object) -> grpc.RpcError | None:
+    """The status that a call ends with, None if it answers."""
+    try:
+        call(request)
+    except grpc.RpcError as error:
+        return error
+    return None
+
+
+def without(rows: Iterable[Mapping[str, object]], *names: str) -> list[dict[str, object]]:
+    """The rows without some of their columns."""
+    return in_order({c: v for c, v in row.items() if c not in names} for row in rows)

@@ -1,0 +1,142 @@
+"""Form, tests, capabilities, targets and the shape of replies: requirements 2, 3, 14, 18 to 21."""
+
+import grpc
+import pytest
+from destination import LIVE, Place, definition, gives, refusal
+
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+
+
+@pytest.fixture
+def form(sender):
+    return sender.stub.ConfigurationForm(common.ConfigurationFormRequest())
+
+
+def test_the_form_is_that_of_the_interface(form):
+    """18, F13: two fields, each of one kind with a name of its own; the embedded catalog is chosen."""
+    assert [field.name for field in form.fields] == ["catalog", "schema_prefix"]
+    catalog, prefix = form.fields
+    assert list(catalog.dropdown_field.dropdown_field) == ["backstory"]
+    assert (catalog.default_value, catalog.WhichOneof("type")) == ("backstory", "dropdown_field")
+    assert (prefix.required, prefix.WhichOneof("type")) == (False, "text_field")
+    assert prefix.text_field == common.TextField.PlainText
+    assert all(field.label for field in form.fields)
+    assert (form.schema_selection_supported, form.table_selection_supported) == (True, True)
+    assert [test.name for test in form.tests] == ["connection", "write"]
+    assert all(test.label for test in form.tests)
+
+
+def test_a_server_of_two_catalogs_offers_both(store, serving, tmp_path):
+    """18, 14: the first catalog is preselected; each configuration goes to its own."""
+    from backstory.doors.fivetran.sender.client import Sender
+
+    with serving({"backstory": store, "lake": store}) as address:
+        sender = Sender.to(address, tmp_path)
+        form = sender.stub.ConfigurationForm(common.ConfigurationFormRequest())
+        assert list(form.fields[0].dropdown_field.dropdown_field) == ["backstory", "lake"]
+        assert form.fields[0].default_value == "backstory"
+        request = sdk.DescribeTableRequest(schema_name="no", table_name="no")
+        request.configuration["catalog"] = "lake"
+        assert sender.stub.DescribeTable(request).not_found
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [{}, {"catalog": "", "schema_prefix": ""}, {"catalog": "backstory", "schema_prefix": "form_"}],
+)
+def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, configuration):
+    """20, F20: an empty configuration means the defaults; the write test drops its table again."""
+    from backstory.tables.store import tables
+
+    before = tables(store)
+    for test in form.tests:
+        reply = sender.stub.Test(common.TestRequest(name=test.name, configuration=configuration))
+        assert reply == common.TestResponse(success=True)
+    assert tables(store) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "catalog"), [("nonsense", ""), ("", ""), ("connection", "nowhere"), ("write", "nowhere")]
+)
+def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
+    """20: an unknown test and an unknown catalog are failures, not statuses."""
+    reply = sender.stub.Test(common.TestRequest(name=name, configuration={"catalog": catalog}))
+    assert [field.name for field, _ in reply.ListFields()] == ["failure"]
+    assert reply.failure
+
+
+def test_capabilities_need_no_configuration(sender, store, serving, tmp_path):
+    """21, F2: CSV by default, Parquet when the server is set so."""
+    from backstory.doors.fivetran.sender.client import Sender
+    from backstory.files.batch_file import Format
+
+    assert sender.stub.Capabilities(sdk.CapabilitiesRequest()).batch_file_format == sdk.CSV
+    with serving({"backstory": store}, batch_format=Format.PARQUET) as address:
+        stub = Sender.to(address, tmp_path).stub
+        assert stub.Capabilities(sdk.CapabilitiesRequest()).batch_file_format == sdk.PARQUET
+
+
+def test_a_prefix_stands_before_every_schema(sender, store, schema):
+    """14, interface 3: the prefix is part of the schema's name in the warehouse and of no reply."""
+    from dataclasses import replace
+
+    configured = replace(sender, configuration={"catalog": "backstory", "schema_prefix": "pre "})
+    place = Place.made(configured, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
+    assert configured.describe(schema, place.table.name).name == place.table.name
+    assert sender.describe(schema, place.table.name) is None
+    stored = replace(place, schema=f"pre {schema}")
+    assert gives("id v n synced \n 1 a 1 T1") == stored.rows()
+
+
+def test_an_unknown_catalog_is_a_task_everywhere(sender, schema):
+    """F17, 22: never `not_found`, never another catalog; the text does not repeat the value."""
+    from dataclasses import replace
+
+    wrong = replace(sender, configuration={"catalog": "canary-7f3a"})
+    table = definition("t", LIVE)
+    about = {"schema_name": schema, "configuration": wrong.configuration}
+    stub = sender.stub
+    replies = [
+        stub.DescribeTable(sdk.DescribeTableRequest(table_name="t", **about)),
+        stub.CreateTable(sdk.CreateTableRequest(table=table, **about)),
+        stub.AlterTable(sdk.AlterTableRequest(table=table, **about)),
+        stub.Truncate(sdk.TruncateRequest(table_name="t", **about)),
+        stub.WriteBatch(sdk.WriteBatchRequest(table=table, **about)),
+        stub.WriteHistoryBatch(sdk.WriteHistoryBatchRequest(table=table, **about)),
+    ]
+    assert not any("canary" in refusal(reply) for reply in replies)
+    assert sender.describe(schema, "t") is None
+
+
+def test_empty_requests_are_answered(sender):
+    """2, 3, 11: a request of nothing at all is a task in every RPC that needs a table."""
+    stub = sender.stub
+    for reply in (
+        stub.DescribeTable(sdk.DescribeTableRequest()),
+        stub.CreateTable(sdk.CreateTableRequest()),
+        stub.AlterTable(sdk.AlterTableRequest()),
+        stub.Truncate(sdk.TruncateRequest()),
+        stub.WriteBatch(sdk.WriteBatchRequest()),
+        stub.WriteHistoryBatch(sdk.WriteHistoryBatchRequest()),
+    ):
+        assert refusal(reply)
+
+
+def test_migrations_are_unsupported(sender, schema):
+    """94: whatever the operation, `unsupported = true` and nothing else."""
+    for details in (
+        sdk.MigrationDetails(),
+        sdk.MigrationDetails(schema=schema, table="t", drop=sdk.DropOperation(drop_table=True)),
+    ):
+        reply = sender.stub.Migrate(sdk.MigrateRequest(details=details))
+        assert reply == sdk.MigrateResponse(unsupported=True)
+
+
+def test_unknown_rpcs_are_unimplemented(address):
+    """2: all ten RPCs are there; any other is not, and the server goes on."""
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary("/fivetran_sdk.v2.DestinationConnector/Nothing")
+        with pytest.raises(grpc.RpcError) as unknown:
+            call(b"")
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,329 @@
+"""WriteBatch: requirements 64 to 79, section 2.8, decisions F7, F14 and F19."""
+
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+from destination import HISTORY, LIVE, PLAIN, Place, gives, refusal
+from tables_as_text import instant, table
+
+from backstory.strategies.unmodified import UNMODIFIED
+
+STORED = """
+    id  v   n  synced
+    1   a   1  T1
+    2   b   2  T1
+    3   c   3  T1
+"""
+
+
+@pytest.fixture
+def place(sender, store, schema):
+    return Place.made(sender, store, schema, LIVE, STORED)
+
+
+def test_the_three_kinds_of_change_in_one_batch(place):
+    """64 to 68, 71, 75: replace writes whole rows, update what it names, delete goes by the key;
+    what is not there is left alone; in one batch the order is replace, update, delete."""
+    place.write(
+        replace="""
+            id  v    n  synced
+            1   new  -  T5
+            4   new  4  T5
+            5   new  5  T5
+        """,
+        update="""
+            id  v    n  synced
+            2   -    .  T6
+            4   mod  .  T7
+            5   mod  .  T7
+            9   new  9  T7
+        """,
+        delete="""
+            id  v  n  synced
+            3   -  -  -
+            5   -  -  -
+            8   -  -  -
+        """,
+    )
+    expected = """
+        id  v    n  synced
+        1   new  -  T5
+        2   -    2  T6
+        4   mod  4  T7
+    """
+    assert gives(expected) == place.rows()
+
+
+def test_soft_deletes_are_updates(sender, store, schema):
+    """67, 77: the flag is a column as any other; a row that is not there is not flagged."""
+    place = Place.made(
+        sender,
+        store,
+        schema,
+        "id:LONG* v synced deleted",
+        [{"id": 1, "v": "a", "_fivetran_synced": instant("T1"), "_fivetran_deleted": False}],
+    )
+    place.write(
+        update="""
+            id  v  synced  _fivetran_deleted
+            1   .  T3      true
+            2   .  T3      true
+        """
+    )
+    expected = """
+        id  v  synced  _fivetran_deleted
+        1   a  T3      true
+    """
+    assert gives(expected) == place.rows()
+
+
+def test_repeated_keys_fold(place):
+    """72, 73: of replaced rows the last counts, updates fold in order, over the files of a kind too."""
+    rows = {
+        "replace": table("id v n synced \n 1 x 7 T2 \n 6 y 8 T2 \n 1 z - T3 \n 6 - 9 T4"),
+        "update": table("id v n synced \n 2 u . T2 \n 2 . 5 T3 \n 2 . . T4 \n 6 w . T5"),
+        "delete": table("id \n 3 \n 3"),
+    }
+    place.send(**{k: [f for row in listed for f in place.files([row])] for k, listed in rows.items()})
+    expected = """
+        id  v  n  synced
+        1   z  -  T3
+        2   u  5  T4
+        6   w  9  T5
+    """
+    assert gives(expected) == place.rows()
+
+
+def test_keyless_tables_match_on_their_row_id(sender, store, schema):
+    """69: `_fivetran_id` is a key as any other."""
+    place = Place.made(
+        sender, store, schema, "v _fivetran_id* synced", "v _fivetran_id synced \n a x T1 \n a y T1"
+    )
+    place.write(
+        replace="v _fivetran_id synced \n b z T2",
+        update="v _fivetran_id synced \n c x T2",
+        delete="_fivetran_id \n y",
+    )
+    assert gives("v _fivetran_id synced \n c x T2 \n b z T2") == place.rows()
+
+
+def test_keys_match_exactly(sender, store, schema):
+    """70: null-safe, without folding of case, trimming of blanks or normalising of letters."""
+    rows = """
+        a         b    v  synced
+        x         -    1  T1
+        X         -    2  T1
+        "x "      -    3  T1
+        -         -    4  T1
+        ""        -    5  T1
+        -         1    6  T1
+        \u00e9    1    7  T1
+        e\u0301   1    8  T1
+    """
+    place = Place.made(sender, store, schema, "a* b:INT* v:LONG synced", rows)
+    assert len(place.rows()) == 8
+    place.write(
+        update="""
+            a        b  v   synced
+            x        -  11  T2
+            ""       1  0   T2
+            \u00e9   1  17  T2
+        """,
+        delete="""
+            a     b
+            -     -
+            "x "  -
+            " x"  -
+        """,
+    )
+    expected = """
+        a        b    v   synced
+        x        -    11  T2
+        X        -    2   T1
+        ""       -    5   T1
+        -        1    6   T1
+        \u00e9   1    17  T2
+        e\u0301  1    8   T1
+    """
+    assert gives(expected) == place.rows()
+
+
+KEYS = {
+    "BOOLEAN": [True, False],
+    "SHORT": [-32768, 32767],
+    "LONG": [-(2**63), 2**63 - 1],
+    "DECIMAL(38,10)": [Decimal("0.0000000001"), Decimal("-9999999999999999999999999999.9999999999")],
+    "DOUBLE": [0.1, -2.2250738585072014e-308, float("nan")],
+    "FLOAT": [0.10000000149011612, -3.4028234663852886e38],
+    "NAIVE_DATE": [date(1500, 2, 28), date(1969, 12, 31), date(9999, 12, 31)],
+    "NAIVE_DATETIME": [
+        datetime(1, 1, 1, 0, 0, 0, 1),
+        datetime(1500, 3, 1, 12),
+        datetime(2024, 3, 31, 2, 30),
+        datetime(9999, 12, 31, 23, 59, 59, 999999),
+    ],
+    "UTC_DATETIME": [
+        instant("T1").replace(year=1, month=1, day=1),
+        instant("T1").replace(year=1500, month=3, day=1),
+        instant("T3+0.25"),
+        instant("T1").replace(year=9999, month=12, day=31),
+    ],
+    "NAIVE_TIME": ["10:15:30", "23:59:59.999999"],
+    "NAIVE_DATE ": [date(1, 1, 1), date(999, 12, 31)],
+    "BINARY": [b"", b"\x00", b"\x00\xff"],
+    "STRING": ["", " ", "NULL", "a`b\"c'd\\", "🦉"],
+    "JSON": ['{"a": 1}'],
+}
+
+
+@pytest.mark.parametrize("type_", KEYS)
+def test_keys_of_every_type_are_found_again(sender, store, schema, type_):
+    """70, E1: an update of a stored key finds it, be its type and value what they may."""
+    place = Place.made(
+        sender.__class__(sender.stub, sender.folder, PLAIN), store, schema, f"k:{type_.strip()}* v synced"
+    )
+    rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in KEYS[type_]]
+    place.write(replace=rows)
+    place.write(update=[{"k": key, "v": "new", "_fivetran_synced": UNMODIFIED} for key in KEYS[type_]])
+    assert [row["v"] for row in place.rows()] == ["new"] * len(rows)
+    place.write(delete=[{"k": key} for key in KEYS[type_]])
+    assert place.rows() == []
+
+
+def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeypatch):
+    """60, E3: a naive date-time is found again whatever TZ says, in the hour that DST leaves out too."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        times = [datetime(2024, 3, 10, 2, 30), datetime(2024, 7, 1, 12), datetime(1960, 1, 1)]
+        columns = "at:NAIVE_DATETIME* day:NAIVE_DATE* when:UTC_DATETIME* v synced"
+        place = Place.made(sender, store, schema, columns)
+        rows = [
+            {"at": at, "day": at.date(), "when": at.replace(tzinfo=UTC), "_fivetran_synced": instant("T1")}
+            for at in times
+        ]
+        place.write(replace=[row | {"v": "old"} for row in rows])
+        place.write(update=[row | {"v": "new"} for row in rows])
+        assert gives([row | {"v": "new"} for row in rows]) == place.rows()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
+    """E4: a key column may have any name, also one that code might use inside."""
+    columns = "_key_0* count:LONG* key* row* v synced"
+    place = Place.made(
+        sender, store, schema, columns, "_key_0 count key row v synced \n a 1 - r old T1 \n - 2 k - old T1"
+    )
+    place.write(
+        update="_key_0 count key row v synced \n a 1 - r new T1",
+        delete="_key_0 count key row \n - 2 k -",
+    )
+    assert gives("_key_0 count key row v synced \n a 1 - r new T1") == place.rows()
+
+
+def test_more_keys_than_are_listed(sender, store, schema):
+    """A batch of many keys finds them by a join, composite keys and blanks included."""
+    rows = [{"a": f"k{i % 20} ", "b": i, "v": "old", "_fivetran_synced": instant("T1")} for i in range(600)]
+    place = Place.made(sender, store, schema, "a* b:INT* v synced", rows)
+    place.write(
+        update=[row | {"v": "new"} for row in rows[:300]],
+        delete=[{"a": row["a"], "b": row["b"]} for row in rows[500:]],
+    )
+    expected = [row | {"v": "new"} for row in rows[:300]] + rows[300:500]
+    assert gives(expected) == place.rows()
+
+
+def test_columns_outside_of_the_request(sender, store, schema):
+    """76: matched rows keep them, inserted ones get NULL; a file that has them writes them; a
+    column the file lacks is NULL when replaced, unmodified when updated."""
+    place = Place.made(
+        sender,
+        store,
+        schema,
+        "id:LONG* v n:LONG more synced",
+        "id v n more synced \n 1 a 1 kept T1 \n 2 b 2 kept T1 \n 3 c 3 kept T1",
+    ).having(LIVE)
+    place.write(
+        replace=[
+            *table("id n synced \n 1 7 T2 \n 4 8 T2"),
+            *table("id v more synced \n 5 e here T2"),
+        ],
+        update=[*table("id v \n 2 new"), *table("id more _fivetran_deleted \n 3 here false")],
+    )
+    expected = """
+        id  v    n  more  synced
+        1   -    7  kept  T2
+        2   new  2  kept  T1
+        3   c    3  here  T1
+        4   -    8  -     T2
+        5   e    -  here  T2
+    """
+    assert gives(expected) == place.rows()
+
+
+def test_nothing_to_do_is_success_without_a_commit(place):
+    """74: no files, files of no bytes, files of a header only, rows that change nothing."""
+    before = place.snapshots()
+    empty = place.sender.folder / "empty"
+    empty.write_bytes(b"")
+    from backstory.files.batch_file import BatchFile
+
+    place.send()
+    place.sent(encoding=PLAIN).send(replace=[BatchFile(empty, None)], update=[], delete=[])
+    header = place.sender.folder / "header"
+    header.write_text("synced,_fivetran_synced,id\n".removeprefix("synced,"))
+    place.sent(encoding=PLAIN).send(replace=[BatchFile(header, None)])
+    place.write(replace=STORED, update="id v \n 9 x", delete="id \n 9")
+    assert place.snapshots() == before
+    assert gives(STORED) == place.rows()
+
+
+def test_a_batch_sent_again_changes_nothing(place):
+    """78, 79: the same files, new files of the same rows, and a batch sent after one that was
+    refused."""
+    batch = {"replace": "id v n synced \n 4 d 4 T2", "update": "id v \n 1 new", "delete": "id \n 2"}
+    files = {kind: place.files(rows) for kind, rows in batch.items()}
+    missing = [*files["update"], *place.files("id v \n 1 x")]
+    missing[-1].path.unlink()
+    refusal(place.reply(**files | {"update": missing}))
+    assert gives(STORED) == place.rows()
+    place.send(**files)
+    once, commits = place.rows(), place.snapshots()
+    place.send(**files)
+    place.write(**batch)
+    assert (place.rows(), place.snapshots()) == (once, commits)
+    assert len(commits) == 2
+
+
+def test_what_a_request_must_have(place, sender, store, schema):
+    """2.8, F17: no key, another key, an unknown column or a missing table is a task; the table stays."""
+    files = {"replace": place.files("id v n synced \n 1 x 1 T2")}
+    for columns, word in {
+        "id:LONG v n:LONG synced": "key",
+        "id:LONG v* n:LONG synced": "key",
+        "id:LONG* v n:LONG other synced": "other",
+    }.items():
+        assert word in refusal(place.having(columns).reply(**files))
+    nowhere = place.having(LIVE)
+    nowhere.table.name = "nowhere"
+    assert "nowhere" in refusal(nowhere.reply(**files))
+    assert gives(STORED) == place.rows()
+
+
+def test_the_calls_keep_to_their_mode(place, sender, store, schema):
+    """F19: WriteBatch brings replace rows to a history table, and is refused else; WriteHistoryBatch
+    is refused for a live table."""
+    row = "id v n synced start end active \n 1 a 1 T1 T1 TMAX true"
+    history = Place.made(sender, store, schema, HISTORY)
+    reduced = history.having(LIVE)
+    reduced.write(replace=row)
+    assert gives(row) == history.rows()
+    assert refusal(reduced.reply(update=reduced.files("id v \n 1 b")))
+    assert refusal(reduced.reply(delete=reduced.files("id \n 1")))
+    assert gives(row) == history.rows()
+    assert refusal(place.having(HISTORY).reply(replace=history.files(row)))
+    assert gives(STORED) == place.rows()

@@ -1,0 +1,57 @@
+"""The house keeps its shape."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backstory
+
+SOURCE = Path(backstory.__file__).parent
+DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if "_pb2" not in path.name)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_a_module_is_readable(path):
+    """No module is longer than 300 lines, none is a drawer, each says what it is."""
+    text = path.read_text(encoding="utf-8")
+
+    assert len(text.splitlines()) <= 300
+    assert path.stem not in DRAWERS
+    assert text.startswith('"""')
+
+
+def test_importing_the_package_is_light():
+    """`import backstory` imports neither pyspark nor grpc nor pyarrow."""
+    probe = "import sys, backstory; print([m for m in ('pyspark', 'grpc', 'pyarrow', 'rich') if m in sys.modules])"
+
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert "[]" == told.stdout.strip()
+
+
+def test_the_public_names_are_these():
+    """The package's face is its `__all__`, and each name of it is there."""
+    for name in backstory.__all__:
+        assert getattr(backstory, name).__name__ == name
+
+
+def test_every_rule_has_its_plan():
+    """Each strategy is a rule and a plan side by side."""
+    folders = [path.parent for path in (SOURCE / "strategies").rglob("rule.py")]
+
+    assert folders
+    assert all((folder / "plan.py").exists() for folder in folders)
+
+
+def test_no_host_of_a_registry_is_named():
+    """What is locked is locked by name, version and hash."""
+    lock = SOURCE.parents[1] / "requirements.lock"
+
+    assert "://" not in lock.read_text(encoding="utf-8")
