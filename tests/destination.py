@@ -5,7 +5,8 @@ is STRING, and `synced`, `start`, `end`, `active`, `deleted` are the `_fivetran_
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count, groupby
@@ -19,7 +20,7 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.table import TableName
-from backstory.tables.store import Store
+from backstory.tables.store import Store, existing
 
 LIVE = "id:LONG* v n:LONG synced"
 HISTORY = f"{LIVE} start* end active"
@@ -34,6 +35,26 @@ PLAIN = Encoding(Format.CSV, Compression.OFF, False, "null-marker", "unmodified-
 KINDS = ("earliest", "replace", "update", "delete")
 
 _numbers = count(1)
+
+
+def fresh() -> str:
+    """A table name that no other test has."""
+    return f"t{next(_numbers)}"
+
+
+@contextmanager
+def serving(stores: Mapping[str, Store], **more: object) -> Iterator[str]:
+    """The address of a server of its own over these stores."""
+    from backstory.doors.fivetran.server import listen
+    from backstory.doors.fivetran.service import Destination
+
+    running = listen(Destination(stores, **more), "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{running.port}"
+    finally:
+        running.stop(5)
+
+
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -90,7 +111,7 @@ class Place:
         cls, sender: Sender, store: Store, schema: str, columns: str = LIVE, rows: str | Rows = ()
     ) -> "Place":
         """A new table, with these rows brought by replace files."""
-        place = cls(sender, store, schema, definition(f"t{next(_numbers)}", columns))
+        place = cls(sender, store, schema, definition(fresh(), columns))
         sender.create(schema, place.table)
         if rows:
             place.write(replace=rows)
@@ -174,6 +195,10 @@ class Place:
         if columns:
             read = read.select(columns.split())
         return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
+
+    def metadata(self) -> str:
+        """Where the table's metadata is: another file after every change of any kind."""
+        return existing(self.store, self.name).iceberg.operations().current().metadataFileLocation()
 
     def snapshots(self) -> list[dict[str, str]]:
         """The summary of each snapshot, oldest first, and its operation."""

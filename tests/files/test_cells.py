@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from backstory.strategies.unmodified import UNMODIFIED
 
 TMAX = datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
-LAST = datetime(9999, 12, 31, 23, 59, 59, 999999)
+FIRST = datetime.fromisoformat("0001-01-01T00:00:00")
+LAST = datetime.fromisoformat("9999-12-31T23:59:59.999999")
 
 
 def naive(second: int, micros: int = 0) -> datetime:
-    return datetime(2007, 12, 3, 10, 15, second, micros)
+    return utc(second, micros).replace(tzinfo=None)
 
 
 def utc(second: int, micros: int = 0) -> datetime:
-    return naive(second, micros).replace(tzinfo=UTC)
+    return datetime(2007, 12, 3, 10, 15, second, micros, UTC)
 
 
 def single(text: str) -> float:
@@ -109,10 +110,10 @@ VALUES = {
         ("2007-12-03T10:15:30.123456789", naive(30, 123456)),
         ("2007-12-03T10:15:30Z", naive(30)),
         ("2007-12-03T10:15:30.123456789Z", naive(30, 123456)),
-        ("0001-01-01T00:00:00", datetime.min),
+        ("0001-01-01T00:00:00", FIRST),
         ("9999-12-31T23:59:59.999999999", LAST),
-        ("1969-12-31T23:59:59.999999999", datetime(1969, 12, 31, 23, 59, 59, 999999)),
-        ("1969-12-31T23:59:59.000000001", datetime(1969, 12, 31, 23, 59, 59)),
+        ("1969-12-31T23:59:59.999999999", datetime.fromisoformat("1969-12-31T23:59:59.999999")),
+        ("1969-12-31T23:59:59.000000001", datetime.fromisoformat("1969-12-31T23:59:59")),
     ],
     "UTC_DATETIME": [
         ("2007-12-03T10:15:30Z", utc(30)),
@@ -124,7 +125,7 @@ VALUES = {
         ("2007-12-03T11:15:30+01:00", utc(30)),
         ("2007-12-03T11:15:30+0100", utc(30)),
         ("2007-12-03T04:45:30.123456789-05:30", utc(30, 123456)),
-        ("0001-01-01T00:00:00Z", datetime.min.replace(tzinfo=UTC)),
+        ("0001-01-01T00:00:00Z", FIRST.replace(tzinfo=UTC)),
         ("9999-12-31T23:59:59.999Z", TMAX),
         ("9999-12-31T23:59:59.999999999Z", LAST.replace(tzinfo=UTC)),
         ("1969-12-31T23:59:59.9999999Z", datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
@@ -171,15 +172,21 @@ SPECIAL = {
 }
 
 
+def column(kind: str, *texts: str) -> object:
+    """What a file with these cells in a column reads as; REFUSED if they are none of its type."""
+    lines = "".join('1,"' + text.replace('"', '""') + '"\n' for text in texts)
+    rows = outcome(f"id,v\n{lines}", {"id": "LONG", "v": kind})
+    return rows if rows == REFUSED else [row["v"] for row in rows]
+
+
 def cell(kind: str, text: str, *beside: str) -> object:
     """What the cell reads as, with these cells in the rows after it; REFUSED if it is none."""
-    lines = "".join('1,"' + each.replace('"', '""') + '"\n' for each in (text, *beside))
-    rows = outcome(f"id,v\n{lines}", {"id": "LONG", "v": kind})
-    return rows if rows == REFUSED else rows[0]["v"]
+    values = column(kind, text, *beside)
+    return values if values == REFUSED else values[0]
 
 
 def special(kind: str) -> str:
-    return SPECIAL.get(kind.partition("(")[0], "(null)")
+    return SPECIAL.get(kind.partition("(")[0], "(same)")
 
 
 def as_read(kind: str, expected: object) -> object:
@@ -189,7 +196,7 @@ def as_read(kind: str, expected: object) -> object:
 CELLS = [(kind, text, as_read(kind, value)) for kind in VALUES for text, value in VALUES[kind]]
 
 
-@pytest.mark.parametrize(("kind", "text", "value"), CELLS, ids=[f"{k}-{ascii(t)}" for k, t, _ in CELLS])
+@pytest.mark.parametrize(("kind", "text", "value"), CELLS, ids=[f"{k}-{t!a}" for k, t, _ in CELLS])
 def test_a_cell_is_read_exactly(kind, text, value):
     """59: to the last digit, alone and beside cells that need another way of reading."""
     expected = (type(value), str(value))
@@ -201,7 +208,7 @@ def test_a_cell_is_read_exactly(kind, text, value):
 NOT_CELLS = [(kind, text) for kind in REFUSALS for text in REFUSALS[kind]]
 
 
-@pytest.mark.parametrize(("kind", "text"), NOT_CELLS, ids=[f"{k}-{ascii(t)}" for k, t in NOT_CELLS])
+@pytest.mark.parametrize(("kind", "text"), NOT_CELLS, ids=[f"{k}-{t!a}" for k, t in NOT_CELLS])
 def test_a_cell_that_is_not_of_its_type_is_refused(kind, text):
     """63, F18: nothing is rounded, cut, wrapped or guessed, whatever stands beside it."""
     for beside in ((), ("(same)",), (special(kind),)):
@@ -222,12 +229,13 @@ ODD = ["5", " 5", "5 ", "\t5", "+5", "05", "5.", "5.0", " true", "true ", " 2007
        "1e-400", "1E-50", "+1.5", " 1.5", ".5", "0E+100", "+.5E1", "5\n", ""]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind not in ("XML", "JSON")])
+@pytest.mark.parametrize("kind", ["BOOLEAN", "LONG", "DOUBLE", "DECIMAL(38,10)", "NAIVE_DATE",
+                                  "NAIVE_DATETIME", "UTC_DATETIME", "NAIVE_TIME"])  # fmt: skip
 def test_a_cell_reads_the_same_whatever_stands_beside_it(kind):
     """E1: leniently or not, but never depending on other cells of its column."""
     differing = {}
     for text in ODD:
-        ways = [cell(kind, text, *beside) for beside in ((), ("(same)",), (special(kind),))]
+        ways = [cell(kind, text), cell(kind, text, special(kind)), cell(kind, text, "(same)")]
         if len(set(map(repr, ways))) > 1:
             differing[text] = ways
     assert {} == differing
@@ -242,15 +250,17 @@ def test_any_text_reads_the_same_whatever_stands_beside_it(kind, text):
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9))
 def test_decimals_come_back(value):
     """59, F18: each way that Java writes a decimal gives it back exactly."""
-    for text in (str(value), format(value, "f"), format(value, "E"), f"{value:f}000"):
-        assert value == cell("DECIMAL(14,4)", text) == cell("DECIMAL(14,4)", text, "(same)")
+    texts = [str(value), format(value, "f"), format(value, "E"), f"{value:f}000"]
+    assert [value] * 4 == column("DECIMAL(14,4)", *texts)
+    assert [*[value] * 4, UNMODIFIED] == column("DECIMAL(14,4)", *texts, "(same)")
 
 
 @given(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False))
 def test_floats_come_back(single_value, double_value):
     """59: the shortest text of a number is read as that number."""
-    for text in (repr(double_value), f"{double_value:.17E}"):
-        assert repr(double_value) == repr(cell("DOUBLE", text)) == repr(cell("DOUBLE", text, "(same)"))
+    texts = [repr(double_value), f"{double_value:.17E}"]
+    assert repr([double_value] * 2) == repr(column("DOUBLE", *texts))
+    assert repr([double_value] * 2) == repr(column("DOUBLE", *texts, "(same)")[:2])
     assert repr(single_value) == repr(cell("FLOAT", repr(single_value)))
 
 

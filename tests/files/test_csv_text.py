@@ -202,9 +202,10 @@ def test_where_a_block_ends_makes_no_difference(size, end):
     last = '2,"\r\n"""'
     long = "a" * (size - len(f"id,v\n1,\n{last}"))
     assert [long, '\r\n"'] == values(f"id,v\n1,{long}\n{last}{end}", TEXTS)
-    count, rest = divmod(size - len("id,v\n2,"), len("1,aaaaa\n"))
-    ordinary = "id,v\n" + "1,aaaaa\n" * count + "2," + "b" * rest
-    assert ["aaaaa"] * count + ["b" * rest] == values(ordinary + end, TEXTS)
+    line = "1," + "a" * 1000 + "\n"
+    count, rest = divmod(size - len("id,v\n2,"), len(line))
+    ordinary = "id,v\n" + line * count + "2," + "b" * rest
+    assert ["a" * 1000] * count + ["b" * rest] == values(ordinary + end, TEXTS)
 
 
 @pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 3 * BLOCK])

@@ -34,10 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of the command line."""
     try:
-        if arguments[:1] == ["serve"]:
+        if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
             return _serve(arguments)
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as wrong:
+        wrong.verbose = False
         errors.print(f"usage: {wrong}", markup=False)
         errors.print("  See `backstory --help`.", markup=False)
         return 2
@@ -57,7 +58,7 @@ def run(arguments: list[str]) -> int:
 def _serve(arguments: list[str]) -> int:
     """Serve; arguments that nobody knows are passed over with a warning (section 7.1)."""
     command, bound, unknown, _ = app.parse_known_args(arguments)
-    return serve.run(lambda: command(*bound.args, **bound.kwargs), unknown)
+    return serve.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
 
 
 def _output(arguments: Sequence[str]) -> Output:

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import structlog
+from cyclopts import Parameter
 
 from backstory.cli.options import Options
 from backstory.errors import BackstoryError
@@ -21,6 +23,7 @@ def serve(
     port: int = 50052,
     batch_format: Format = Format.CSV,
     options: Options = DEFAULTS,
+    unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
 ) -> None:
     """Run the Fivetran destination until SIGTERM; JSON log lines go to standard output.
 
@@ -29,6 +32,7 @@ def serve(
         port: Port to listen on; 0 picks a free one.
         batch_format: Format of batch files that Capabilities asks Fivetran for.
         options: Common options.
+        unknown: Arguments that nobody knows; they are passed over (section 7.1).
     """
     from backstory.doors.fivetran.server import listen, serve_until_told
     from backstory.doors.fivetran.service import Destination
@@ -42,17 +46,17 @@ def serve(
         tables(store)
     running = listen(Destination(stores, batch_format), host, port)
     log.info(f"listening on {running.host}:{running.port}", **_account())
+    if unknown:
+        log.warning("unknown arguments are passed over", count=len(unknown))
     try:
         serve_until_told(running)
     finally:
         spark.stop()
 
 
-def run(command: Callable[[], None], unknown: Sequence[str]) -> int:
+def run(command: Callable[[], None]) -> int:
     """Serve with log lines from the first moment on, and give the exit code."""
     log_for_fivetran()
-    if unknown:
-        log.warning("unknown arguments are passed over", count=len(unknown))
     try:
         command()
     except BackstoryError as error:

@@ -32,29 +32,32 @@ def read_csv(
     or an unknown column.
     """
     try:
-        with CsvText(file, encoding) as text:
-            header = text.header
+        text = CsvText(file, encoding)
     except OSError as stop:
         raise broken(file, encoding, stop) from None
-    chosen = chosen_columns(file.name, header, columns, wanted)
-    if not chosen:
-        return
-    types = {name: columns[name] for name in chosen}
-    yield _typed(file, encoding, types) or _from_text(file, encoding, types)
+    with text:
+        chosen = chosen_columns(file.name, text.header, columns, wanted)
+        if not chosen:
+            return
+        types = {name: columns[name] for name in chosen}
+        rows = _typed(file, encoding, types, text)
+    yield rows or _from_text(file, encoding, types)
 
 
-def _typed(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType]) -> Rows | None:
+def _typed(
+    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: CsvText
+) -> Rows | None:
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
     try:
-        text = _parsed(file, encoding, {name: parser_type(t) for name, t in types.items()})
-        table = text
+        parsed = _parsed(file, encoding, {name: parser_type(t) for name, t in types.items()}, text)
+        table = parsed
         for place, (name, type_) in enumerate(types.items()):
             if pa.types.is_string(table.schema.types[place]) and _marked(table[name], encoding):
                 return None
             table = table.set_column(place, name, finish(table[name], type_))
     except (pa.ArrowInvalid, UnreadableCell):
         return None
-    _warn_of_raw_binary(file, {name: text[name] for name in types}, types)
+    _warn_of_raw_binary(file, {name: parsed[name] for name in types}, types)
     yes = pa.repeat(pa.scalar(True), table.num_rows)
     return Rows(table, pa.table([yes] * len(types), names=list(types)))
 
@@ -95,13 +98,18 @@ def split_unmodified(cells: pa.Array, marker: str) -> tuple[pa.Array, pa.Array]:
     return pc.if_else(known, cells, pa.scalar(None, cells.type)), known
 
 
-def _parsed(file: BatchFile, encoding: Encoding, types: Mapping[str, pa.DataType]) -> pa.Table:
+def _parsed(
+    file: BatchFile,
+    encoding: Encoding,
+    types: Mapping[str, pa.DataType],
+    text: CsvText | None = None,
+) -> pa.Table:
     """The columns as Arrow's parser reads them; a row that does not fit a block needs larger ones."""
     block = BLOCK
     while True:
         try:
-            with CsvText(file, encoding) as text:
-                return parse_csv(text, types, block)
+            with text or CsvText(file, encoding) as opened:
+                return parse_csv(opened, types, block)
         except OSError as stop:
             raise broken(file, encoding, stop) from None
         except pa.ArrowInvalid as stop:
@@ -109,7 +117,7 @@ def _parsed(file: BatchFile, encoding: Encoding, types: Mapping[str, pa.DataType
                 raise
         if block >= LONGEST_LINE:
             raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
-        block *= 8
+        block, text = block * 8, None
 
 
 def _warn_of_raw_binary(

@@ -52,11 +52,13 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings.warehouse.mkdir(parents=True, exist_ok=True)
+    chosen = properties(settings)
     builder = session.builder
-    for name, value in properties(settings).items():
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     with _quiet(verbose=verbose) as log:
         try:
+            _launch(chosen)
             spark = builder.getOrCreate()
         except Exception as stop:
             raise Failed(
@@ -68,6 +70,20 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL)
     return spark
+
+
+def _launch(chosen: Mapping[str, str]) -> None:
+    """Start the JVM in a session of its own: a signal to this process's group must not end it.
+
+    It ends with this process, whose end it sees on its standard input.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
+        conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+        gateway = launch_gateway(conf, {"start_new_session": True})
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 
 def properties(settings: Settings) -> dict[str, str]:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from destination import HISTORY, LIVE, Place, add_column, definition, gives, refusal, told
+from destination import HISTORY, LIVE, Place, add_column, definition, fresh, gives, refusal, told
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -148,9 +148,9 @@ def test_an_existing_table_is_not_created_again(sender, store, schema):
 def test_definitions_that_no_table_can_have(sender, schema, columns, word):
     """29: no type, Iceberg's own names, a repeated name, no key, history columns of another type: a
     task that names the column, and no table."""
-    request = sdk.CreateTableRequest(schema_name=schema, table=definition("broken", columns))
+    request = sdk.CreateTableRequest(schema_name=schema, table=definition(fresh(), columns))
     assert word in refusal(sender.stub.CreateTable(request))
-    assert sender.describe(schema, "broken") is None
+    assert sender.describe(schema, request.table.name) is None
 
 
 def test_a_column_without_a_name_is_a_task(sender, schema):

@@ -2,7 +2,7 @@
 
 import grpc
 import pytest
-from destination import LIVE, Place, definition, gives, refusal
+from destination import LIVE, Place, definition, gives, refusal, serving
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -27,7 +27,7 @@ def test_the_form_is_that_of_the_interface(form):
     assert all(test.label for test in form.tests)
 
 
-def test_a_server_of_two_catalogs_offers_both(store, serving, tmp_path):
+def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     """18, 14: the first catalog is preselected; each configuration goes to its own."""
     from backstory.doors.fivetran.sender.client import Sender
 
@@ -66,7 +66,7 @@ def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
     assert reply.failure
 
 
-def test_capabilities_need_no_configuration(sender, store, serving, tmp_path):
+def test_capabilities_need_no_configuration(sender, store, tmp_path):
     """21, F2: CSV by default, Parquet when the server is set so."""
     from backstory.doors.fivetran.sender.client import Sender
     from backstory.files.batch_file import Format

@@ -1,7 +1,7 @@
 """The plan of intervals gives the rule's table."""
 
 from histories import COLUMNS, KEY, LEFT_OVER, History, batches, wild_batches
-from hypothesis import given, settings
+from hypothesis import given
 from plans_in_memory import applied, plan_history
 from tables_as_text import in_order
 
@@ -27,21 +27,18 @@ def check(history: History):
 
 
 @given(batches())
-@settings(max_examples=600, deadline=None)
 def test_the_plan_is_the_rule_on_what_senders_send(history):
     """Well-formed batches: the plan gives the rule's table."""
     check(history)
 
 
 @given(wild_batches())
-@settings(max_examples=1500, deadline=None)
 def test_the_plan_is_the_rule_on_whatever_has_valid_types(history):
     """Ill-formed batches: the plan gives the rule's table all the same."""
     check(history)
 
 
 @given(batches())
-@settings(max_examples=200, deadline=None)
 def test_the_same_batch_again_changes_nothing(history):
     """A batch planned on the table that it made has no actions."""
     table = whole(history.stored)
@@ -51,7 +48,6 @@ def test_the_same_batch_again_changes_nothing(history):
 
 
 @given(batches())
-@settings(max_examples=200, deadline=None)
 def test_counts_are_the_difference_of_the_tables(history):
     """Counts of inserted and removed rows add up to the change in the number of rows."""
     table = whole(history.stored)

@@ -1,7 +1,7 @@
 """The plan of live rows gives the rule's table."""
 
 from histories import KEY, LEFT_OVER, LIVE_COLUMNS, live_batches
-from hypothesis import given, settings
+from hypothesis import given
 from plans_in_memory import applied, plan_live
 from tables_as_text import in_order
 
@@ -15,7 +15,6 @@ def whole(rows):
 
 
 @given(live_batches())
-@settings(max_examples=1500, deadline=None)
 def test_the_plan_is_the_rule(history):
     """Each batch, planned, gives the table and the count of ignored rows that the rule gives."""
     table = whole(history.stored)
@@ -28,7 +27,6 @@ def test_the_plan_is_the_rule(history):
 
 
 @given(live_batches())
-@settings(max_examples=300, deadline=None)
 def test_rows_that_stay_as_they_are_stay_where_they_are(history):
     """A row that a batch does not change is neither removed nor written again."""
     table = whole(history.stored)

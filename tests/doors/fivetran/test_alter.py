@@ -1,0 +1,202 @@
+"""AlterTable: requirements 30 and 32 to 40; type changes that need a rewrite are refused for now."""
+
+from decimal import Decimal
+
+import pytest
+from destination import HISTORY, LIVE, Place, definition, gives, refusal, told
+from tables_as_text import instant
+
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+
+STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
+
+
+@pytest.fixture
+def place(sender, store, schema):
+    return Place.made(sender, store, schema, LIVE, STORED)
+
+
+def request(place, columns, *, drop_columns=False):
+    table = definition(place.table.name, columns)
+    return sdk.AlterTableRequest(schema_name=place.schema, table=table, drop_columns=drop_columns)
+
+
+def described(place):
+    return told(place.sender.describe(place.schema, place.table.name))
+
+
+def test_columns_are_added(place):
+    """30, 39, 40: one and several at once, of any place in the definition; old rows read NULL; the
+    same again changes nothing; rows that come then have them."""
+    one = place.alter(f"w {LIVE}")
+    place.alter(f"w {LIVE}")
+    metadata = place.metadata()
+    place.alter("synced n:LONG v id:LONG* w")
+    assert place.metadata() == metadata
+    more = one.alter(f"{LIVE} w x.y:DECIMAL(9,3) z:BINARY deleted Ünï:NAIVE_TIME v.v V")
+    assert told(more.table) == described(place)
+    more.write(
+        replace="id v V n w synced \n 3 c C 3 w T2",
+        update='id v.v _fivetran_deleted Ünï x.y \n 1 vv true 10:15 "1.5"',
+    )
+    blank = dict.fromkeys(told(more.table))
+    expected = [
+        {**blank, "id": 1, "v": "a", "n": 1, "_fivetran_synced": instant("T1"), "v.v": "vv"}
+        | {"_fivetran_deleted": True, "Ünï": "10:15:00", "x.y": Decimal("1.5")},
+        {**blank, "id": 2, "v": "b", "n": 2, "_fivetran_synced": instant("T1")},
+        {**blank, "id": 3, "v": "c", "V": "C", "n": 3, "w": "w", "_fivetran_synced": instant("T2")},
+    ]
+    assert gives([dict(sorted(row.items())) for row in expected]) == gives(
+        [dict(sorted(row.items())) for row in place.rows()]
+    )
+
+
+def test_types_widen_and_keep_their_values(sender, store, schema):
+    """31, 32: widenings of keys and of other columns; upserts of old keys still match; text kinds
+    change among each other."""
+    old = "k:INT* s:SHORT* i:INT f:FLOAT d:DECIMAL(12,2) a b:JSON c:NAIVE_TIME synced"
+    new = "k:LONG* s:LONG* i:LONG f:DOUBLE d:DECIMAL(38,2) a:XML b:STRING c:STRING synced"
+    row = {"k": 2**31 - 1, "s": -32768, "i": -(2**31), "f": 0.10000000149011612}
+    row |= {"d": Decimal("1234567890.12"), "a": "<a/>", "b": "{}", "c": "10:15:30"}
+    row |= {"_fivetran_synced": instant("T1")}
+    place = Place.made(sender, store, schema, old, [row])
+    wide = place.alter(old.replace("s:SHORT*", "s:INT*")).alter(new)
+    assert described(place) == told(wide.table)
+    assert gives([row]) == place.rows()
+    more = row | {"k": 2**40, "i": 2**63 - 1, "f": 1e300, "d": Decimal("1e30")}
+    wide.write(replace=[more], update=[row | {"a": "new"}])
+    assert gives([row | {"a": "new"}, more | {"d": Decimal(10**30)}]) == place.rows()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LONG", "INT"),
+        ("INT", "SHORT"),
+        ("LONG", "STRING"),
+        ("DOUBLE", "FLOAT"),
+        ("DECIMAL(12,2)", "DECIMAL(12,4)"),
+        ("DECIMAL(12,2)", "DECIMAL(10,2)"),
+        ("STRING", "BINARY"),
+        ("STRING", "NAIVE_TIME"),
+        ("NAIVE_DATE", "NAIVE_DATETIME"),
+        ("UTC_DATETIME", "NAIVE_DATETIME"),
+        ("STRING", "UNSPECIFIED"),
+    ],
+)
+def test_types_that_need_a_rewrite_are_refused(sender, store, schema, old, new):
+    """37: a task that names the column, and nothing of the request is done."""
+    place = Place.made(sender, store, schema, f"id:LONG* odd:{old} synced")
+    metadata = place.metadata()
+    text = refusal(sender.stub.AlterTable(request(place, f"id:LONG* odd:{new} synced more")))
+    assert "odd" in text
+    assert place.metadata() == metadata
+
+
+def test_parameters_that_a_request_leaves_out_are_no_change(sender, store, schema):
+    """36, 39: DECIMAL and STRING without parameters, a string length that tables do not keep."""
+    place = Place.made(sender, store, schema, "id:LONG* d:DECIMAL(12,2) s:STRING(64) synced")
+    metadata = place.metadata()
+    place.alter("id:LONG* d:DECIMAL s synced")
+    place.alter("id:LONG* d:DECIMAL(12,2) s:STRING(128) synced")
+    assert place.metadata() == metadata
+
+
+def test_keys_gain_lose_and_swap_columns(sender, store, schema):
+    """33, 34: a key takes a column in, also a new one, gives one up, swaps one; what left the key is
+    NULL in new rows; batches go by the key of the day."""
+    place = Place.made(sender, store, schema, "a* b* c:LONG synced", "a b c synced \n x p 1 T1 \n y q 2 T1")
+    wider = place.alter("a* b* c:LONG* synced")
+    wider.write(replace="a b c synced \n x p 3 T2", delete="a b c \n x p 1")
+    assert gives("a b c synced \n x p 3 T2 \n y q 2 T1") == place.rows()
+    swapped = wider.alter("a* b c:LONG new* synced")
+    assert described(place) == told(swapped.table)
+    swapped.write(
+        replace="a new synced \n z 7 T3",
+        update="a new b \n x - P",
+        delete="new a \n - y",
+    )
+    assert gives("a b c synced new \n x P 3 T2 - \n z - - T3 7") == place.rows()
+    narrow = swapped.alter("a* synced", drop_columns=False)
+    assert described(place) == {"a": "STRING*"} | {
+        n: t.rstrip("*") for n, t in described(place).items() if n != "a"
+    }
+    narrow.write(replace="a synced \n w T4", update="a synced \n x T5")
+    assert gives("a b c synced new \n x P 3 T5 - \n z - - T3 7 \n w - - T4 -") == place.rows()
+
+
+@pytest.mark.parametrize("name", ["b", "count", "_key_0", "with.dot", "Ünï`"])
+def test_a_key_that_is_not_unique_is_refused(sender, store, schema, name):
+    """37, E4: a task that names table and key, whatever the columns are called; a key that tells the
+    rows apart is taken."""
+    rows = [
+        {"a": a, name: n, "_fivetran_synced": instant("T1")} for a, n in [("x", 1), ("y", 1), ("z", None)]
+    ]
+    place = Place.made(sender, store, schema, f"a* {name}:LONG* synced", rows)
+    metadata = place.metadata()
+    text = refusal(sender.stub.AlterTable(request(place, f"a {name}:LONG* synced")))
+    assert place.table.name in text
+    assert name in text
+    assert place.metadata() == metadata
+    place.alter(f"a* {name}:LONG synced")
+    assert described(place)["a"] == "STRING*"
+
+
+def test_a_history_is_unique_by_key_and_start(sender, store, schema):
+    """37, F15: versions of one record are no repeated key; two records that fall together are."""
+    place = Place.made(
+        sender,
+        store,
+        schema,
+        "a* b* v synced start* end active",
+        "a b v start end active synced \n x p 1 T1 T2-1 false T1 \n x p 2 T2 TMAX true T1 \n x q 2 T3 TMAX true T1",
+    )
+    narrow = place.alter("a* b v synced start* end active w:LONG")
+    assert described(place) == told(narrow.table)
+    metadata = place.metadata()
+    twin = Place.made(
+        sender,
+        store,
+        schema,
+        "a* b* synced start* end active",
+        "a b start end active synced \n x p T1 TMAX true T1 \n x q T1 TMAX true T1",
+    )
+    assert refusal(sender.stub.AlterTable(request(twin, "a* b synced start* end active")))
+    assert place.metadata() == metadata
+
+
+def test_columns_go_only_when_asked(place):
+    """35: without `drop_columns` none goes; with it exactly those that the request leaves out, the
+    key's too; a column that comes again is another one."""
+    place.alter("id:LONG* synced")
+    assert gives(STORED) == place.rows()
+    kept = place.alter(f"{LIVE} more*").alter("id:LONG* n:LONG synced", drop_columns=True)
+    assert described(place) == told(kept.table)
+    assert gives("id n synced \n 1 1 T1 \n 2 2 T1") == place.rows()
+    again = place.alter("id:LONG* n:LONG v:LONG synced")
+    assert gives("id n synced v \n 1 1 T1 - \n 2 2 T1 -") == place.rows()
+    again.write(update="id v \n 1 7", delete="id \n 2")
+    assert gives("id n synced v \n 1 1 T1 7") == place.rows()
+    last = again.alter("n:LONG* synced", drop_columns=True)
+    last.write(update="n synced \n 1 T5")
+    assert gives("n synced \n 1 T5") == place.rows()
+
+
+@pytest.mark.parametrize("columns", [LIVE, f"{LIVE} start* end", f"{LIVE} end active"])
+def test_a_history_keeps_its_columns(sender, store, schema, columns):
+    """35, F17: columns that the layout needs do not go; a task, nothing changed."""
+    place = Place.made(sender, store, schema, HISTORY)
+    metadata = place.metadata()
+    assert refusal(sender.stub.AlterTable(request(place, columns, drop_columns=True)))
+    assert place.metadata() == metadata
+
+
+def test_what_cannot_be_altered(place, schema):
+    """38, 2.6: a missing table, a definition without a key, a reserved or repeated name: a task."""
+    metadata = place.metadata()
+    missing = Place(place.sender, place.store, schema, definition("missing", LIVE))
+    assert "missing" in refusal(place.sender.stub.AlterTable(request(missing, LIVE)))
+    for columns in ("id:LONG v n:LONG synced", f"{LIVE} _file", f"{LIVE} w w", f"{LIVE} v"):
+        assert refusal(place.sender.stub.AlterTable(request(place, columns)))
+    assert place.metadata() == metadata
+    assert place.sender.describe(schema, "missing") is None

@@ -1,0 +1,170 @@
+"""Rows that no plan could place are refused with file, row and column (sections 2.8 and 5)."""
+
+import pyarrow as pa
+import pytest
+
+from backstory.doors.fivetran.placeable import refuse_unplaceable
+from backstory.errors import Refused
+from backstory.files.rows import Rows
+
+FILE = "part-7.csv"
+NEEDED = {
+    "earliest": "_fivetran_start",
+    "replace": "_fivetran_start",
+    "update": "_fivetran_end",
+    "delete": "_fivetran_end",
+}
+SAME = "~"
+
+
+def rows(text: str, chunk: int = 100) -> Rows:
+    """A table as text: `-` is NULL and `~` is unmodified; all columns are text."""
+    header, *lines = [line.split() for line in text.strip().splitlines()]
+    cells = {name: [line[place] for line in lines] for place, name in enumerate(header)}
+
+    def chunked(column: list, type_: pa.DataType) -> pa.ChunkedArray:
+        pieces = [column[at : at + chunk] for at in range(0, len(column), chunk)]
+        return pa.chunked_array([pa.array(piece, type_) for piece in pieces], type_)
+
+    values = {
+        n: chunked([None if c in ("-", SAME) else c for c in col], pa.string()) for n, col in cells.items()
+    }
+    known = {n: chunked([c != SAME for c in col], pa.bool_()) for n, col in cells.items()}
+    return Rows(pa.table(values), pa.table(known))
+
+
+def refusal(kind: str, text: str, key=("id",), *, history: bool = True, chunk: int = 100) -> str | None:
+    """The refusal's text, which names the file and shows no value; None if the rows are placeable."""
+    delivered = rows(text, chunk)
+    try:
+        refuse_unplaceable(kind, FILE, delivered, key, NEEDED[kind] if history else None)
+    except Refused as refused:
+        message = str(refused)
+        assert message.startswith(FILE)
+        shown = {cell for column in delivered.values.to_pydict().values() for cell in column if cell}
+        assert [] == [cell for cell in shown if cell in message.removeprefix(FILE)]
+        return message
+    return None
+
+
+GOOD = {
+    "earliest": "id  _fivetran_start\nA1 T1\nB2 T2",
+    "replace": "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 - T2 -",
+    "update": "id v _fivetran_start _fivetran_end\nA1 ~ T1 T9\nB2 - T2 T9",
+    "delete": "id _fivetran_end\nA1 T1\nB2 T2",
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_whole_rows_are_placeable(kind):
+    """5: with NULL and unmodified cells where their kind allows them, and with no rows at all."""
+    assert refusal(kind, GOOD[kind]) is None
+    assert refusal(kind, GOOD[kind].partition("\n")[0]) is None
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("column", ["id", "needed"])
+def test_a_file_needs_its_key_and_its_instant(kind, column):
+    """5: a file of each kind that lacks the column as a whole is refused, and the kind is named."""
+    name = NEEDED[kind] if column == "needed" else column
+    message = refusal(kind, GOOD[kind].replace(name, "other"))
+    assert f"the {kind} file lacks the column {name}" in message
+
+
+@pytest.mark.parametrize("kind", ["replace", "update", "delete"])
+def test_each_part_of_a_composite_key_is_needed(kind):
+    """2.8: a file with half a key could be placed anywhere."""
+    assert "lacks the column part" in refusal(kind, GOOD[kind], key=("id", "part"))
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_key_may_be_null_but_not_unmodified(kind):
+    """70: NULL is a value of a key; unmodified names no record."""
+    assert refusal(kind, GOOD[kind].replace("B2", "-")) is None
+    message = refusal(kind, GOOD[kind].replace("B2", SAME))
+    assert "row 2, column id: the key is marked unmodified" in message
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_replaced_row_is_given_whole(history):
+    """2.8: an unmodified cell of a row that replaces has nothing to keep; NULL is a value."""
+    text = "id v _fivetran_start\nA1 x T1\nB2 ~ T2\nC3 ~ T3"
+    assert "row 2, column v" in refusal("replace", text, history=history)
+    assert refusal("replace", text.replace(SAME, "-"), history=history) is None
+
+
+@pytest.mark.parametrize("kind", ["earliest", "replace", "delete"])
+@pytest.mark.parametrize("missing", ["-", SAME])
+def test_a_row_needs_its_instant(kind, missing):
+    """5: NULL or unmodified, a row without the instant of its kind stands nowhere in time."""
+    at = {"earliest": "T2", "replace": "T2 -", "delete": "T2"}[kind]
+    text = GOOD[kind].replace(at, missing + at[2:])
+    assert f"row 2, column {NEEDED[kind]}" in refusal(kind, text)
+
+
+@pytest.mark.parametrize("missing", ["-", SAME])
+def test_an_update_with_a_start_needs_an_end(missing):
+    """5: its version would have no end; NULL is not for ever."""
+    text = f"id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 x T2 {missing}"
+    assert "row 2, column _fivetran_end: the end is missing" in refusal("update", text)
+
+
+@pytest.mark.parametrize("value", ["x", "-"])
+@pytest.mark.parametrize("missing", ["-", SAME])
+def test_an_update_without_a_start_changes_no_value(value, missing):
+    """7.11: a value, NULL too, that changes at no known time is refused and not lost."""
+    text = f"id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 {value} {missing} T9"
+    assert "row 2, column v: a value changes but _fivetran_start is missing" in refusal("update", text)
+
+
+def test_an_update_file_without_starts_changes_no_value():
+    """7.11: also when the whole column is absent."""
+    assert "row 2, column v" in refusal("update", "id v _fivetran_end\nA1 ~ T9\nB2 x T9")
+
+
+@pytest.mark.parametrize("start", ["-", SAME])
+def test_an_update_without_a_start_may_close_a_version(start):
+    """7.11: a soft delete as an update row of only end and active is survived without error."""
+    text = f"""
+        id  v  _fivetran_active  _fivetran_start  _fivetran_end  _fivetran_synced
+        A1  ~  false             {start}          T9             T9
+    """
+    assert refusal("update", text) is None
+    assert refusal("update", "id v _fivetran_active _fivetran_end\nA1 ~ false T9") is None
+    assert refusal("update", "id v _fivetran_start _fivetran_end\nA1 ~ - -") is None
+
+
+def test_the_key_of_an_update_without_a_start_is_no_change():
+    """5: key columns say which record, so they are always given."""
+    text = "id part v _fivetran_end\nA1 P1 ~ T9"
+    assert refusal("update", text, key=("id", "part")) is None
+
+
+@pytest.mark.parametrize("kind", ["replace", "update", "delete"])
+def test_live_rows_need_no_instant(kind):
+    """2.8: a WriteBatch has no history columns; only keys are looked at, and what replaces."""
+    assert refusal(kind, "id v\nA1 x\nB2 -", history=False) is None
+    assert "row 1, column id" in refusal(kind, "id v\n~ x", history=False)
+
+
+def test_a_live_update_may_leave_all_values_as_they_are():
+    """2.8: and change nothing."""
+    assert refusal("update", "id v w\nA1 ~ ~", history=False) is None
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_rows_are_counted_through_the_whole_file(chunk):
+    """63: from 1, whatever pieces the file was read in, and the first wrong row is named."""
+    text = "id v _fivetran_start _fivetran_end\n" + "A1 x T1 T9\n" * 4 + "B2 x T1 -\n" * 2
+    assert "row 5, column _fivetran_end" in refusal("update", text, chunk=chunk)
+    text = "id v _fivetran_end\n" + "A1 ~ T9\n" * 4 + "B2 x T9\n" * 2
+    assert "row 5, column v" in refusal("update", text, chunk=chunk)
+    text = "id _fivetran_start\n" + "A1 T1\n" * 4 + "~ T1\n" * 2
+    assert "row 5, column id" in refusal("earliest", text, chunk=chunk)
+
+
+def test_the_rows_are_left_as_they_are():
+    """A check changes nothing."""
+    delivered = rows(GOOD["update"])
+    refuse_unplaceable("update", FILE, delivered, ["id"], "_fivetran_end")
+    assert rows(GOOD["update"]) == delivered
