@@ -19,32 +19,33 @@ STRANGE = st.text("ABab01+/=-_ \n\0é😀", max_size=9)
 COLUMNS = {"id": "LONG", "v": "BINARY"}
 
 
+def is_valid(cell: str) -> bool:
+    """Whole groups of four that the standard library takes; it alone would take a stray pad more."""
+    try:
+        base64.b64decode(cell, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return len(cell) % 4 == 0
+
+
 def standard(cell: str | None) -> bytes | None:
-    """The standard library's answer, or the cell's own bytes where it has none."""
+    """The standard library's answer, or the cell's own bytes where it is not base64."""
     if cell is None:
         return None
-    try:
-        return base64.b64decode(cell, validate=True)
-    except (binascii.Error, ValueError):
-        return cell.encode()
-
-
-def is_invalid(cell: str | None) -> bool:
-    try:
-        base64.b64decode(cell or "", validate=True)
-    except (binascii.Error, ValueError):
-        return True
-    return False
+    return base64.b64decode(cell, validate=True) if is_valid(cell) else cell.encode()
 
 
 @given(st.lists(st.none() | ENCODED | NEARLY | STRANGE, max_size=12), st.integers(0, 3))
-@example(["QQ==", None, "", "QR==", "QQ=", "====", "A===", "Q=Q=", "=QQQ", "QQ\n==", "QUI=", "[B@7d"], 0)
+@example(
+    ["QQ==", None, "", "QR==", "QQ=", "====", "A===", "QUJD=", "Q=Q=", "=QQQ", "QQ\n==", "QUI=", "[B@7d"], 0
+)
 @example([None, None], 0)
 def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
     """Each cell for itself, in a slice too: strictly valid text is decoded, other text kept."""
     array = pa.array(cells, pa.string())[skipped:]
     assert [standard(cell) for cell in cells[skipped:]] == decode_base64(array).to_pylist()
-    assert sum(map(is_invalid, cells[skipped:])) == invalid_base64(array)
+    invalid = [cell for cell in cells[skipped:] if cell is not None and not is_valid(cell)]
+    assert len(invalid) == invalid_base64(array)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))

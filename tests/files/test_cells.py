@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -149,13 +150,16 @@ REFUSALS = {
     "BOOLEAN": ["", "1", "0", "yes", "t", "truE?", "null", "true false", "\0"],
     "SHORT": ["32768", "-32769", "1.0"],
     "INT": ["2147483648", "-2147483649", "1e3"],
-    "LONG": ["", "9223372036854775808", "-9223372036854775809", "1.5", "1e3", "x", "0x1F", "0X1f", "1_000", "1,000", "٥", "--5", "-", "NaN", "5\0", "true"],
+    "LONG": ["", "9223372036854775808", "-9223372036854775809", "1.5", "1e3", "x", "1_000", "1,000", "٥", "--5", "-", "NaN", "5\0", "true"],
     "FLOAT": ["", "1e39", "-1e39", "3.4028238E38", "1e400", "x", "1.5f", "1,5", "nan(1)"],
     "DOUBLE": ["", "1.8E308", "-1.8E308", "1e400", "x", "1.5d", "0x1p3", "1e", "1e+", "infinit", "nan(abc)", "1.2.3", "."],
-    "DECIMAL(38,10)": ["", ".", "-", "1e", "NaN", "Infinity", "x", "0x1", "1E-11", "1.00000000005", "1E+28", "17014118346046923173168730371", "-1E+28", "1E+38", "1e1000000000000", "1,5"],
-    "DECIMAL(38,37)": ["10", "-10", "17", "1E-38"],
+    "DECIMAL(38,10)": ["", ".", "-", "1e", "NaN", "Infinity", "x", "0x1", "1E-11", "1.00000000005", "1E+28", "17014118346046923173168730371", "34028236692093846346337460744", "-1E+28", "1E+38", "1e1000000000000", "1,5"],
+    "DECIMAL(28,10)": ["1000000000000000000", "-1000000000000000000"],
+    "DECIMAL(36,2)": ["1" + "0" * 34, "9" * 36],
+    "DECIMAL(19,19)": ["1", "-1"],
+    "DECIMAL(38,37)": ["10", "-10", "17", "35", "-69", "1E-38"],
     "DECIMAL(38,0)": ["1E38", "1" + "0" * 38, "0.5", "1.55E+1"],
-    "DECIMAL(5,2)": ["1000", "-1000", "999.995", "1E+3", "0.001"],
+    "DECIMAL(5,2)": ["1000", "-1000", "999.995", "1E+3", "0.001", "3402823669209384634633746074317682115"],
     "NAIVE_DATE": ["", "0000-01-01", "0000-12-31", "10000-01-01", "+10000-01-01", "-0001-01-01", "2023-02-29", "2007-13-01", "2007-12-00", "2007-1-3", "20071203", "2007-12-03T00:00:00", "x", "13874"],
     "NAIVE_DATETIME": ["", "0000-12-31T23:59:59", "10000-01-01T00:00:00", "2007-12-03T24:00:00", "2007-12-03T10:60:00", "2007-12-03T10:15:60", "2007-12-03T10:15:30.", "2007-12-03T10:15:30+01:00", "2023-02-29T00:00:00", "x", "1196676930"],
     "UTC_DATETIME": ["", "0000-12-31T23:59:59Z", "+10000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2007-12-03T24:00:01Z", "2007-12-03T10:15:30+99:99", "2007-12-03T10:15:30 UTC", "2007-12-03T10:15:30[UTC]", "2023-02-29T00:00:00Z", "x", "1196676930"],
@@ -253,6 +257,18 @@ def test_decimals_come_back(value):
     texts = [str(value), format(value, "f"), format(value, "E"), f"{value:f}000"]
     assert [value] * 4 == column("DECIMAL(14,4)", *texts)
     assert [*[value] * 4, UNMODIFIED] == column("DECIMAL(14,4)", *texts, "(same)")
+
+
+@given(st.integers(-(10**42), 10**42), st.integers(0, 42), st.integers(1, 38), st.integers(0, 37))
+def test_any_decimal_is_read_exactly_or_refused(digits, places, precision, scale):
+    """59, F18: whatever fits its column comes back; whatever does not is refused and never wraps."""
+    precision = max(precision, scale)
+    kind = f"DECIMAL({precision},{scale})"
+    value = Decimal(f"{digits}E-{places}")
+    unscaled = Fraction(value) * 10**scale
+    fits = unscaled.denominator == 1 and abs(unscaled) < 10**precision
+    expected = value if fits else REFUSED
+    assert expected == cell(kind, f"{value:f}") == cell(kind, f"{value:f}", "(same)")
 
 
 @given(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False))

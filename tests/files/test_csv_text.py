@@ -171,13 +171,6 @@ def test_lines_may_end_as_on_windows():
     ]
 
 
-@pytest.mark.parametrize("rows", ["a\rb\n", "a\rb\nc\n", "\ra\n"])
-def test_a_carriage_return_alone_ends_no_line(rows):
-    """3.2: records end with a line feed; a CR outside quotes is data or an error, never a row."""
-    got = outcome(f"v\n{rows}", {"v": "STRING"})
-    assert got == REFUSED or rows[:-1].split("\n") == [row["v"] for row in got]
-
-
 @pytest.mark.parametrize("content", ["v\na\n\nb\n", "v\n\n", "v\n\na\n", "\nv\na\n", "v\na\n\n"])
 def test_an_empty_line_loses_no_rows(content):
     """3.2: in a table of one column it is an empty text; anywhere it may be an error, never a loss."""

@@ -1,18 +1,16 @@
 """Any Iceberg catalog by configuration: here a JDBC catalog on PostgreSQL."""
 
 from plans_in_memory import in_utc
-from tables_as_text import in_order, table
+from tables_as_text import in_order, instant, table
 
-from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.sender.client import Sender, definition
 from backstory.doors.fivetran.sender.copies import Copy, difference
-from backstory.doors.fivetran.sender.client import definition
-from backstory.doors.fivetran.service import Destination
 from backstory.doors.fivetran.server import listen
+from backstory.doors.fivetran.service import Destination
 from backstory.model.column import Column, ColumnType, Kind
 from backstory.settings import load
 from backstory.spark.session import properties
 from backstory.tables.store import Store
-from tables_as_text import instant
 
 CONFIGURATION = """
 [catalog]

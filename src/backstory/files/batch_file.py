@@ -67,7 +67,7 @@ class BatchFile:
         except OSError as missing:
             raise self.unreadable("the file is not there or cannot be opened") from missing
         if encoding.compression is Compression.OFF:
-            return pa.PythonFile(clear, mode="r")
+            return clear
         return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
     def _decrypted(self, encoding: Encoding) -> BinaryIO | DecryptingReader:

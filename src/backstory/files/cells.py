@@ -14,7 +14,8 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 # The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.
 FLOAT_MAX_AS_PRINTED = 3.4028237e38
 
-ZONE = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
+NOT_FINITE = r"^(?i)[+-]?(nan|inf|infinity)$"
+ZONE = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?$"
 
@@ -35,10 +36,13 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
     Raises UnreadableCell for the first cell that is not of the type.
     """
+    if type_.kind in _BLANKS_ASIDE:
+        text = pc.utf8_trim(text, " \t")
     try:
         return _PARSERS.get(type_.kind, _text)(text, type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise UnreadableCell(_first_unreadable(text, type_)) from None
+    except pa.ArrowInvalid:
+        row = first_failing(text, lambda part: _PARSERS[type_.kind](part, type_))
+        raise UnreadableCell(row) from None
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
@@ -48,7 +52,10 @@ def parser_type(type_: ColumnType) -> pa.DataType:
     if type_.kind is Kind.SHORT:
         return pa.int16()
     if type_.kind is Kind.DECIMAL:
-        return pa.decimal128(MAX_PRECISION, type_.scale)
+        # The parser checks the digits of the text and then shifts it by the scale, without a look
+        # at what 128 bits can hold: no more digits than leave room for the shift.
+        digits = MAX_PRECISION - type_.scale
+        return pa.decimal128(digits, type_.scale) if digits >= type_.scale else pa.string()
     return arrow_type(type_)
 
 
@@ -58,11 +65,11 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
     Raises pa.ArrowInvalid where the parser took what the type does not allow.
     """
     match type_.kind:
-        case Kind.BINARY | Kind.NAIVE_TIME:
+        case _ if pa.types.is_string(column.type):
             chunks = [parse(chunk, type_) for chunk in column.chunks]
             return pa.chunked_array(chunks, type=arrow_type(type_))
         case Kind.FLOAT | Kind.DOUBLE:
-            _require(pc.invert(pc.is_inf(column)))
+            _require(pc.is_finite(column))
         case Kind.NAIVE_DATE:
             _require_years(column.cast(pa.int32()), 1)
         case Kind.UTC_DATETIME | Kind.NAIVE_DATETIME:
@@ -78,14 +85,15 @@ def _require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
         raise pa.ArrowInvalid("a year is not between 0001 and 9999")
 
 
-def _first_unreadable(text: pa.Array, type_: ColumnType) -> int:
-    low, high = 0, len(text)
+def first_failing(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
+    """The first cell that does not convert, found by halves; pa.ArrowInvalid tells that one does not."""
+    low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _PARSERS[type_.kind](text[low:middle], type_)
+            convert(cells[low:middle])
             low = middle
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except pa.ArrowInvalid:
             high = middle
     return low
 
@@ -113,8 +121,8 @@ def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
-    # By way of the widest decimal: Arrow checks the digits of the text, not those of the value.
-    wide = pa.decimal128(MAX_PRECISION, type_.scale)
+    # By way of a wider decimal: Arrow checks the digits of the text, not those of the value.
+    wide = pa.decimal256(2 * MAX_PRECISION, type_.scale)
     try:
         value = text.cast(wide)
     except pa.ArrowInvalid:
@@ -125,11 +133,11 @@ def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 def _double(text: pa.Array, type_: ColumnType) -> pa.Array:
     value = text.cast(arrow_type(type_))
-    endless = pc.is_inf(value)
-    if not pc.any(endless).as_py():
+    if pc.all(pc.is_finite(value), min_count=0).as_py():
         return value
-    spelled = pc.match_substring(text, "inf", ignore_case=True)
-    beyond = pc.and_(endless, pc.invert(spelled))
+    spelled = pc.match_substring_regex(text, NOT_FINITE)
+    _require(pc.or_(pc.invert(pc.is_nan(value)), spelled))
+    beyond = pc.and_(pc.is_inf(value), pc.invert(spelled))
     if not pc.any(beyond).as_py():
         return value
     exact = text.cast(pa.float64())
@@ -200,3 +208,6 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.NAIVE_TIME: _time,
     Kind.BINARY: _binary,
 }
+
+# Arrow's parser takes blanks around these for nothing; the look at the text does the same.
+_BLANKS_ASIDE = set(_PARSERS) - {Kind.NAIVE_TIME, Kind.BINARY, Kind.BOOLEAN}

@@ -57,7 +57,7 @@ def _typed(
             table = table.set_column(place, name, finish(table[name], type_))
     except (pa.ArrowInvalid, UnreadableCell):
         return None
-    _warn_of_raw_binary(file, {name: parsed[name] for name in types}, types)
+    warn_of_raw_binary(file, {name: parsed[name] for name in types}, types)
     yes = pa.repeat(pa.scalar(True), table.num_rows)
     return Rows(table, pa.table([yes] * len(types), names=list(types)))
 
@@ -86,11 +86,11 @@ def _from_text(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnTy
                 f"{file.name}, line {line}, column {name}: the value is not of type {type_}.",
                 "Nothing was written; mend the value at its source or change the column's type.",
             ) from None
-    _warn_of_raw_binary(file, cleared, types)
+    warn_of_raw_binary(file, cleared, types)
     return Rows(pa.table(values), pa.table(known))
 
 
-def split_unmodified(cells: pa.Array, marker: str) -> tuple[pa.Array, pa.Array]:
+def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
     """The cells with NULL for each unmodified one, and whether each carries a value."""
     if not marker:
         return cells, pa.repeat(pa.scalar(True), len(cells))
@@ -120,9 +120,10 @@ def _parsed(
         block, text = block * 8, None
 
 
-def _warn_of_raw_binary(
+def warn_of_raw_binary(
     file: BatchFile, text: Mapping[str, pa.ChunkedArray], types: Mapping[str, ColumnType]
 ) -> None:
+    """Log once for a file that some values of BINARY columns are not base64 (F11)."""
     binary = [text[name] for name, type_ in types.items() if type_.kind is Kind.BINARY]
     cells = sum(invalid_base64(chunk) for column in binary for chunk in column.chunks)
     if cells:

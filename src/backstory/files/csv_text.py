@@ -2,11 +2,11 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from backstory.errors import Refused
@@ -14,7 +14,7 @@ from backstory.files.batch_file import BatchFile, Encoding
 
 BLOCK = 1 << 22
 LONGEST_LINE = 1 << 28
-MARK = "\x1fend of file\x1f"
+LONGEST_NAME = 1 << 16
 
 
 class CsvText(io.RawIOBase):
@@ -28,14 +28,13 @@ class CsvText(io.RawIOBase):
         super().__init__()
         self._inner = file.open(encoding)
         self._held = _first_block(self._inner)
-        text = self._held.decode(errors="replace").removeprefix("\ufeff")
-        self.header: list[str] = next(csv.reader(io.StringIO(text, newline="")), [])
-        self.mark = encoding.null_string or MARK
+        self.header = _header(file, self._held)
+        self.mark = encoding.null_string or secrets.token_hex(32)
         row = io.StringIO()
         csv.writer(row, lineterminator="\n").writerow([self.mark] * len(self.header))
-        self._tail: bytes = row.getvalue().encode()
+        self._tail = row.getvalue().encode() if self.header else b""
         self._last = self._held[-1:]
-        if self._held and len(self._held) < BLOCK:
+        if len(self._held) < BLOCK:
             self._held += self._end()
 
     def readable(self) -> bool:
@@ -43,15 +42,16 @@ class CsvText(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes, empty at the end."""
-        if self._held:
-            taken, self._held = self._held[:size], self._held[size:]
-            return bytes(taken)
-        data = self._inner.read(size)
-        if data:
-            self._last = data[-1:]
-            return bytes(data)
-        return self._end()
+        """`size` bytes, fewer only at the end: the parser takes what one call gives for a block."""
+        data, self._held = self._held, b""
+        while len(data) < size and (more := self._inner.read(size - len(data))):
+            data += more
+            self._last = more[-1:]
+        if len(data) < size:
+            data += self._end()
+        if len(data) > size:
+            data, self._held = data[:size], data[size:]
+        return data
 
     def _end(self) -> bytes:
         tail, self._tail = self._tail, b""
@@ -64,7 +64,7 @@ class CsvText(io.RawIOBase):
         super().close()
 
 
-def _first_block(stream: BinaryIO) -> bytes:
+def _first_block(stream: Any) -> bytes:
     """The first block; shorter only if the stream ends in it."""
     held = b""
     while len(held) < BLOCK and (more := stream.read(BLOCK - len(held))):
@@ -72,18 +72,38 @@ def _first_block(stream: BinaryIO) -> bytes:
     return held
 
 
-def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int, **parsing: Any) -> pa.Table:
+def _header(file: BatchFile, start: bytes) -> list[str]:
+    """The names in the first line, none for an empty file; Refused if there is no such line."""
+    if not start:
+        return []
+    text = start.decode(errors="replace").removeprefix("\ufeff")
+    try:
+        header = next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
+    except csv.Error:
+        header = []
+    if not header or max(map(len, header)) > LONGEST_NAME:
+        raise file.unreadable("it does not begin with a header; the key may be wrong")
+    return header
+
+
+def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa.Table:
     """The named columns as these types, without the extra row.
 
     Raises pa.ArrowInvalid for what is not CSV or not of the types, and for an unclosed quote.
     """
+    last_column = text.header[-1]  # an unclosed quote swallows the extra row into this one
+    read = list(dict.fromkeys([*types, last_column]))
     table = pa_csv.read_csv(
         text,
-        read_options=pa_csv.ReadOptions(block_size=block, use_threads=not parsing),
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True, **parsing),
+        read_options=pa_csv.ReadOptions(block_size=block),
+        parse_options=pa_csv.ParseOptions(
+            # In a file of one column an empty line is an empty value.
+            newlines_in_values=True,
+            ignore_empty_lines=len(text.header) > 1,
+        ),
         convert_options=pa_csv.ConvertOptions(
-            column_types={name: pa.string() for name in text.header} | dict(types),
-            include_columns=list(types),
+            column_types={last_column: pa.string()} | dict(types),
+            include_columns=read,
             null_values=[text.mark],
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
@@ -91,48 +111,66 @@ def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int, **par
             quoted_strings_can_be_null=True,
         ),
     )
-    last = table.slice(max(table.num_rows - 1, 0))
-    if any(not column.null_count for column in last.columns):
+    rows = table.num_rows - 1
+    if rows < 0 or any(not column.null_count for column in table.slice(rows).columns):
         raise pa.ArrowInvalid("a quoted value is not closed")
-    return table.slice(0, table.num_rows - 1)
+    return table.select(list(types)).slice(0, rows)
 
 
 def broken(file: BatchFile, encoding: Encoding, stop: Exception) -> Refused:
-    """The error for a file that is not CSV, with the line if a row has too many or few fields."""
-    rows: list[Any] = []
-
-    def note(row: Any) -> str:
-        rows.append(row)
-        return "error"
-
-    try:
-        with CsvText(file, encoding) as text:
-            parse_csv(text, _as_text(text.header), LONGEST_LINE, invalid_row_handler=note)
-    except (pa.ArrowInvalid, OSError):
-        pass
-    if rows and rows[0].number:
-        line = line_of(file, encoding, rows[0].number - 2)
-        return Refused(
-            "broken-csv",
-            f"{file.name}, line {line}: {rows[0].actual_columns} fields where the header has "
-            f"{rows[0].expected_columns}.",
-            "Nothing was written; send the batch again with whole files.",
-        )
+    """The error for a file that is not CSV, with the line where that is known."""
     if isinstance(stop, OSError):
         return file.unreadable(f"it is not {encoding.compression}; the key may be wrong")
     if "UTF8" in str(stop):
         return file.unreadable("its text is not UTF-8; the key may be wrong")
-    return file.unreadable("it is not CSV, or a quoted value is not closed")
+    line = 1
+    try:
+        for line, fields, expected in _rows(file, encoding):
+            if fields != expected:
+                return _refused(file, line, f"{fields} fields where the header has {expected}")
+    except csv.Error:
+        return _refused(file, line, "a quoted value after it is not closed, or goes on")
+    return file.unreadable("it is not CSV; the key may be wrong")
 
 
 def line_of(file: BatchFile, encoding: Encoding, row: int) -> int:
     """The line on which data row `row` (from 0) begins, line breaks inside values counted."""
-    with CsvText(file, encoding) as text:
-        table = parse_csv(text, _as_text(text.header), LONGEST_LINE, invalid_row_handler=lambda _: "skip")
-    before = table.slice(0, row)
-    breaks = [pc.sum(pc.count_substring(column, "\n")).as_py() or 0 for column in before.columns]
-    return 2 + row + sum(breaks)
+    return next((line for place, (line, *_) in enumerate(_rows(file, encoding)) if place == row), 0)
 
 
-def _as_text(header: Sequence[str]) -> dict[str, pa.DataType]:
-    return dict.fromkeys(header, pa.string())
+def _rows(file: BatchFile, encoding: Encoding) -> Iterator[tuple[int, int, int]]:
+    """For each row its first line, its fields and those of the header: slow, to tell what is wrong."""
+    csv.field_size_limit(LONGEST_LINE)
+    with io.TextIOWrapper(
+        io.BufferedReader(_Raw(file.open(encoding))), "utf-8", errors="replace", newline=""
+    ) as text:
+        reader = csv.reader(text, strict=True)
+        expected, line = len(next(reader, [])), reader.line_num
+        for fields in reader:
+            if fields or expected == 1:
+                yield line + 1, max(len(fields), 1), expected
+            line = reader.line_num
+
+
+def _refused(file: BatchFile, line: int, why: str) -> Refused:
+    return Refused(
+        "broken-csv",
+        f"{file.name}, line {line}: {why}.",
+        "Nothing was written; send the batch again with whole files.",
+    )
+
+
+class _Raw(io.RawIOBase):
+    """A stream that only reads, as Python's text layer wants it."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._inner.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -6,6 +6,8 @@ from collections.abc import Container, Sequence
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.column import SYSTEM_COLUMNS
 
+LONGEST = 128
+
 
 def chosen_columns(
     file: str, header: Sequence[str], columns: Container[str], wanted: Container[str]
@@ -15,23 +17,31 @@ def chosen_columns(
     A Fivetran system column that the table lacks is passed over. Raises Refused for any other
     column that the table lacks, and for a name that stands twice.
     """
+    known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
+    if header and not known:
+        # What stands there may be a row of values: it is not shown.
+        raise Refused(
+            "no-header",
+            f"{file}, line 1: the header names no column of the table.",
+            "Nothing was written; send the batch again with a header, and with its own key.",
+        )
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         raise Refused(
             "repeated-column",
-            f"{file}: the header names {_listed(twice)} more than once.",
+            f"{file}, line 1: the header names {_listed(twice)} more than once.",
             "Nothing was written; send the batch again with one column for each name.",
         )
-    unknown = [name for name in header if name not in columns and name not in SYSTEM_COLUMNS]
+    unknown = [name for name in header if name not in known]
     if unknown:
         raise Refused(
             "unknown-column",
-            f"{file}: the table has no column {_listed(unknown)}.",
+            f"{file}, line 1: the table has no column {_listed(unknown)}.",
             "Nothing was written; add the column to the table first.",
         )
     return [name for name in header if name in columns and name in wanted]
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MAX_KEYS])
+    shown = ", ".join(name[:LONGEST] for name in names[:MAX_KEYS])
     return shown if len(names) <= MAX_KEYS else f"{shown} and {len(names) - MAX_KEYS} more"

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.cells import UnreadableCell, parse
-from backstory.files.csv_rows import split_unmodified
+from backstory.files.cells import UnreadableCell, finish, first_failing, parse, parser_type
+from backstory.files.csv_rows import split_unmodified, warn_of_raw_binary
 from backstory.files.header import chosen_columns
 from backstory.files.rows import Rows, arrow_type
 from backstory.model.column import TEXT_KINDS, ColumnType, Kind
@@ -21,83 +21,120 @@ def read_parquet(
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
 ) -> Iterator[Rows]:
-    """The file's rows, a batch at a time, with the columns that are wanted.
+    """The file's rows, with the columns that are wanted.
 
     The clear file is held in memory as a whole, since Parquet is read from its end. Raises Refused
     with the file and row for an unreadable value, an unknown column or a file that is no Parquet.
     """
     try:
         with file.open(encoding) as stream:
-            content = pa.BufferReader(stream.read())
-        if not content.size():
+            content = stream.read()
+        if not len(content):
             return
-        parquet = pq.ParquetFile(content)
-    except (pa.ArrowInvalid, OSError):
+        parquet = pq.ParquetFile(pa.BufferReader(content))
+        chosen = chosen_columns(file.name, parquet.schema_arrow.names, columns, wanted)
+        table = parquet.read(chosen)
+    except (pa.ArrowException, OSError, ValueError):
         raise file.unreadable("it is not Parquet; the key may be wrong") from None
-    chosen = chosen_columns(file.name, parquet.schema_arrow.names, columns, wanted)
-    first = 0
-    for batch in parquet.iter_batches(columns=chosen):
-        values, known = {}, {}
-        for name in chosen:
-            cells, known[name] = _without_markers(batch.column(name), encoding)
-            try:
-                values[name] = _typed(cells, columns[name])
-            except UnreadableCell as cell:
-                raise Refused(
-                    "unreadable-cell",
-                    f"{file.name}, row {first + cell.row + 1}, column {name}: the value is not of "
-                    f"type {columns[name]}.",
-                    "Nothing was written; mend the value at its source or change the column's type.",
-                ) from None
-        yield Rows(pa.table(values), pa.table(known))
-        first += batch.num_rows
+    types = {name: columns[name] for name in chosen}
+    values, known, text = {}, {}, {}
+    for name, type_ in types.items():
+        cells, known[name] = _without_markers(_plain(table[name]), encoding)
+        if pa.types.is_string(cells.type):
+            text[name] = pa.chunked_array([cells])
+        try:
+            values[name] = _typed(cells, type_)
+        except UnreadableCell as cell:
+            raise Refused(
+                "unreadable-cell",
+                f"{file.name}, row {cell.row + 1}, column {name}: the value is not of type {type_}.",
+                "Nothing was written; mend the value at its source or change the column's type.",
+            ) from None
+    warn_of_raw_binary(file, text, {name: types[name] for name in text})
+    yield Rows(pa.table(values), pa.table(known))
 
 
-def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    cells = column.combine_chunks()
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if pa.types.is_large_string(cells.type):
-        cells = cells.cast(pa.string())
-    if pa.types.is_string(cells.type):
-        if encoding.null_string:
-            is_null = pc.fill_null(pc.equal(cells, encoding.null_string), True)
-            cells = pc.if_else(is_null, None, cells)
-        return split_unmodified(cells, encoding.unmodified_string)
+        return cells.cast(pa.string())
+    return cells.cast(pa.binary()) if pa.types.is_large_binary(cells.type) else cells
+
+
+def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
+    """The cells with NULL for markers, and whether each carries a value; binary ones hold bytes."""
+    null: str | bytes = encoding.null_string
+    unmodified: str | bytes = encoding.unmodified_string
     if pa.types.is_binary(cells.type):
-        return _without_binary_markers(cells, encoding)
-    return cells, pa.repeat(pa.scalar(True), len(cells))
-
-
-def _without_binary_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
-    null, unmodified = encoding.null_string.encode(), encoding.unmodified_string.encode()
-    if null:
-        cells = pc.if_else(pc.fill_null(pc.equal(cells, null), True), None, cells)
-    if not unmodified:
+        null, unmodified = encoding.null_string.encode(), encoding.unmodified_string.encode()
+    elif not pa.types.is_string(cells.type):
         return cells, pa.repeat(pa.scalar(True), len(cells))
-    known = pc.fill_null(pc.not_equal(cells, unmodified), True)
-    return pc.if_else(known, cells, None), known
+    if null:
+        is_null = pc.fill_null(pc.equal(cells, null), True)
+        cells = pc.if_else(is_null, pa.scalar(None, cells.type), cells)
+    return split_unmodified(cells, unmodified)
 
 
 def _typed(cells: pa.Array, type_: ColumnType) -> pa.Array:
-    if pa.types.is_string(cells.type) and type_.kind not in TEXT_KINDS:
+    """The cells as values of the type; only from types whose values it can hold without a change."""
+    if pa.types.is_string(cells.type):
         return parse(cells, type_)
-    try:
-        if type_.kind is Kind.NAIVE_TIME:
-            return parse(cells.cast(pa.string()), type_)
-        if type_.kind is Kind.SHORT:
-            cells = cells.cast(pa.int16())
-        return cells.cast(arrow_type(type_))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise UnreadableCell(_first_unfit(cells, type_)) from None
-
-
-def _first_unfit(cells: pa.Array, type_: ColumnType) -> int:
-    low, high = 0, len(cells)
-    while high - low > 1:
-        middle = (low + high) // 2
+    if pa.types.is_null(cells.type):
+        return pa.nulls(len(cells), arrow_type(type_))
+    if not _fits(cells.type, type_):
+        raise UnreadableCell(0)
+    if type_.kind in TEXT_KINDS:
         try:
-            cells[low:middle].cast(arrow_type(type_))
-            low = middle
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            high = middle
-    return low
+            return parse(cells.cast(pa.string()), type_)
+        except pa.ArrowInvalid:
+            raise UnreadableCell(first_failing(cells, lambda part: part.cast(pa.string()))) from None
+    if type_.kind is Kind.BINARY:
+        return cells
+
+    def converted(part: pa.Array) -> pa.Array:
+        if pa.types.is_temporal(part.type):
+            return _time(part, type_)
+        return _number(part, type_)
+
+    try:
+        return converted(cells)
+    except pa.ArrowInvalid:
+        raise UnreadableCell(first_failing(cells, converted)) from None
+
+
+def _time(cells: pa.Array, type_: ColumnType) -> pa.Array:
+    if pa.types.is_timestamp(cells.type) and cells.type.unit == "ns":
+        cells = pc.floor_temporal(cells, unit="microsecond")
+    return finish(pa.chunked_array([cells.cast(parser_type(type_))]), type_).combine_chunks()
+
+
+def _number(cells: pa.Array, type_: ColumnType) -> pa.Array:
+    """The same numbers in another type; pa.ArrowInvalid where one would not be the same."""
+    narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
+    value = cells.cast(narrow).cast(arrow_type(type_))
+    back = value.cast(cells.type)
+    same = pc.equal(back, cells)
+    if pa.types.is_floating(cells.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(cells)))
+    if not pc.all(same, min_count=0).as_py():
+        raise pa.ArrowInvalid("a number does not fit")
+    return value
+
+
+def _fits(stored: pa.DataType, type_: ColumnType) -> bool:
+    """Whether the stored type is of the column's family: numbers, times of one sort, bytes."""
+    match type_.kind:
+        case Kind.NAIVE_DATE:
+            return bool(pa.types.is_date(stored))
+        case Kind.NAIVE_DATETIME:
+            return bool(pa.types.is_timestamp(stored)) and stored.tz is None
+        case Kind.UTC_DATETIME:
+            return bool(pa.types.is_timestamp(stored))
+        case Kind.NAIVE_TIME:
+            return bool(pa.types.is_time(stored))
+        case Kind.BINARY | Kind.STRING | Kind.JSON | Kind.XML:
+            return bool(pa.types.is_binary(stored))
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    return any(is_number(stored) for is_number in numbers)

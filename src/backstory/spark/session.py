@@ -82,7 +82,7 @@ def _launch(chosen: Mapping[str, str]) -> None:
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
         conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
-        gateway = launch_gateway(conf, {"start_new_session": True})
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 

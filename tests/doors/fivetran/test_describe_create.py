@@ -27,7 +27,7 @@ def test_every_type_comes_back(sender, store, schema):
     without parameters is DECIMAL(38,10); values of each type come back from Spark."""
     place = Place.made(sender, store, schema, EVERY_TYPE)
     described = sender.describe(schema, place.table.name)
-    expected = {name: type_ for name, type_ in told(place.table).items()} | {"bare": "DECIMAL(38,10)"}
+    expected = told(place.table) | {"bare": "DECIMAL(38,10)"}
     assert list(told(described).items()) == list(expected.items())
     assert described.name == place.table.name
     decimals = {name for name, type_ in expected.items() if type_.startswith("DECIMAL")}

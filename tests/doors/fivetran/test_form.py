@@ -6,6 +6,7 @@ from destination import LIVE, Place, definition, gives, refusal, serving
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 
 
 @pytest.fixture
@@ -140,3 +141,15 @@ def test_unknown_rpcs_are_unimplemented(address):
         with pytest.raises(grpc.RpcError) as unknown:
             call(b"")
         assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_large_and_compressed_messages(address):
+    """6, 7: a request of 100 MB is taken, and one that gRPC compressed."""
+    limit = [("grpc.max_send_message_length", 134_217_728)]
+    with grpc.insecure_channel(address, options=limit) as channel:
+        stub = DestinationConnectorStub(channel)
+        request = sdk.DescribeTableRequest(schema_name="no", table_name="no")
+        request.configuration["certificate"] = "x" * 100_000_000
+        assert stub.DescribeTable(request).not_found
+        request.configuration["certificate"] = "x" * 1_000_000
+        assert stub.DescribeTable(request, compression=grpc.Compression.Gzip).not_found

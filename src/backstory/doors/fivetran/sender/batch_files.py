@@ -78,7 +78,7 @@ def _content(rows: Iterable[Row], columns: Sequence[str], encoding: Encoding) ->
         pq.write_table(pa.table(arrays, names=list(columns)), sink)
         return bytes(sink.getvalue())
     out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(columns)
     for row in texts:
         writer.writerow(row)

@@ -1,0 +1,178 @@
+"""What cannot be applied is a task that says where, and leaves the table alone: 3, 9, 11, 52, 63, F17."""
+
+import base64
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from destination import LIVE, PLAIN, Place, gives, refusal, status
+
+from backstory.doors.fivetran.sender.batch_files import AS_FIVETRAN, seal
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.files.batch_file import BatchFile, Compression
+
+ROWS = "id v n synced \n 1 a 1 T1"
+CANARY = "canary-5b1e"
+WHOLE = f'id,v\n1,{CANARY}\n2,"two\nlines"\n3,x\n'
+ZSTD, GZIP = (replace(PLAIN, compression=c) for c in (Compression.ZSTD, Compression.GZIP))
+
+
+@pytest.fixture
+def place(sender, store, schema):
+    return Place.made(sender, store, schema, LIVE, ROWS)
+
+
+def told(place, encoding, *files, kind="update"):
+    """The task for these files, after a look that it holds no value and no key."""
+    text = refusal(place.sent(encoding=encoding).reply(**{kind: list(files)}))
+    keys = [f.key for f in files if f.key]
+    secrets = [CANARY, *(form(key) for key in keys for form in (bytes.hex, repr, _base64))]
+    assert not any(secret in text for secret in secrets), text
+    return text
+
+
+def _base64(key):
+    return base64.b64encode(key).decode()
+
+
+def cut(file, size):
+    content = file.path.read_bytes()
+    file.path.write_bytes(content[:size] if size > 0 else content[: len(content) + size])
+    return file
+
+
+def test_files_that_are_not_what_the_request_says(place):
+    """52: another key, no key, a key of another length, a cut file, no file, a folder, other
+    compression, cut compression: each names the file."""
+    folder, metadata = place.sender.folder, place.metadata()
+    noise = f"id,v\n1,{os.urandom(40000).hex()}\n".encode()
+
+    def sealed(content=WHOLE.encode(), encoding=AS_FIVETRAN):
+        return seal(folder, content, encoding)
+
+    missing = sealed()
+    missing.path.unlink()
+    for number, (encoding, file) in enumerate(
+        [
+            (AS_FIVETRAN, replace(sealed(), key=os.urandom(32))),
+            (AS_FIVETRAN, replace(sealed(), key=None)),
+            (AS_FIVETRAN, replace(sealed(), key=b"k" * 16)),
+            (AS_FIVETRAN, cut(sealed(), -16)),
+            (AS_FIVETRAN, cut(sealed(), -5)),
+            (AS_FIVETRAN, cut(sealed(), 16)),
+            (AS_FIVETRAN, cut(sealed(noise), 20000)),
+            (replace(AS_FIVETRAN, compression=Compression.OFF), sealed()),
+            (AS_FIVETRAN, missing),
+            (AS_FIVETRAN, BatchFile(folder, b"k" * 32)),
+            (PLAIN, BatchFile(folder / "no" / "such.csv")),
+            (PLAIN, sealed()),
+            (ZSTD, sealed(encoding=PLAIN)),
+            (GZIP, sealed(encoding=PLAIN)),
+            (ZSTD, cut(sealed(noise, ZSTD), 20000)),
+            (ZSTD, cut(sealed(encoding=ZSTD), -3)),
+            (GZIP, cut(sealed(noise, GZIP), 20000)),
+            (GZIP, cut(sealed(encoding=GZIP), -3)),
+        ]
+    ):
+        assert file.name in told(place, encoding, file), number
+    assert gives(ROWS) == place.rows()
+    assert place.metadata() == metadata
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (f"{WHOLE}4,x,{CANARY}\n", ["line 6"]),
+        (f"{WHOLE}{CANARY}\n", ["line 6"]),
+        (f'{WHOLE}4,"{CANARY}\n', []),
+        (WHOLE.encode() + b"4,\xff\xfe\n", []),
+        (f"id,w\n1,{CANARY}\n", ["w"]),
+        (f"id,v,v\n1,{CANARY},x\n", ["v"]),
+        (f"v\n{CANARY}\n", ["id"]),
+        (f"id,v\n{PLAIN.unmodified_string},{CANARY}\n", ["row 1", "id"]),
+        (f'id,v,n\n1,"{CANARY}\n",5\n2,x,{CANARY}\n', ["line 4", "n", "LONG"]),
+        (f"id,v,n\n1,x,\n2,{CANARY},3\n", ["line 2", "n", "LONG"]),
+    ],
+)
+def test_text_that_is_no_batch(place, content, words):
+    """63: broken CSV, other columns, an unreadable cell: file, line and column, never the value."""
+    metadata = place.metadata()
+    content = content if isinstance(content, bytes) else content.encode()
+    file = seal(place.sender.folder, content, PLAIN)
+    text = told(place, PLAIN, file)
+    assert all(word in text for word in [file.name, *words]), text
+    assert place.metadata() == metadata
+
+
+def test_a_replaced_row_is_whole(place):
+    """2.8: an unmodified cell in a replace file is a task; the good file of the same request is not
+    applied either, nor are the other kinds."""
+    good = place.files("id v n synced \n 7 a 1 T2")
+    bad = place.files("id v n synced \n 8 . 1 T2")
+    text = refusal(place.reply(replace=good + bad, delete=place.files("id \n 1")))
+    assert bad[0].name in text
+    assert "v" in text
+    assert gives(ROWS) == place.rows()
+
+
+BAD_CELLS = {
+    "BOOLEAN": ["yes", "1", "", " true"],
+    "SHORT": ["32768", "-32769", "1.5", "x"],
+    "INT": ["2147483648", "", "1e3"],
+    "LONG": ["9223372036854775808", "0x10", "1_000"],
+    "DECIMAL(5,2)": ["1000", "1.234", "1,5", "NaN", ""],
+    "FLOAT": ["1e39", "x", ""],
+    "DOUBLE": ["1e309", "1,5", ""],
+    "NAIVE_DATE": ["2024-02-30", "0000-01-01", "10000-01-01", "01/02/2024", "2024-01-01T00:00:00"],
+    "NAIVE_DATETIME": ["2024-01-01T25:00:00", "0000-01-01T00:00:00", "noon"],
+    "UTC_DATETIME": ["2024-13-01T00:00:00Z", "2024-01-01T00:00:00+99:00", "1704067200"],
+    "NAIVE_TIME": ["24:00:00", "10:60", "noon"],
+}
+
+
+def test_cells_of_another_type(sender, store, schema):
+    """63, F18: each is refused with line, column and type; none becomes NULL or another value."""
+    names = {f"c{i}": type_ for i, type_ in enumerate(BAD_CELLS)}
+    columns = " ".join(f"{name}:{type_}" for name, type_ in names.items())
+    place = Place.made(sender, store, schema, f"id:LONG* {columns} synced")
+    taken = []
+    for name, type_ in names.items():
+        for cell in BAD_CELLS[type_]:
+            content = f'{name},id\n{PLAIN.null_string},1\n"{cell}",2\n'
+            file = seal(sender.folder, content.encode(), PLAIN)
+            reply = place.sent(encoding=PLAIN).reply(replace=[file])
+            if reply.WhichOneof("response") == "success":
+                taken.append((type_, cell))
+            else:
+                text = refusal(reply)
+                assert all(word in text for word in (file.name, "line 3", name, type_)), text
+    assert taken == []
+    assert place.snapshots() == []
+
+
+def test_faults_of_the_store_are_a_status(sender, store, schema):
+    """22, 11, 12: a table whose metadata is lost is no missing table; the server goes on."""
+    place = Place.made(sender, store, schema, LIVE, ROWS)
+    lost = Path(place.metadata().removeprefix("file:"))
+    kept = lost.rename(lost.with_suffix(".kept"))
+    stub, about = sender.stub, {"schema_name": schema}
+    name = place.table.name
+    for call, request in [
+        (stub.DescribeTable, sdk.DescribeTableRequest(table_name=name, **about)),
+        (stub.AlterTable, sdk.AlterTableRequest(table=place.table, **about)),
+        (
+            stub.Truncate,
+            sdk.TruncateRequest(table_name=name, synced_column="v", utc_delete_before={}, **about),
+        ),
+        (stub.WriteBatch, sdk.WriteBatchRequest(table=place.table, **about)),
+    ]:
+        error = status(call, request)
+        assert error is not None
+        assert error.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
+        assert 0 < len(error.details().encode()) <= 8000
+    kept.rename(lost)
+    assert gives(ROWS) == place.rows()
+    place.write(update="id v \n 1 x")
+    assert place.rows()[0]["v"] == "x"

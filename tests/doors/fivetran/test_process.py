@@ -1,0 +1,237 @@
+"""The real process: requirements 4, 5, 8 to 10, 13, 17, interface section 3."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from destination import Place, definition, refusal, told
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from backstory.doors.fivetran.sender.batch_files import encrypt
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.files.batch_file import BatchFile
+from backstory.strategies.unmodified import UNMODIFIED
+
+BACKSTORY = Path(sys.executable).parent / "backstory"
+SERVICE = "fivetran_sdk.v2.DestinationConnector"
+CANARY = "canary-9d41c7"
+KEY = b"canary-9d41c7-as-an-aes-key-32-b"
+COLUMNS = "id* v n:LONG synced start* end active"
+
+
+@contextmanager
+def process(folder, *arguments, **environment):
+    """`backstory serve` with a temp folder of its own; its output is kept in files beside it."""
+    folder.mkdir(exist_ok=True)
+    temp = folder / "temp"
+    temp.mkdir(exist_ok=True)
+    places = {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp), "HOME": os.environ["HOME"]}
+    running = subprocess.Popen(
+        [BACKSTORY, "serve", "--warehouse", folder.parent / "warehouse", *arguments],
+        stdout=(folder / "stdout").open("wb"),
+        stderr=(folder / "stderr").open("wb"),
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **places, **environment},
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def lines(folder):
+    """The log lines so far, each held to the contract's shape."""
+    found = []
+    for line in (folder / "stdout").read_text("utf-8").splitlines():
+        document = json.loads(line)
+        assert set(document) == {"level", "message", "message-origin"}
+        assert document["level"] in {"INFO", "WARNING", "SEVERE"}
+        assert document["message-origin"] == "sdk_destination"
+        found.append((document["level"], document["message"]))
+    return found
+
+
+def address(folder, running, seconds=90):
+    """Where the process listens, once it says so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and running.poll() is None:
+        if (folder / "stdout").read_bytes().endswith(b"\n"):
+            for _, message in lines(folder):
+                if message.startswith("listening on "):
+                    return message.split()[2]
+        time.sleep(0.1)
+    raise AssertionError((folder / "stderr").read_text()[-2000:])
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    return tmp_path_factory.mktemp("process")
+
+
+@pytest.fixture(scope="module")
+def server(ground):
+    with process(ground / "one", "--port", "0", FIVETRAN_ACCOUNT_NAME="acme") as running:
+        yield running, address(ground / "one", running)
+
+
+@contextmanager
+def watched(folder):
+    """Collects the files of the folder that hold the canary at any moment meanwhile."""
+    found, done = set(), threading.Event()
+
+    def look():
+        while not done.is_set():
+            found.update(holding(folder))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+
+
+def holding(folder, *, but=()):
+    """The files below a folder that hold the canary in clear, as text or in another spelling."""
+    forms = [CANARY.encode(), KEY, KEY.hex().encode(), base64.b64encode(KEY)]
+    held = set()
+    for path in folder.rglob("*"):
+        try:
+            if (
+                path.suffix not in {*but, ".jar"}
+                and path.is_file()
+                and any(f in path.read_bytes() for f in forms)
+            ):
+                held.add(str(path))
+        except OSError:
+            continue
+    return held
+
+
+def test_the_first_line_tells_where_it_listens(server, ground):
+    """4, 8, interface 3: on all interfaces, for clients of IPv4 and IPv6; the account is context."""
+    _, listening = server
+    level, message = lines(ground / "one")[0]
+    assert (level, message.startswith(f"listening on {listening}")) == ("INFO", True)
+    assert "acme" in message
+    port = listening.rpartition(":")[2]
+    hosts = ["127.0.0.1", "[::1]"] if listening.startswith("[::]") else ["127.0.0.1"]
+    for host in hosts:
+        stub = Sender.to(f"{host}:{port}", ground).stub
+        assert stub.ConfigurationForm(common.ConfigurationFormRequest()).fields
+
+
+def test_health_and_reflection_answer(server):
+    """Interface 3: the service is SERVING, and reflection tells its methods."""
+    with grpc.insecure_channel(server[1].replace("[::]", "127.0.0.1")) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", SERVICE):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest
+        requests = [ask(list_services=""), ask(file_containing_symbol=SERVICE)]
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        listed, files = reflection.ServerReflectionInfo(iter(requests))
+        assert SERVICE in {service.name for service in listed.list_services_response.service}
+        assert any(
+            b"DestinationConnector" in file for file in files.file_descriptor_response.file_descriptor_proto
+        )
+
+
+def test_nothing_secret_is_told_or_kept(server, ground):
+    """9, 10: values, keys and configuration of a load, refused ones too, are in no line, no reply, no
+    temp file at any moment, and below the warehouse in data files only."""
+    one = ground / "one"
+    sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground, configuration={"token": CANARY})
+    place = Place(sender, None, "secret", definition("t", COLUMNS))
+    sender.create("secret", place.table)
+    system = {"_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_end": "9999-12-31T23:59:59.999Z"}
+    rows = [
+        {"id": f"{CANARY}-{i}", "v": CANARY, "n": i, "_fivetran_start": "2024-01-01T00:00:00Z"}
+        | system
+        | {"_fivetran_active": True}
+        for i in range(500)
+    ]
+    with watched(one / "temp") as seen:
+        place.write(replace=rows)
+        later = {"_fivetran_start": "2024-02-01T00:00:00Z", "v": UNMODIFIED}
+        keys = [{"id": row["id"], "_fivetran_start": later["_fivetran_start"]} for row in rows]
+        place.write(earliest=keys, update=[row | later for row in rows])
+        place.write(delete=[{"id": row["id"], "_fivetran_end": "2024-03-01T00:00:00Z"} for row in rows[:300]])
+        texts = []
+        for broken in (
+            [rows[0] | {"n": CANARY}],
+            [rows[0] | {"_fivetran_start": CANARY}],
+            [rows[0] | {"v": UNMODIFIED}],
+        ):
+            texts.append(refusal(place.reply(replace=place.files(broken))))
+        sealed = ground / "sealed.csv"
+        sealed.write_bytes(encrypt(f"id,v\n{CANARY},{CANARY}\n".encode(), KEY, os.urandom(16)))
+        for key in (KEY, KEY[::-1]):
+            texts.append(refusal(place.reply(replace=[BatchFile(sealed, key)])))
+        wrong = Place(
+            Sender.to(server[1].replace("[::]", "127.0.0.1"), ground, configuration={"catalog": CANARY}),
+            None,
+            "secret",
+            place.table,
+        )
+        texts.append(refusal(wrong.reply()))
+    assert seen == set()
+    assert not any(CANARY in text for text in texts)
+    assert holding(one) == set()
+    assert holding(ground / "warehouse", but={".parquet"}) == set()
+    assert any(holding(ground / "warehouse"))
+
+
+def test_a_port_in_use_is_told_in_one_line(server, ground):
+    """5, interface 3: one SEVERE line that names the port, exit code 1."""
+    port = server[1].rpartition(":")[2]
+    two = ground / "two"
+    with process(two, "--port", port) as running:
+        assert running.wait(90) == 1
+    levels = [level for level, _ in lines(two)]
+    assert levels.count("SEVERE") == 1
+    assert port in lines(two)[-1][1]
+
+
+def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
+    """17, 13: a batch that runs is answered, the process exits 0, and the next one goes on from there;
+    arguments that nobody knows are passed over with a WARNING, after the first line (7.1)."""
+    running, listening = server
+    sender = Sender.to(listening.replace("[::]", "127.0.0.1"), ground)
+    place = Place(sender, None, "ending", definition("t", "id:LONG* v synced"))
+    sender.create("ending", place.table)
+    rows = [{"id": i, "v": f"v{i}", "_fivetran_synced": "2024-01-01T00:00:00Z"} for i in range(60_000)]
+    files = place.files(rows)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(place.send, replace=files)
+        time.sleep(0.15)
+        running.send_signal(signal.SIGTERM)
+        sent.result()
+    assert running.wait(60) == 0
+    assert not [message for level, message in lines(ground / "one") if level == "SEVERE"]
+    three = ground / "three"
+    with process(three, "--port", "0", "--host", "127.0.0.1", "--surprise", CANARY) as again:
+        where = address(three, again)
+        described = Sender.to(where, ground).describe("ending", "t")
+        assert told(described) == told(place.table)
+        again.send_signal(signal.SIGTERM)
+        assert again.wait(60) == 0
+    assert lines(three)[0][1].startswith("listening on 127.0.0.1:")
+    assert [level for level, _ in lines(three)].count("WARNING") == 1
+    assert holding(three) == set()
