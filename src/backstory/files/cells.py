@@ -70,6 +70,9 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
             return pa.chunked_array(chunks, type=arrow_type(type_))
         case Kind.FLOAT | Kind.DOUBLE:
             _require(pc.is_finite(column))
+        case Kind.DECIMAL:
+            # A cast looks at the digits of the values only where it makes the precision less.
+            column = column.cast(pa.decimal128(MAX_PRECISION, type_.scale))
         case Kind.NAIVE_DATE:
             _require_years(column.cast(pa.int32()), 1)
         case Kind.UTC_DATETIME | Kind.NAIVE_DATETIME:

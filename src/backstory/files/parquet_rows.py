@@ -113,7 +113,10 @@ def _time(cells: pa.Array, type_: ColumnType) -> pa.Array:
 def _number(cells: pa.Array, type_: ColumnType) -> pa.Array:
     """The same numbers in another type; pa.ArrowInvalid where one would not be the same."""
     narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
-    value = cells.cast(narrow).cast(arrow_type(type_))
+    if type_.kind is Kind.DECIMAL and pa.types.is_integer(cells.type):
+        value = cells.cast(pa.decimal128(38, type_.scale)).cast(narrow)
+    else:
+        value = cells.cast(narrow).cast(arrow_type(type_))
     back = value.cast(cells.type)
     same = pc.equal(back, cells)
     if pa.types.is_floating(cells.type):
