@@ -107,7 +107,7 @@ def test_soft_truncate_closes_the_versions_of_a_history(sender, store, schema):
         earliest="id start \n 1 T5",
         replace="id v n synced start end active \n 1 new 2 T6 T5 TMAX true",
     )
-    assert gives(f"{closed} \n 1 new 2 T6 T5 TMAX true") == place.rows()
+    assert gives(f"{closed.rstrip()} \n 1 new 2 T6 T5 TMAX true") == place.rows()
 
 
 def test_truncates_of_a_history_by_row(sender, store, schema):
@@ -118,7 +118,7 @@ def test_truncates_of_a_history_by_row(sender, store, schema):
     assert flagged.truncate(instant("T2"), "gone") == DONE
     assert [row["id"] for row in place.rows() if row["gone"]] == [1]
     assert place.truncate(instant("T3")) == DONE
-    assert [row["v"] for row in place.rows()] == ["c", "e"]
+    assert {row["v"] for row in place.rows()} == {"c", "e"}
 
 
 def test_what_is_missing_is_ignored(sender, store, schema):
