@@ -14,6 +14,7 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 # The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.
 FLOAT_MAX_AS_PRINTED = 3.4028237e38
 
+INTEGER = r"^-?[0-9]+$"
 NOT_FINITE = r"^(?i)[+-]?(nan|inf|infinity)$"
 ZONE = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
@@ -47,10 +48,8 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 def parser_type(type_: ColumnType) -> pa.DataType:
     """The type as which Arrow's CSV parser may read a column; `finish` makes the column's type of it."""
-    if type_.kind in (Kind.BINARY, Kind.NAIVE_TIME):
+    if type_.kind in _LOOKED_AT:
         return pa.string()
-    if type_.kind is Kind.SHORT:
-        return pa.int16()
     if type_.kind is Kind.DECIMAL:
         # The parser checks the digits of the text and then shifts it by the scale, without a look
         # at what 128 bits can hold: no more digits than leave room for the shift.
@@ -118,6 +117,10 @@ def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
 
 
 def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
+    plain = pc.ascii_is_decimal(text)
+    if not pc.all(plain, min_count=0).as_py():
+        # Arrow reads 0x1F as 31; the contract knows decimal digits only.
+        _require(pc.match_substring_regex(text.filter(pc.invert(plain)), INTEGER))
     if type_.kind is Kind.SHORT:
         return text.cast(pa.int16()).cast(pa.int32())
     return text.cast(arrow_type(type_))
@@ -211,6 +214,9 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.NAIVE_TIME: _time,
     Kind.BINARY: _binary,
 }
+
+# These are read as text first: the parser would take more than they allow.
+_LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
 # Arrow's parser takes blanks around these for nothing; the look at the text does the same.
 _BLANKS_ASIDE = set(_PARSERS) - {Kind.NAIVE_TIME, Kind.BINARY, Kind.BOOLEAN}

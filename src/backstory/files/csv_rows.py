@@ -1,6 +1,7 @@
 """CSV batch files as rows: no escape character, markers by text, columns by name (section 3.2)."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,8 @@ from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_
 from backstory.files.header import chosen_columns
 from backstory.files.rows import Rows
 from backstory.model.column import ColumnType, Kind
+
+THREADS = 2
 
 log = structlog.get_logger()
 
@@ -50,11 +53,10 @@ def _typed(
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
     try:
         parsed = _parsed(file, encoding, {name: parser_type(t) for name, t in types.items()}, text)
-        table = parsed
-        for place, (name, type_) in enumerate(types.items()):
-            if pa.types.is_string(table.schema.types[place]) and _marked(table[name], encoding):
-                return None
-            table = table.set_column(place, name, finish(table[name], type_))
+        if any(_marked(column, encoding) for column in parsed.columns):
+            return None
+        with ThreadPoolExecutor(THREADS) as pool:
+            table = pa.table(list(pool.map(finish, parsed.columns, types.values())), names=list(types))
     except (pa.ArrowInvalid, UnreadableCell):
         return None
     warn_of_raw_binary(file, {name: parsed[name] for name in types}, types)
@@ -64,7 +66,9 @@ def _typed(
 
 def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
     marker = encoding.unmodified_string
-    return bool(marker) and bool(pc.any(pc.equal(text, marker)).as_py())
+    if not marker or not pa.types.is_string(text.type):
+        return False
+    return bool(pc.any(pc.equal(text, marker)).as_py())
 
 
 def _from_text(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType]) -> Rows:

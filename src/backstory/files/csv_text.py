@@ -41,9 +41,18 @@ class CsvText(io.RawIOBase):
         """Always true."""
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """`size` bytes, fewer only at the end: the parser takes what one call gives for a block."""
+    def read(self, size: int = -1) -> Any:
+        """`size` bytes, fewer only at the end: the parser takes what one call gives for a block.
+
+        A block that comes whole from a decompressor is handed on as Arrow's own buffer, not copied.
+        """
         data, self._held = self._held, b""
+        if not data and hasattr(self._inner, "read_buffer"):
+            buffer = self._inner.read_buffer(size)
+            self._last = buffer[-1:].to_pybytes() if buffer.size else self._last
+            if buffer.size == size:
+                return buffer
+            data = buffer.to_pybytes()
         while len(data) < size and (more := self._inner.read(size - len(data))):
             data += more
             self._last = more[-1:]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from backstory.errors import UsageError
 from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.literals import instant, micros_of, quoted
 from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ def current(store: Store, table: TableName) -> "DataFrame":
 
 def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":
     """The rows that were true at `time`; UsageError for a table that keeps no history."""
-    from pyspark.sql.functions import col, lit
+    from pyspark.sql.functions import col
 
-    versions = lives(store, table)
-    begun = col(VALID_FROM) <= lit(time)
-    return versions.where(begun & (col(VALID_TO).isNull() | (col(VALID_TO) > lit(time))))
+    versions, when = lives(store, table), instant(micros_of(time))
+    begun = col(VALID_FROM) <= when
+    return versions.where(begun & (col(VALID_TO).isNull() | (col(VALID_TO) > when)))
 
 
 def lives(store: Store, table: TableName) -> "DataFrame":
@@ -50,7 +51,7 @@ def lives(store: Store, table: TableName) -> "DataFrame":
     deleted one ends at its `_fivetran_end`.
     """
     from pyspark.sql import Window
-    from pyspark.sql.functions import col, expr, lead, lit, when
+    from pyspark.sql.functions import col, expr, lead, when
 
     shape = existing(store, table).shape
     if shape.layout is not Layout.FIVETRAN_HISTORY:
@@ -62,7 +63,7 @@ def lives(store: Store, table: TableName) -> "DataFrame":
     key = [quoted(name) for name in shape.key]
     following = lead(START).over(Window.partitionBy(*key).orderBy(START))
     adjoining = following.between(col(END), col(END) + expr("INTERVAL 1 MILLISECOND"))
-    open_ = col(ACTIVE) | (col(END) >= lit(END_OF_TIME))
+    open_ = col(ACTIVE) | (col(END) >= instant(micros_of(END_OF_TIME)))
     ended = when(adjoining, following).when(~open_, col(END))
     rows = store.spark.table(store.sql_name(table))
     return rows.withColumns({VALID_FROM: col(START), VALID_TO: ended}).select(
@@ -86,8 +87,3 @@ def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFram
         column = col(quoted(name))
         versions = versions.where(column == lit(value).cast(versions.schema[name].dataType))
     return versions.orderBy(VALID_FROM)
-
-
-def quoted(name: str) -> str:
-    """A column's name for Spark, taken exactly."""
-    return "`" + name.replace("`", "``") + "`"

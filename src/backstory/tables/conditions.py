@@ -7,6 +7,7 @@ from pyroaring import BitMap64
 from backstory.tables.commit import Note, commit
 from backstory.tables.data_files import write_frame
 from backstory.tables.faults import translated
+from backstory.tables.literals import quoted
 from backstory.tables.store import Store, StoredTable
 from backstory.tables.vectors import write_deletions
 
@@ -39,7 +40,7 @@ def update_where(
             return None
         files = []
         if values is not None:
-            names = ["`" + name.replace("`", "``") + "`" for name in table.shape.names]
+            names = [quoted(name) for name in table.shape.names]
             files = write_frame(store, table, frame.withColumns(dict(values)).select(*names))
         deletions = write_deletions(store, table, positions)
     count = sum(len(bitmap) for bitmap in positions.values())

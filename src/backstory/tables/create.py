@@ -26,6 +26,7 @@ PROPERTIES = {
     # Small splits keep all cores busy on tables of a few files.
     "read.split.target-size": str(32 << 20),
 }
+LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -108,7 +109,7 @@ def _location(store: Store, table: TableName) -> str | None:
 
 
 def _folder(name: str) -> str:
-    if PLAIN.fullmatch(name):
+    if PLAIN.fullmatch(name) and len(name) <= LONGEST_FOLDER:
         return name
     safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return f"{safe}-{uuid.uuid5(uuid.NAMESPACE_URL, name).hex[:8]}"

@@ -61,7 +61,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
 def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
     """The same for a Spark DataFrame, written by Spark's tasks and committed by nobody yet."""
     group = str(uuid.uuid4())
-    cache = store.jvm.org.apache.iceberg.spark.SparkTableCache.get()
+    cache = _table_cache(store)
     coordinator = store.jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
     cache.add(group, table.iceberg)
     try:
@@ -70,6 +70,17 @@ def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
     finally:
         coordinator.clearRewrite(table.iceberg, group)
         cache.remove(group)
+
+
+def _table_cache(store: Store) -> Any:
+    """Iceberg's cache of tables that Spark's writer finds by a name of ours.
+
+    Its `get()` is called by reflection: py4j takes it for the `get(name)` beside it, or not, by chance.
+    """
+    loader = store.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
+    nothing = store.java_array(store.jvm.java.lang.Class, [])
+    return cache.getMethod("get", nothing).invoke(None, store.java_array(store.jvm.java.lang.Object, []))
 
 
 def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:

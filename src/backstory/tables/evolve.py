@@ -1,13 +1,16 @@
 """Change a table's columns and key, in one commit that touches no data file."""
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.column import HISTORY_COLUMNS, START, TEXT_KINDS, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape
 from backstory.tables.faults import translated
+from backstory.tables.literals import column
 from backstory.tables.schema import iceberg_name, iceberg_type, refuse_names
 from backstory.tables.store import KEY, Store, StoredTable
 
@@ -58,7 +61,7 @@ def evolve(store: Store, table: StoredTable, change: Evolution) -> bool:
         transaction = table.iceberg.newTransaction()
         if new_key:
             transaction.updateProperties().set(KEY, json.dumps(list(change.key), ensure_ascii=False)).commit()
-        _replace_sort_order(transaction, shape, change)
+        _replace_sort_order(store.jvm.org.apache.iceberg, transaction, shape, change)
         schema = transaction.updateSchema()
         for column in change.add:
             schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), str(column.type))
@@ -74,12 +77,13 @@ def evolve(store: Store, table: StoredTable, change: Evolution) -> bool:
     return True
 
 
-def _replace_sort_order(transaction: object, shape: Shape, change: Evolution) -> None:
+def _replace_sort_order(iceberg: Any, transaction: Any, shape: Shape, change: Evolution) -> None:
     """Sort by what stays of the old key: a column in the sort order cannot be dropped."""
-    order = transaction.replaceSortOrder()  # type: ignore[attr-defined]
+    order = transaction.replaceSortOrder()
     for name in shape.key:
         if name not in change.drop:
-            order = order.asc(name)
+            reference = iceberg.expressions.Expressions.ref(name)
+            order = order.asc(reference, iceberg.NullOrder.NULLS_FIRST)
     order.commit()
 
 
@@ -126,11 +130,13 @@ def _refuse_repeated_key(store: Store, table: StoredTable, change: Evolution) ->
     old = [name for name in change.key if name in shape.names]
     if shape.layout is Layout.FIVETRAN_HISTORY:
         old.append(START)
+    from pyspark.sql.functions import count, lit
+
     with translated(shape.table):
         rows = store.spark.table(store.sql_name(shape.table))
-        columns = ["`" + name.replace("`", "``") + "`" for name in old]
-        counted = rows.groupBy(*columns).count() if columns else rows.groupBy().count()
-        repeated = counted.where("count > 1").limit(1).count()
+        repeats = f"repeats {uuid.uuid4()}"
+        counted = rows.groupBy(*map(column, old)).agg(count(lit(1)).alias(repeats))
+        repeated = counted.where(column(repeats) > 1).take(1)
     if repeated:
         raise Refused(
             "repeated-key",

@@ -1,6 +1,6 @@
 """Read the part of a table that a delivery can touch, and nothing else."""
 
-from datetime import UTC, datetime, timedelta
+import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from backstory.files.delivered import arrow_schema
 from backstory.model.column import ACTIVE, END, START
 from backstory.tables.faults import translated
+from backstory.tables.literals import column, instant, literals, quoted
 from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Iceberg prunes files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
+BROADCAST = 64 << 20
+MILLISECOND = 1_000
 PLACE = pa.schema([pa.field("_file", pa.string()), pa.field("_pos", pa.int64())])
 
 
@@ -39,40 +42,31 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
         if since is not None:
             frame = frame.where(_may_be_touched(since))
         frame = _with_keys(store, frame, keys)
-        names = [_quoted(name) for name in schema.names]
+        names = [quoted(name) for name in schema.names]
         return frame.select(*names).toArrow().cast(schema)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _may_be_touched(since: int) -> "Column":
-    from pyspark.sql.functions import col, lit
-
-    first = datetime(1970, 1, 1, tzinfo=UTC)
-    instant = first + timedelta(microseconds=since)
-    before = instant - timedelta(milliseconds=1) if instant > first.replace(year=2) else instant
-    return col(ACTIVE) | (col(END) >= lit(before)) | (col(START) >= lit(instant))
+    return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
 def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
     """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
-    from pyspark.sql.functions import broadcast, col
+    from pyspark.sql.functions import broadcast
 
     distinct = keys.group_by(keys.column_names).aggregate([])
-    has_null = any(column.null_count for column in distinct.columns)
+    has_null = any(values.null_count for values in distinct.columns)
     if distinct.num_rows <= LISTED_KEYS and not has_null:
         for name in distinct.column_names:
-            frame = frame.where(col(_quoted(name)).isin(pc.unique(distinct[name]).to_pylist()))
+            frame = frame.where(column(name).isin(literals(pc.unique(distinct[name]))))
         return frame
     if not has_null:
         frame = _in_range(frame, distinct)
-    wanted = store.spark.createDataFrame(distinct)
-    wanted = wanted.toDF(*(f"_key_{place}" for place in range(distinct.num_columns)))
+    names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]
+    wanted = store.spark.createDataFrame(distinct.rename_columns(names))
     match = None
-    for place, name in enumerate(distinct.column_names):
-        left, right = col(_quoted(name)), col(f"_key_{place}")
+    for name, other in zip(distinct.column_names, names, strict=True):
+        left, right = column(name), column(other)
         equal = left.eqNullSafe(right) if distinct[name].null_count else left == right
         match = equal if match is None else match & equal
     if distinct.nbytes < BROADCAST:
@@ -80,15 +74,11 @@ def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
     return frame.join(wanted, match, "left_semi")
 
 
-BROADCAST = 64 << 20
-
-
 def _in_range(frame: "DataFrame", keys: pa.Table) -> "DataFrame":
-    from pyspark.sql.functions import col
-
     for name in keys.column_names:
         if pa.types.is_binary(keys[name].type) or pa.types.is_boolean(keys[name].type):
             continue
-        least_and_greatest = pc.min_max(keys[name]).as_py()
-        frame = frame.where(col(_quoted(name)).between(least_and_greatest["min"], least_and_greatest["max"]))
+        bounds = pc.min_max(keys[name])
+        least, greatest = literals(pa.array([bounds["min"], bounds["max"]], keys[name].type))
+        frame = frame.where(column(name).between(least, greatest))
     return frame

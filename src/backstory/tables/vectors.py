@@ -136,7 +136,7 @@ def _write_position_deletes(
 ) -> list[Any]:
     """One position delete file for each data file, which keeps it in that file's partition."""
     iceberg, written = store.jvm.org.apache.iceberg, []
-    config = iceberg.MetricsConfig.forPositionDelete(table.iceberg)
+    config = iceberg.MetricsConfig.forPositionDelete()
     for file, marked in positions.items():
         task = tasks[file]
         rows = pa.table([[file] * len(marked), list(marked)], schema=_DELETES)

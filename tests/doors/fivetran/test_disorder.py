@@ -3,8 +3,8 @@
 from plans_in_memory import in_utc
 from tables_as_text import in_order, table
 
-from backstory.doors.fivetran.sender.copies import Copy, Difference
 from backstory.doors.fivetran.sender.client import definition
+from backstory.doors.fivetran.sender.copies import Copy, Difference
 from backstory.model.column import Column, ColumnType, Kind
 from backstory.model.table import TableName
 from backstory.strategies.intervals import rule

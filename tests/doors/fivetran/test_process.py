@@ -30,6 +30,8 @@ CANARY = "canary-9d41c7"
 KEY = b"canary-9d41c7-as-an-aes-key-32-b"
 COLUMNS = "id* v n:LONG synced start* end active"
 
+pytestmark = pytest.mark.process
+
 
 @contextmanager
 def process(folder, *arguments, **environment):

@@ -1,21 +1,29 @@
 """Table definitions of the wire, and ours."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
-from backstory.model.column import HISTORY_COLUMNS, START, Column, ColumnType, Kind
+from backstory.model.column import ACTIVE, HISTORY_COLUMNS, START, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape, TableName
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
     """The columns of a definition; Refused for a column without a type (section 2.5)."""
-    return tuple(Column(column.name, type_from(column)) for column in columns)
+    found = tuple(Column(column.name, type_from(column)) for column in columns)
+    twice = [name for name, times in Counter(column.name for column in found).items() if times > 1]
+    if twice:
+        raise Refused(
+            "repeated-column", f"The definition names {twice[0]} more than once.", "Name each column once."
+        )
+    return found
 
 
 def type_from(column: common.Column) -> ColumnType:
     """A column's type; a string's byte length is not kept, since tables have no such bound."""
-    name = common.DataType.Name(column.type)
+    known = column.type in common.DataType.values()
+    name = common.DataType.Name(column.type) if known else "UNSPECIFIED"
     if name == "UNSPECIFIED":
         raise Refused(
             "unspecified-type",
@@ -43,6 +51,14 @@ def shape_from(table: TableName, definition: common.Table) -> Shape:
     if not key:
         raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
     history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
+    for column in columns:
+        wanted = Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME
+        if history and column.name in HISTORY_COLUMNS and column.type.kind is not wanted:
+            raise Refused(
+                "history-column",
+                f"The column {column.name} of {table} is {column.type}, where history needs {wanted}.",
+                "Give it that type.",
+            )
     return Shape(table, columns, key, Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE)
 
 

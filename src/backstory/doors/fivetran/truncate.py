@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -11,22 +10,23 @@ from backstory.model.column import ACTIVE, END, Kind
 from backstory.model.table import Layout, TableName
 from backstory.tables.commit import Note
 from backstory.tables.conditions import delete_where, update_where
+from backstory.tables.literals import column, instant
 from backstory.tables.locks import writing
 from backstory.tables.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LONG_AGO = 10**12  # seconds, before and after any time that a table holds
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Rows whose `synced` is before `before`; they are deleted, or flagged in the `deleted` column."""
+    """Rows whose `synced` is before `before`, in microseconds; they are deleted, or flagged in `deleted`."""
 
     table: TableName
     synced: str
-    before: datetime
+    before: int
     deleted: str | None
 
 
@@ -42,7 +42,7 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
             "Nothing was deleted; send both.",
         )
     bound = request.utc_delete_before
-    before = EPOCH + timedelta(seconds=bound.seconds, microseconds=bound.nanos // 1000)
+    before = min(max(bound.seconds, -LONG_AGO), LONG_AGO) * 1_000_000 + bound.nanos // 1000
     deleted = request.soft.deleted_column if request.HasField("soft") else None
     return Truncation(table, request.synced_column, before, deleted)
 
@@ -54,9 +54,9 @@ def truncate(store: Store, asked: Truncation) -> int | None:
         if table is None:
             return None
         _refuse(table, asked)
-        told = f"{asked.table} {asked.synced} {asked.before.isoformat()} {asked.deleted}"
+        told = f"{asked.table} {asked.synced} {asked.before} {asked.deleted}"
         note = Note("fivetran", hashlib.sha256(f"truncate {told}".encode()).hexdigest(), {})
-        old = _column(asked.synced) < _instant(asked.before)
+        old = column(asked.synced) < instant(asked.before)
         if asked.deleted is None:
             return delete_where(store, table, old, note)
         return _flag(store, table, asked, old, note)
@@ -67,11 +67,11 @@ def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Column", no
 
     assert asked.deleted is not None
     if table.shape.column(asked.deleted):
-        flag = _column(asked.deleted)
+        flag = column(asked.deleted)
         unflagged = old & ~flag.eqNullSafe(lit(True))
         return update_where(store, table, unflagged, {asked.deleted: lit(True)}, note)
-    ended = {ACTIVE: lit(False), END: _instant(asked.before)}
-    return update_where(store, table, old & _column(ACTIVE), ended, note)
+    ended = {ACTIVE: lit(False), END: instant(asked.before)}
+    return update_where(store, table, old & column(ACTIVE), ended, note)
 
 
 def _refuse(table: StoredTable, asked: Truncation) -> None:
@@ -93,15 +93,3 @@ def _refuse(table: StoredTable, asked: Truncation) -> None:
             f"{asked.table} has no column {asked.deleted} of type BOOLEAN.",
             "Nothing was flagged; add the column first.",
         )
-
-
-def _column(name: str) -> "Column":
-    from pyspark.sql.functions import col
-
-    return col("`" + name.replace("`", "``") + "`")
-
-
-def _instant(time: datetime) -> "Column":
-    from pyspark.sql.functions import lit
-
-    return lit(time)

@@ -1,0 +1,52 @@
+"""Values as Spark literals, exactly.
+
+Spark takes Python's dates and times by way of Java's old calendar and of the host's time zone. Days
+and microseconds as numbers do neither.
+"""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark, taken exactly."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str) -> "Column":
+    """The column of exactly this name."""
+    from pyspark.sql.functions import col
+
+    return col(quoted(name))
+
+
+def instant(micros: int) -> "Column":
+    """An instant, given in microseconds from 1970-01-01T00:00:00Z."""
+    from pyspark.sql.functions import lit, timestamp_micros
+
+    return timestamp_micros(lit(micros))
+
+
+def micros_of(time: datetime) -> int:
+    """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
+    span = time - EPOCH
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def literals(values: pa.Array) -> "list[Column]":
+    """The values, none of them NULL, as literals of their own types."""
+    from pyspark.sql.functions import date_from_unix_date, lit
+
+    if pa.types.is_date32(values.type):
+        return [date_from_unix_date(lit(day)) for day in values.cast(pa.int32()).to_pylist()]
+    if pa.types.is_timestamp(values.type):
+        instants = [instant(number) for number in values.cast(pa.int64()).to_pylist()]
+        return instants if values.type.tz else [each.cast("timestamp_ntz") for each in instants]
+    return [lit(value) for value in values.to_pylist()]
