@@ -17,7 +17,7 @@ from backstory.tables.store import Store, StoredTable, load
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-LONG_AGO = 10**12  # seconds, before and after any time that a table holds
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,13 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
             "Nothing was deleted; send both.",
         )
     bound = request.utc_delete_before
-    before = min(max(bound.seconds, -LONG_AGO), LONG_AGO) * 1_000_000 + bound.nanos // 1000
+    if not FIRST_SECOND <= bound.seconds <= LAST_SECOND:
+        raise Refused(
+            "no-instant",
+            f"The request to truncate {table} names an instant outside the years 0001 to 9999.",
+            "Nothing was deleted; send the instant of the sync.",
+        )
+    before = bound.seconds * 1_000_000 + bound.nanos // 1000
     deleted = request.soft.deleted_column if request.HasField("soft") else None
     return Truncation(table, request.synced_column, before, deleted)
 
