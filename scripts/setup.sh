@@ -3,6 +3,7 @@
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export UV_SYSTEM_CERTS=1 # a network may have certificates of its own
 
 install() { # install PACKAGE "what to do where this script cannot install it"
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

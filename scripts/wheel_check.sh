@@ -2,6 +2,7 @@
 # The wheel works outside the clone: built, installed into an empty environment with [all], it runs the demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export UV_SYSTEM_CERTS=1 # a network may have certificates of its own
 root="$PWD"
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
