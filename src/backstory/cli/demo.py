@@ -76,7 +76,6 @@ def _arrive(store: "Store") -> None:
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     """Send the differences of neighbouring copies, each at the date of its file, and tell of each."""
-    from backstory.doors.fivetran.sender.client import definition
     from backstory.doors.fivetran.sender.copies import Copy, difference, read_copy
 
     before = Copy(KEY)
@@ -85,13 +84,8 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
         after = replace(read_copy(path, KEY), columns=columns)
         rows = difference(before, after, at, history=True)
-        known = sender.describe(TABLE.schema, TABLE.name)
-        told = definition(TABLE.name, after, KEY, history=True, known=known)
-        if known is None:
-            sender.create(TABLE.schema, told)
         began = time.monotonic()
-        if not rows.empty:
-            sender.write(TABLE.schema, told, rows)
+        sender.bring(TABLE.schema, TABLE.name, after, rows, history=True)
         seconds = time.monotonic() - began
         counts = f"{len(rows.replace):4} new {len(rows.update):4} changed {len(rows.delete):4} gone"
         done = f"{seconds:5.1f} s" if not rows.empty else "nothing to send"

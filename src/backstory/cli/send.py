@@ -1,7 +1,6 @@
 """`backstory send`: play Fivetran's part."""
 
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,31 +52,25 @@ def send(
         options: Common options.
     """
     from backstory.doors.fivetran.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
-    from backstory.doors.fivetran.sender.client import Sender, definition, text_columns
+    from backstory.doors.fivetran.sender.client import Sender, text_columns
     from backstory.doors.fivetran.sender.copies import difference, read_copy
 
-    names: Sequence[str] = [name.strip() for name in key.split(",")]
+    names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else datetime.now(UTC)
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
     with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
         sender = Sender.to(to, Path(folder), encoding=encoding)
-        known = None if dry_run else sender.describe(schema, table)
-        texts = text_columns(known)
+        texts = text_columns(None if dry_run else sender.describe(schema, table))
         newer = read_copy(after, names, texts)
         rows = difference(read_copy(before, names, texts), newer, time, history=history)
-        if not dry_run and not rows.empty:
-            told = definition(table, newer, names, history=history, known=known)
-            if known is None:
-                sender.create(schema, told)
-            elif {c.name for c in told.columns} - {c.name for c in known.columns}:
-                sender.alter(schema, told)
-            sender.write(schema, told, rows)
+        if not dry_run:
+            sender.bring(schema, table, newer, rows, history=history)
     answer = {
         "table": f"{schema}.{table}",
         "sent": not dry_run and not rows.empty,
         "replace": len(rows.replace),
         "update": len(rows.update),
         "delete": len(rows.delete),
-        "repeated_keys": [list(at_) for at_ in newer.repeated],
+        "repeated_keys": [list(repeated) for repeated in newer.repeated],
     }
     show([answer], options.answer)

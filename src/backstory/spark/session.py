@@ -49,6 +49,9 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """
     _require_java()
     session = _pyspark()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings.warehouse.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
         try:
             _launch(chosen)
             spark = builder.getOrCreate()
-        except Exception as stop:
+        except (PySparkException, Py4JError, OSError) as stop:
             raise Failed(
                 "spark-did-not-start",
                 f"Spark did not start: {str(stop).splitlines()[0]}.",

@@ -71,6 +71,17 @@ class Sender:
         )
         self._call("AlterTable", request)
 
+    def bring(self, schema: str, name: str, copy: Copy, rows: Difference, *, history: bool) -> None:
+        """Bring a difference into the table of a copy: it is created, or gets the columns it lacks."""
+        known = self.describe(schema, name)
+        told = definition(name, copy, copy.key, history=history, known=known)
+        if known is None:
+            self.create(schema, told)
+        elif {column.name for column in told.columns} - {column.name for column in known.columns}:
+            self.alter(schema, told)
+        if not rows.empty:
+            self.write(schema, told, rows)
+
     def write(self, schema: str, table: common.Table, rows: Difference) -> None:
         """Write the rows into batch files, one for each kind, and send them in one request."""
         columns = [column.name for column in table.columns]
