@@ -125,7 +125,8 @@ class Timeline:
     def __str__(self) -> str:
         from backstory.reading.timeline import draw
 
-        return "\n".join(draw(self.versions, self.columns, datetime.now(UTC)))
+        lines = draw(self.versions, self.columns, datetime.now(UTC))
+        return "\n".join(lines) or "There is no version of this record."
 
     def _repr_html_(self) -> str:
         import html

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from backstory import warehouse
 from backstory.cli.options import Options
-from backstory.cli.output import console, show
+from backstory.cli.output import console, errors, show
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.observe.logs import log_for_people
@@ -84,6 +84,8 @@ def log(table: str, *, limit: int | None = None, options: Options = DEFAULTS) ->
 def opened(options: Options) -> Iterator[warehouse.Warehouse]:
     """The warehouse of the options, while Spark runs."""
     log_for_people(quiet=options.quiet)
+    if not options.quiet and sys.stderr.isatty():
+        errors.print("Starting Spark ... (the first start fetches its connectors)", style="dim")
     with warehouse.open(options.warehouse, config=options.config, verbose=options.verbose) as found:
         yield found
         sys.stdout.flush()

@@ -38,7 +38,7 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
     Raises UnreadableCell for the first cell that is not of the type.
     """
     if type_.kind in _BLANKS_ASIDE:
-        text = pc.utf8_trim(text, " \t")
+        text = _trimmed(text)
     try:
         return _PARSERS.get(type_.kind, _text)(text, type_)
     except pa.ArrowInvalid:
@@ -100,6 +100,10 @@ def first_failing(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> i
     return low
 
 
+def _trimmed(text: pa.Array) -> pa.Array:
+    return pc.utf8_trim(text, " \t")
+
+
 def _text(text: pa.Array, _type: ColumnType) -> pa.Array:
     return text
 
@@ -117,10 +121,10 @@ def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
 
 
 def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
-    plain = pc.ascii_is_decimal(text)
-    if not pc.all(plain, min_count=0).as_py():
+    if not pc.all(pc.ascii_is_decimal(text), min_count=0).as_py():
         # Arrow reads 0x1F as 31; the contract knows decimal digits only.
-        _require(pc.match_substring_regex(text.filter(pc.invert(plain)), INTEGER))
+        text = _trimmed(text)
+        _require(pc.match_substring_regex(text, INTEGER))
     if type_.kind is Kind.SHORT:
         return text.cast(pa.int16()).cast(pa.int32())
     return text.cast(arrow_type(type_))
@@ -219,4 +223,11 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
 _LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
 # Arrow's parser takes blanks around these for nothing; the look at the text does the same.
-_BLANKS_ASIDE = set(_PARSERS) - {Kind.NAIVE_TIME, Kind.BINARY, Kind.BOOLEAN}
+_BLANKS_ASIDE = {
+    Kind.DECIMAL,
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.NAIVE_DATE,
+    Kind.NAIVE_DATETIME,
+    Kind.UTC_DATETIME,
+}
