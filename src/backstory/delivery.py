@@ -1,5 +1,6 @@
 """A delivery is decoded, planned against the slice of the table it can touch, and committed once."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,6 +18,9 @@ from backstory.tables.store import Store, StoredTable, existing
 from backstory.tables.vectors import positions_by_file, write_deletions
 
 ATTEMPTS = 6
+
+# Threads that stay: each has a connection to the JVM of its own.
+_BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
 class Change(Protocol):
@@ -81,6 +85,7 @@ def _deliver_once(store: Store, delivery: Delivery) -> Receipt:
 
 def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:
     """Commit the actions, and give the snapshot's id."""
+    hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
     data_files = write_rows(store, table, actions.added)
-    deletions = write_deletions(store, table, positions_by_file(actions.removed))
+    deletions = hidden.result()
     return commit(store, table, data_files, deletions, note, disorder=actions.disorder)

@@ -33,6 +33,8 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.autoBroadcastJoinThreshold": "64m",
+    # Keys as a set and not as code: the next delivery's keys need no compilation of their own.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

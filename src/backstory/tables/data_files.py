@@ -46,12 +46,16 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     fields = [field.name() for field in spec.fields()]
     if fields not in ([], [ACTIVE]):
         return write_frame(store, table, store.spark.createDataFrame(rows))
-    pieces = list(_pieces(rows, fields))
     schema = _with_field_ids(table, rows.schema)
+    locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
+    pieces = [
+        (locations.newDataLocation(f"{partition}/{uuid.uuid4()}.parquet".lstrip("/")), partition, part)
+        for partition, part in _pieces(rows, fields)
+    ]
 
-    def write(piece: tuple[str, pa.Table]) -> WrittenFile:
-        partition, part = piece
-        return _write(table, partition, part.cast(schema))
+    def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
+        location, partition, part = piece
+        return _write(table, location, partition, part.cast(schema))
 
     with ThreadPoolExecutor(THREADS) as pool:
         written = list(pool.map(write, pieces))
@@ -107,9 +111,7 @@ def _with_field_ids(table: StoredTable, schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema])
 
 
-def _write(table: StoredTable, partition: str, rows: pa.Table) -> WrittenFile:
-    name = f"{partition}/{uuid.uuid4()}.parquet".lstrip("/")
-    location = table.iceberg.locationProvider().newDataLocation(name)
+def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:
     local = _local_path(location)
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
     with (

@@ -1,6 +1,8 @@
 """Read the part of a table that a delivery can touch, and nothing else."""
 
 import uuid
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -38,10 +40,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
     with translated(table.shape.table):
-        frame = store.spark.table(store.sql_name(table.shape.table))
-        if since is not None:
-            frame = frame.where(_may_be_touched(since))
-        frame = _with_keys(store, frame, keys)
+        frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), keys, since)
         names = [quoted(name) for name in schema.names]
         return frame.select(*names).toArrow().cast(schema)
 
@@ -50,35 +49,43 @@ def _may_be_touched(since: int) -> "Column":
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
-def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
+def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table, since: int | None) -> "DataFrame":
     """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
+    distinct = keys.group_by(keys.column_names).aggregate([])
+    conditions = [] if since is None else [_may_be_touched(since)]
+    has_null = any(values.null_count for values in distinct.columns)
+    listed = distinct.num_rows <= LISTED_KEYS and not has_null
+    if listed:
+        conditions += [
+            column(name).isin(literals(pc.unique(distinct[name]))) for name in distinct.column_names
+        ]
+    elif not has_null:
+        conditions += _in_range(distinct)
+    if conditions:
+        frame = frame.where(reduce(and_, conditions))
+    return frame if listed else _joined(store, frame, distinct)
+
+
+def _joined(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
     from pyspark.sql.functions import broadcast
 
-    distinct = keys.group_by(keys.column_names).aggregate([])
-    has_null = any(values.null_count for values in distinct.columns)
-    if distinct.num_rows <= LISTED_KEYS and not has_null:
-        for name in distinct.column_names:
-            frame = frame.where(column(name).isin(literals(pc.unique(distinct[name]))))
-        return frame
-    if not has_null:
-        frame = _in_range(frame, distinct)
     names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]
     wanted = store.spark.createDataFrame(distinct.rename_columns(names))
-    match = None
-    for name, other in zip(distinct.column_names, names, strict=True):
-        left, right = column(name), column(other)
-        equal = left.eqNullSafe(right) if distinct[name].null_count else left == right
-        match = equal if match is None else match & equal
     if distinct.nbytes < BROADCAST:
         wanted = broadcast(wanted)
-    return frame.join(wanted, match, "left_semi")
+    matches = []
+    for name, other in zip(distinct.column_names, names, strict=True):
+        left, right = column(name), column(other)
+        matches.append(left.eqNullSafe(right) if distinct[name].null_count else left == right)
+    return frame.join(wanted, reduce(and_, matches), "left_semi")
 
 
-def _in_range(frame: "DataFrame", keys: pa.Table) -> "DataFrame":
+def _in_range(keys: pa.Table) -> "list[Column]":
+    conditions = []
     for name in keys.column_names:
         if pa.types.is_binary(keys[name].type) or pa.types.is_boolean(keys[name].type):
             continue
         bounds = pc.min_max(keys[name])
         least, greatest = literals(pa.array([bounds["min"], bounds["max"]], keys[name].type))
-        frame = frame.where(column(name).between(least, greatest))
-    return frame
+        conditions.append(column(name).between(least, greatest))
+    return conditions
