@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # The thorough profile is for CI and `make test`; `make test-fast` must be done in seconds.
-settings.register_profile("fast", max_examples=60, deadline=None)
+settings.register_profile("fast", max_examples=25, deadline=None)
 settings.register_profile(
     "thorough", max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
