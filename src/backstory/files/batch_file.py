@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.files.cipher import DecryptingReader
+from backstory.model.column import ColumnType
 
 
 class Format(StrEnum):
@@ -76,6 +77,14 @@ class BatchFile:
         if self.key is None:
             raise self.unreadable("the request holds no key for it")
         return DecryptingReader(self.path, self.key)
+
+    def unreadable_cell(self, place: str, column: str, type_: ColumnType) -> Refused:
+        """The error for a value that is not of its column's type; `place` is its line or row."""
+        return Refused(
+            "unreadable-cell",
+            f"{self.name}, {place}, column {column}: the value is not of type {type_}.",
+            "Nothing was written; mend the value at its source or change the column's type.",
+        )
 
     def unreadable(self, why: str) -> Refused:
         """The error for a file whose bytes are not what the request says."""

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from backstory.errors import Refused
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.cells import UnreadableCell, finish, parse, parser_type
@@ -85,11 +84,7 @@ def _from_text(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnTy
             values[name] = parse(cells, type_)
         except UnreadableCell as cell:
             line = line_of(file, encoding, cell.row)
-            raise Refused(
-                "unreadable-cell",
-                f"{file.name}, line {line}, column {name}: the value is not of type {type_}.",
-                "Nothing was written; mend the value at its source or change the column's type.",
-            ) from None
+            raise file.unreadable_cell(f"line {line}", name, type_) from None
     warn_of_raw_binary(file, cleared, types)
     return Rows(pa.table(values), pa.table(known))
 

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.cells import UnreadableCell, finish, first_failing, parse, parser_type
 from backstory.files.csv_rows import split_unmodified, warn_of_raw_binary
@@ -45,11 +44,7 @@ def read_parquet(
         try:
             values[name] = _typed(cells, type_)
         except UnreadableCell as cell:
-            raise Refused(
-                "unreadable-cell",
-                f"{file.name}, row {cell.row + 1}, column {name}: the value is not of type {type_}.",
-                "Nothing was written; mend the value at its source or change the column's type.",
-            ) from None
+            raise file.unreadable_cell(f"row {cell.row + 1}", name, type_) from None
     warn_of_raw_binary(file, text, {name: types[name] for name in text})
     yield Rows(pa.table(values), pa.table(known))
 

@@ -1,8 +1,13 @@
-"""Instants as people write them."""
+"""Instants: those that the contract names, and how people write them."""
 
 from datetime import UTC, datetime
+from typing import Final
 
 from backstory.errors import UsageError
+
+# The end of a version that is still true (F10), and a millisecond in microseconds (F5).
+TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+MILLISECOND: Final = 1_000
 
 
 def parse_instant(text: str) -> datetime:

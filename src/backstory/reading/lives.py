@@ -1,11 +1,12 @@
 """The lives of records: the user's columns of each version and from when to when it was true."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from backstory.errors import UsageError
 from backstory.model.column import ACTIVE, DELETED, END, START
+from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.literals import instant, micros_of, quoted
 from backstory.tables.store import Store, existing
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
-END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 
 
 def user_columns(shape: Shape) -> list[str]:
@@ -63,7 +63,7 @@ def lives(store: Store, table: TableName) -> "DataFrame":
     key = [quoted(name) for name in shape.key]
     following = lead(START).over(Window.partitionBy(*key).orderBy(START))
     adjoining = following.between(col(END), col(END) + expr("INTERVAL 1 MILLISECOND"))
-    open_ = col(ACTIVE) | (col(END) >= instant(micros_of(END_OF_TIME)))
+    open_ = col(ACTIVE) | (col(END) >= instant(micros_of(TMAX)))
     ended = when(adjoining, following).when(~open_, col(END))
     rows = store.spark.table(store.sql_name(table))
     return rows.withColumns({VALID_FROM: col(START), VALID_TO: ended}).select(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backstory.errors import Failed, UsageError
-from backstory.settings import CATALOG, Settings
+from backstory.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,6 +179,3 @@ def _quiet(*, verbose: bool) -> Iterator[Path | None]:
         os.dup2(saved[1], 2)
         for descriptor in saved:
             os.close(descriptor)
-
-
-__all__ = ["CATALOG", "properties", "start"]

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.files.delivered import arrow_schema
 from backstory.model.column import ACTIVE, END, START
+from backstory.model.instant import MILLISECOND
 from backstory.tables.faults import translated
 from backstory.tables.literals import column, instant, literals, quoted
 from backstory.tables.store import Store, StoredTable
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 # Iceberg prunes files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
-MILLISECOND = 1_000
 PLACE = pa.schema([pa.field("_file", pa.string()), pa.field("_pos", pa.int64())])
 
 

@@ -1,20 +1,7 @@
 """A real server on a free port, and a sender to it."""
 
-from contextlib import contextmanager
-
 import pytest
-
-
-@contextmanager
-def serving(stores, **more):
-    from backstory.doors.fivetran.server import listen
-    from backstory.doors.fivetran.service import Destination
-
-    running = listen(Destination(stores, **more), "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{running.port}"
-    finally:
-        running.stop(5)
+from destination import serving
 
 
 @pytest.fixture(scope="session")

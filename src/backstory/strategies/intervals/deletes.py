@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backstory.strategies.intervals.times import MILLISECOND
+from backstory.model.instant import MILLISECOND
 from backstory.strategies.intervals.versions import FALSE, TRUE, Versions
 from backstory.strategies.keys import Codes
 

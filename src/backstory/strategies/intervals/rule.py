@@ -11,12 +11,12 @@ from itertools import chain
 from typing import Final
 
 from backstory.model.column import ACTIVE, END, START
+from backstory.model.instant import TMAX
 from backstory.strategies.live_rows.rule import Outcome, Row
 from backstory.strategies.unmodified import UNMODIFIED
 
 __all__ = ["TMAX", "Outcome", "Row", "apply"]
 
-TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _Key = tuple[object, ...]

@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow as pa
 
-MILLISECOND = 1_000
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
 NO_TIME = np.iinfo(np.int64).min  # stands for NULL: earlier than every instant
 NEVER = np.iinfo(np.int64).max

@@ -5,7 +5,8 @@ from typing import Self
 
 import numpy as np
 
-from backstory.strategies.intervals.times import MILLISECOND, NEVER, NO_TIME
+from backstory.model.instant import MILLISECOND
+from backstory.strategies.intervals.times import NEVER, NO_TIME
 from backstory.strategies.keys import Codes
 
 STORED, REPLACE, UPDATE = 0, 1, 2

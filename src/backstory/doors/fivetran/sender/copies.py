@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 
 from backstory.errors import UsageError
 from backstory.model.column import ACTIVE, END, START, SYNCED, Column, ColumnType, Kind
+from backstory.model.instant import TMAX
 from backstory.strategies.unmodified import UNMODIFIED
-
-TMAX = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 
 Key = tuple[object, ...]
 Row = dict[str, object]
