@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count, groupby
+from pathlib import Path
 
 import grpc
 from tables_as_text import in_order, table
@@ -188,6 +189,19 @@ class Place:
             request.soft.deleted_column = soft
         return self.sender.stub.Truncate(request)
 
+    def migrate(self, entity: str, **asked: object) -> sdk.MigrateResponse:
+        """The reply to a migration of the table, told by the innermost name of its kind."""
+        return self.sender.stub.Migrate(migration(self.schema, self.table.name, entity, **asked))
+
+    def named(self, name: str) -> "Place":
+        """Another table beside this one."""
+        return replace(self, table=definition(name, ""))
+
+    def described(self) -> dict[str, str] | None:
+        """The columns as DescribeTable tells them, None if there is no table."""
+        found = self.sender.describe(self.schema, self.table.name)
+        return None if found is None else told(found)
+
     def rows(self, columns: str | None = None) -> list[dict[str, object]]:
         """What Spark reads, all columns or these."""
         frame = self.store.spark.table(self.store.sql_name(self.name))
@@ -200,6 +214,11 @@ class Place:
         """Where the table's metadata is: another file after every change of any kind."""
         return existing(self.store, self.name).iceberg.operations().current().metadataFileLocation()
 
+    def files_below(self) -> set[str]:
+        """Every data and delete file below the table's folder."""
+        folder = Path(existing(self.store, self.name).iceberg.location(), "data")
+        return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
+
     def snapshots(self) -> list[dict[str, str]]:
         """The summary of each snapshot, oldest first, and its operation."""
         more = self.store.sql_name(self.name, "snapshots")
@@ -210,6 +229,32 @@ class Place:
         from backstory.tables.create import drop
 
         drop(self.store, self.name)
+
+
+KINDS_OF_MIGRATION = {
+    "drop": ("drop_table", "drop_column_in_history_mode"),
+    "copy": ("copy_table", "copy_column", "copy_table_to_history_mode"),
+    "rename": ("rename_table", "rename_column"),
+    "add": ("add_column_in_history_mode", "add_column_with_default_value"),
+}
+
+
+def migration(schema: str, table: str, entity: str, **asked: object) -> sdk.MigrateRequest:
+    """The request for a migration; `drop_table` takes `drop`, other kinds take their fields."""
+    request = sdk.MigrateRequest()
+    details = request.details
+    details.schema, details.table = schema, table
+    for operation, entities in KINDS_OF_MIGRATION.items():
+        if entity in entities:
+            details = getattr(details, operation)
+    if entity == "drop_table":
+        details.drop_table = asked.get("drop", True)
+        return request
+    told = getattr(details, entity)
+    told.SetInParent()
+    for name, value in asked.items():
+        setattr(told, name, value)
+    return request
 
 
 def _list(kind: str) -> str:

@@ -4,20 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
-import stamina
 
-from backstory.errors import TryAgain
+from backstory.attempts import attempted
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.strategies.actions import Actions
 from backstory.tables.commit import Note, commit
 from backstory.tables.data_files import write_rows
-from backstory.tables.locks import writing
 from backstory.tables.slice import read_slice
 from backstory.tables.store import Store, StoredTable, existing
 from backstory.tables.vectors import positions_by_file, write_deletions
-
-ATTEMPTS = 6
 
 # Threads that stay: each has a connection to the JVM of its own.
 _BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
@@ -62,11 +58,7 @@ def deliver(store: Store, delivery: Delivery) -> Receipt:
     A delivery whose token is the table's newest one has been here before and writes nothing. A
     conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
     """
-    with writing(store, delivery.table):
-        for attempt in stamina.retry_context(on=TryAgain, attempts=ATTEMPTS, timeout=120):
-            with attempt:
-                return _deliver_once(store, delivery)
-    raise AssertionError("unreachable")
+    return attempted(store, [delivery.table], lambda: _deliver_once(store, delivery))
 
 
 def _deliver_once(store: Store, delivery: Delivery) -> Receipt:

@@ -5,7 +5,8 @@ from typing import Final
 
 from backstory.errors import UsageError
 
-# The end of a version that is still true (F10), and a millisecond in microseconds (F5).
+# The least instant and the end of a version that is still true (F10), and a millisecond in microseconds (F5).
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 MILLISECOND: Final = 1_000
 

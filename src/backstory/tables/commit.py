@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from backstory.errors import BackstoryError
+from backstory.model.table import TableName
 from backstory.tables.faults import translated
 from backstory.tables.store import DISORDER, Store, StoredTable
 from backstory.tables.vectors import Deletions
@@ -38,15 +39,17 @@ def commit(
     note: Note,
     *,
     disorder: bool = False,
+    staged: Any = None,
 ) -> int:
     """Make the one commit, and give its snapshot's id; with `disorder` it marks the table.
 
+    `staged` is a transaction that changes the table's shape, which then becomes part of the commit.
     The commit holds only if nothing was written to the table since `table` was loaded: what was
     planned is then what is true. Raises TryAgain if another writer came first; the files of a
     commit that failed are taken away.
     """
     with translated(table.shape.table):
-        transaction = table.iceberg.newTransaction()
+        transaction = staged or table.iceberg.newTransaction()
         if disorder:
             transaction.updateProperties().set(DISORDER, "true").commit()
         delta = transaction.newRowDelta()
@@ -63,27 +66,49 @@ def commit(
             delta.validateFromSnapshot(table.snapshot_id)
         delta.validateDataFilesExist(referenced).validateDeletedFiles()
         delta.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-        for name, value in note.properties().items():
-            delta.set(name, value)
+    return finish(table.shape.table, transaction, delta, note, [*data_files, *deletions.added])
+
+
+def commit_all(
+    store: Store, table: StoredTable, data_files: Sequence[Any], note: Note, *, staged: Any
+) -> int:
+    """Commit files that hold every row of the table, in its staged shape; else as `commit`."""
+    with translated(table.shape.table):
+        overwrite = staged.newOverwrite()
+        overwrite.overwriteByRowFilter(store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
+        for file in data_files:
+            overwrite.addFile(file)
+        if table.snapshot_id is not None:
+            overwrite.validateFromSnapshot(table.snapshot_id)
+        overwrite.validateNoConflictingData().validateNoConflictingDeletes()
+    return finish(table.shape.table, staged, overwrite, note, data_files)
+
+
+def finish(table: TableName, transaction: Any, change: Any, note: Note, files: Sequence[Any]) -> int:
+    """Commit a transaction with its last change, and give the snapshot's id.
+
+    If it fails, the files that were written for it are taken away.
+    """
+    for name, value in note.properties().items():
+        change.set(name, value)
     try:
-        with translated(table.shape.table):
-            delta.commit()
+        with translated(table):
+            change.commit()
             transaction.commitTransaction()
     except BackstoryError as failure:
         if not _unknown(failure):
-            discard(table, [*data_files, *deletions.added])
+            discard(transaction.table().io(), files)
         raise
-    table.iceberg.refresh()
-    return int(table.iceberg.currentSnapshot().snapshotId())
+    return int(transaction.table().currentSnapshot().snapshotId())
 
 
-def discard(table: StoredTable, files: Sequence[Any]) -> None:
+def discard(io: Any, files: Sequence[Any]) -> None:
     """Delete files that no snapshot names; one that cannot be deleted is left as an orphan."""
     from py4j.protocol import Py4JJavaError
 
     for file in files:
         try:
-            table.iceberg.io().deleteFile(file.location())
+            io.deleteFile(file.location())
         except Py4JJavaError:
             continue
 

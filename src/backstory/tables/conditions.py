@@ -4,48 +4,76 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from backstory.model.table import Shape
 from backstory.tables.commit import Note, commit
 from backstory.tables.data_files import write_frame
+from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
 from backstory.tables.literals import quoted
+from backstory.tables.schema import spark_type
 from backstory.tables.store import Store, StoredTable
 from backstory.tables.vectors import write_deletions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 
 def delete_where(store: Store, table: StoredTable, condition: "Column", note: Note) -> int | None:
     """Delete the rows, and give the snapshot's id; None, and no commit, if there are none."""
-    return update_where(store, table, condition, None, note)
+    return change_where(store, table, condition, None, note)
 
 
 def update_where(
+    store: Store, table: StoredTable, condition: "Column", values: "Mapping[str, Column]", note: Note
+) -> int | None:
+    """Set columns of the rows; else as `delete_where`."""
+    return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)), note)
+
+
+def change_where(
     store: Store,
     table: StoredTable,
     condition: "Column",
-    values: "Mapping[str, Column] | None",
+    becoming: "Callable[[DataFrame], DataFrame] | None",
     note: Note,
+    *,
+    into: Shape | None = None,
 ) -> int | None:
-    """Set columns of the rows, or delete them where `values` is None; else as `delete_where`."""
-    if not table.rows:
-        return None
+    """Put what `becoming` makes of the rows in their place, or nothing; else as `delete_where`.
+
+    With `into` the table gets that shape in the same commit; it may only have columns more.
+    """
+    shape = into or table.shape
     with translated(table.shape.table):
-        frame = store.spark.table(store.sql_name(table.shape.table)).where(condition)
-        positions = _positions(frame)
+        staged = None if into is None else stage(store, table, into)
+        positions = {}
+        if table.rows:
+            rows = _with_new(store.spark.table(store.sql_name(table.shape.table)), table.shape, shape)
+            rows = rows.where(condition)
+            positions = _positions(rows)
         if not positions:
+            if staged:
+                staged.commitTransaction()
             return None
         files = []
-        if values is not None:
-            names = [quoted(name) for name in table.shape.names]
-            files = write_frame(store, table, frame.withColumns(dict(values)).select(*names))
+        if becoming:
+            pending = table if staged is None else StoredTable(shape, staged.table())
+            files = write_frame(store, pending, becoming(rows).select(*map(quoted, shape.names)))
         deletions = write_deletions(store, table, positions)
     count = sum(len(bitmap) for bitmap in positions.values())
-    counts = {"deleted" if values is None else "updated": count}
-    return commit(store, table, files, deletions, Note(note.door, note.token, counts))
+    counts = {"updated" if becoming else "deleted": count}
+    counted = Note(note.door, note.token, counts)
+    return commit(store, table, files, deletions, counted, staged=staged)
+
+
+def _with_new(rows: "DataFrame", shape: Shape, into: Shape) -> "DataFrame":
+    from pyspark.sql.functions import lit
+
+    new = {c.name: lit(None).cast(spark_type(c.type)) for c in into.columns if shape.column(c.name) is None}
+    return rows.withColumns(new) if new else rows
 
 
 def _positions(frame: object) -> dict[str, BitMap64]:

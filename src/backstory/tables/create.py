@@ -1,9 +1,10 @@
-"""Create and drop tables."""
+"""Create, rename and drop tables."""
 
 import json
 import re
 import uuid
 from pathlib import Path
+from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE
@@ -37,32 +38,42 @@ def create(store: Store, shape: Shape) -> None:
     Raises Refused if the table exists or has a name that Iceberg cannot hold.
     """
     with translated(shape.table):
-        catalog, jvm = store.iceberg(), store.jvm
-        identifier = store.identifier(shape.table)
-        if catalog.tableExists(identifier):
+        if store.iceberg().tableExists(store.identifier(shape.table)):
             raise Refused(
                 "table-exists",
                 f"The table {shape.table} exists already.",
                 "Alter it, or drop it first.",
             )
-        schema = iceberg_schema(jvm, shape.columns)
-        spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
-        if shape.layout is Layout.FIVETRAN_HISTORY:
-            spec = spec.identity(ACTIVE)
-        properties = jvm.java.util.HashMap()
-        for name, value in (PROPERTIES | _own(store, shape)).items():
-            properties.put(name, value)
-        ensure_schema(store, shape.table.schema)
-        builder = catalog.buildTable(identifier, schema).withPartitionSpec(spec.build())
-        builder = builder.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
-        location = _location(store, shape.table)
-        (builder.withLocation(location) if location else builder).create()
+        builder(store, shape).create()
+
+
+def builder(store: Store, shape: Shape) -> Any:
+    """Iceberg's builder of a table of this shape; makes the schema if it is missing."""
+    jvm, identifier = store.jvm, store.identifier(shape.table)
+    schema = iceberg_schema(jvm, shape.columns)
+    spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        spec = spec.identity(ACTIVE)
+    properties = jvm.java.util.HashMap()
+    for name, value in (PROPERTIES | _own(store, shape)).items():
+        properties.put(name, value)
+    ensure_schema(store, shape.table.schema)
+    building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
+    building = building.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
+    location = _location(store, shape.table)
+    return building.withLocation(location) if location else building
 
 
 def drop(store: Store, table: TableName) -> bool:
     """Drop the table with its files; whether there was one."""
     with translated(table):
         return bool(store.iceberg().dropTable(store.identifier(table), True))
+
+
+def rename(store: Store, table: TableName, name: TableName) -> None:
+    """Give the table another name; its data, columns and properties stay where they are."""
+    with translated(table):
+        store.iceberg().renameTable(store.identifier(table), store.identifier(name))
 
 
 def ensure_schema(store: Store, schema: str) -> None:

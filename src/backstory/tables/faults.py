@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.table import TableName
+from backstory.tables.workers import carried
 
 CONFLICTS = {
     "CommitFailedException",
@@ -18,6 +19,8 @@ BUSY = ("SQLITE_BUSY", "database is locked", "UncheckedSQLException", "Connectio
 def translated(table: TableName | str) -> Iterator[None]:
     """Raises TryAgain for conflicts and a busy catalog, Failed for anything else from the JVM.
 
+    An error of our own that a Python worker met is raised as itself.
+
     The text of a fault is not passed on: it may quote statements or values.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
@@ -28,9 +31,9 @@ def translated(table: TableName | str) -> Iterator[None]:
     except BackstoryError:
         raise
     except Py4JJavaError as fault:
-        raise _told(table, _names(fault.java_exception)) from fault
+        raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
     except PySparkException as fault:
-        raise Failed(
+        raise carried(str(fault)) or Failed(
             "spark-failed",
             f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
             "The table is as it was; see the log for the cause.",

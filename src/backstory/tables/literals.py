@@ -4,15 +4,15 @@ Spark takes Python's dates and times by way of Java's old calendar and of the ho
 and microseconds as numbers do neither.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from backstory.model.instant import EPOCH
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def quoted(name: str) -> str:

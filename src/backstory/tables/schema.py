@@ -34,6 +34,12 @@ def iceberg_name(type_: ColumnType) -> str:
     return _ICEBERG.get(type_.kind, "string")
 
 
+def spark_type(type_: ColumnType) -> str:
+    """The name that Spark has for the same type, such as `bigint`."""
+    name = iceberg_name(type_)
+    return {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}.get(name, name)
+
+
 def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
     """Iceberg's object for the type."""
     return jvm.org.apache.iceberg.types.Types.fromPrimitiveString(iceberg_name(type_))

@@ -1,38 +1,106 @@
 """AlterTable: the full desired definition against the table as it stands (section 2.6)."""
 
+from dataclasses import replace
+
+from backstory.attempts import attempted
 from backstory.doors.fivetran.definitions import columns_from, key_from
+from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
-from backstory.model.column import Column, Kind
-from backstory.model.table import Shape, TableName
-from backstory.tables.evolve import evolution, evolve
-from backstory.tables.locks import writing
-from backstory.tables.store import Store, existing
+from backstory.files.casts import related
+from backstory.model.column import HISTORY_COLUMNS, START, Column, Kind
+from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.evolve import evolve, widens
+from backstory.tables.rebuild import rebuild, rows_of
+from backstory.tables.retype import retyped
+from backstory.tables.store import Store, StoredTable, existing
+from backstory.tables.unique import refuse_repeated
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
-    """Add, widen, re-key and, with `drop_columns`, drop, in one commit; whether anything changed."""
-    with writing(store, table):
+    """Add, retype, re-key and, with `drop_columns`, drop, in one commit; whether anything changed."""
+
+    def once() -> bool:
         stored = existing(store, table)
-        key = key_from(definition.columns)
-        if not key:
-            raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
-        wanted = _wanted(stored.shape, definition)
-        return evolve(store, stored, evolution(stored.shape, wanted, key, drop=drop_columns))
+        into = _wanted(stored.shape, definition, drop_columns=drop_columns)
+        if _same(stored.shape, into):
+            return False
+        _refuse(stored.shape, into)
+        _change(store, stored, into)
+        return True
+
+    return attempted(store, [table], once)
 
 
-def _wanted(shape: Shape, definition: common.Table) -> list[Column]:
-    """The definition's columns; a decimal that comes without parameters keeps the stored ones."""
-    columns = columns_from(definition.columns)
-    bare = {
-        told.name
-        for told in definition.columns
-        if told.type == common.DataType.DECIMAL and not told.params.HasField("decimal")
-    }
-
-    def kept(column: Column) -> Column:
+def _wanted(shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+    """The shape that the table shall have; a decimal without parameters keeps the stored ones."""
+    key = key_from(definition.columns)
+    if not key:
+        raise Refused(
+            "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
+        )
+    told = {column.name: column for column in columns_from(definition.columns)}
+    for column in definition.columns:
         stored = shape.column(column.name)
-        same = stored is not None and stored.type.kind is Kind.DECIMAL
-        return stored if stored and same and column.name in bare else column
+        bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
+        if bare and stored and stored.type.kind is Kind.DECIMAL:
+            told[column.name] = stored
+    kept = [told.get(c.name, c) for c in shape.columns if c.name in told or not drop_columns]
+    new = [column for name, column in told.items() if shape.column(name) is None]
+    return replace(shape, columns=(*kept, *new), key=key)
 
-    return [kept(column) for column in columns]
+
+def _same(shape: Shape, into: Shape) -> bool:
+    return shape.columns == into.columns and set(shape.key) == set(into.key)
+
+
+def _refuse(shape: Shape, into: Shape) -> None:
+    for column in shape.columns:
+        new = into.column(column.name)
+        if new and not related(column.type, new.type):
+            raise Refused(
+                "type-change",
+                f"The column {column.name} of {shape.table} cannot change from {column.type} to {new.type}.",
+                "The table is unchanged; add a column of the new type instead.",
+            )
+    history = HISTORY_COLUMNS if shape.layout is Layout.FIVETRAN_HISTORY else ()
+    for name in history:
+        if into.column(name) != shape.column(name):
+            raise Refused(
+                "needed-column",
+                f"The column {name} of {shape.table} is part of its history.",
+                "Migrate the table to another mode instead.",
+            )
+
+
+def _change(store: Store, stored: StoredTable, into: Shape) -> None:
+    """The change itself: of the schema alone where stored values can stay as they are."""
+    shape = stored.shape
+    new_types = [c for c in into.columns if _rewritten(shape, c)]
+    if not stored.rows or not (new_types or _may_repeat(shape, into)):
+        evolve(store, stored, into)
+        return
+    rows = rows_of(store, stored)
+    if new_types:
+        rows = retyped(rows, into.columns, {column.name: column.type for column in shape.columns})
+    if _may_repeat(shape, into) or {column.name for column in new_types} & set(into.key):
+        by = [name for name in into.key if new_types or shape.column(name)]
+        refuse_repeated(shape.table, rows, into.key, [*by, *_start(shape)])
+    if new_types:
+        rebuild(store, stored, into, rows, note("alter", into))
+    else:
+        evolve(store, stored, into)
+
+
+def _rewritten(shape: Shape, column: Column) -> bool:
+    stored = shape.column(column.name)
+    return stored is not None and not widens(stored.type, column.type)
+
+
+def _may_repeat(shape: Shape, into: Shape) -> bool:
+    """A key that only gains columns stays unique; any other is looked at in the data."""
+    return not set(shape.key) <= set(into.key)
+
+
+def _start(shape: Shape) -> list[str]:
+    return [START] if shape.layout is Layout.FIVETRAN_HISTORY else []

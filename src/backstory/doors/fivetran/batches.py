@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backstory.doors.fivetran.batch_rows import BatchReader, Files, HistoryChange, LiveChange
 from backstory.doors.fivetran.definitions import columns_from, key_from
+from backstory.doors.fivetran.notes import DOOR
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
@@ -15,7 +16,6 @@ from backstory.model.column import ColumnType
 from backstory.model.table import Layout, TableName
 from backstory.tables.store import StoredTable
 
-DOOR = "fivetran"
 _COMPRESSIONS = {
     sdk.Compression.OFF: Compression.OFF,
     sdk.Compression.ZSTD: Compression.ZSTD,

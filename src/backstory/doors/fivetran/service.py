@@ -5,11 +5,13 @@ from collections.abc import Mapping
 import grpc
 import structlog
 
+from backstory.attempts import attempted
 from backstory.delivery import deliver
 from backstory.doors.fivetran.alter import alter
 from backstory.doors.fivetran.batches import LiveBatch, history_batch, live_batch
 from backstory.doors.fivetran.definitions import definition_of, shape_from
 from backstory.doors.fivetran.form import form, run_test
+from backstory.doors.fivetran.migrate import migrate
 from backstory.doors.fivetran.replies import answered
 from backstory.doors.fivetran.targets import Target, target
 from backstory.doors.fivetran.truncate import truncate, truncation
@@ -19,7 +21,6 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationCo
 from backstory.errors import BackstoryError
 from backstory.files.batch_file import Format
 from backstory.tables.create import create
-from backstory.tables.locks import writing
 from backstory.tables.store import Store, load
 
 log = structlog.get_logger()
@@ -30,9 +31,12 @@ _FORMATS = {Format.CSV: sdk.BatchFileFormat.CSV, Format.PARQUET: sdk.BatchFileFo
 class Destination(DestinationConnectorServicer):
     """The service over the catalogs that the server was started with; it keeps no state."""
 
-    def __init__(self, stores: Mapping[str, Store], batch_format: Format = Format.CSV) -> None:
+    def __init__(
+        self, stores: Mapping[str, Store], batch_format: Format = Format.CSV, *, live_modes: bool = False
+    ) -> None:
         self._stores = stores
         self._format = batch_format
+        self._live_modes = live_modes
 
     def ConfigurationForm(
         self, _request: common.ConfigurationFormRequest, _context: grpc.ServicerContext
@@ -69,8 +73,8 @@ class Destination(DestinationConnectorServicer):
         """Create the table, and its schema if need be."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
-        with writing(where.store, table):
-            create(where.store, shape_from(table, request.table))
+        shape = shape_from(table, request.table)
+        attempted(where.store, [table], lambda: create(where.store, shape))
         return sdk.CreateTableResponse(success=True)
 
     @answered(sdk.AlterTableResponse)
@@ -104,9 +108,11 @@ class Destination(DestinationConnectorServicer):
         return self._deliver(where, history_batch(request, table, self._format))
 
     @answered(sdk.MigrateResponse)
-    def Migrate(self, _request: sdk.MigrateRequest) -> sdk.MigrateResponse:
-        """No migration is offered yet: Fivetran falls back to AlterTable and new tables."""
-        log.warning("Migrate is not offered by this version")
+    def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:
+        """Change a table's columns, values, name or sync mode."""
+        where = self._target(request)
+        if migrate(where, request.details, live_modes=self._live_modes):
+            return sdk.MigrateResponse(success=True)
         return sdk.MigrateResponse(unsupported=True)
 
     def _target(self, request: object) -> Target:

@@ -1,9 +1,10 @@
 """Truncate: delete or flag what was synced before an instant (section 2.7)."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backstory.attempts import attempted
+from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE, END, Kind
@@ -11,7 +12,6 @@ from backstory.model.table import Layout, TableName
 from backstory.tables.commit import Note
 from backstory.tables.conditions import delete_where, update_where
 from backstory.tables.literals import column, instant
-from backstory.tables.locks import writing
 from backstory.tables.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
@@ -55,17 +55,19 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
 
 def truncate(store: Store, asked: Truncation) -> int | None:
     """Do it, and give the snapshot's id; None if the table is missing or nothing is that old."""
-    with writing(store, asked.table):
+
+    def once() -> int | None:
         table = load(store, asked.table)
         if table is None:
             return None
         _refuse(table, asked)
-        told = f"{asked.table} {asked.synced} {asked.before} {asked.deleted}"
-        note = Note("fivetran", hashlib.sha256(f"truncate {told}".encode()).hexdigest(), {})
+        told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
         old = column(asked.synced) < instant(asked.before)
         if asked.deleted is None:
-            return delete_where(store, table, old, note)
-        return _flag(store, table, asked, old, note)
+            return delete_where(store, table, old, told)
+        return _flag(store, table, asked, old, told)
+
+    return attempted(store, [asked.table], once)
 
 
 def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Column", note: Note) -> int | None:

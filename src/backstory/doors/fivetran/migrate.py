@@ -1,0 +1,85 @@
+"""Migrate: which operation a request asks for, and on which tables (section 6)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from backstory.attempts import attempted
+from backstory.doors.fivetran.migrations import columns, modes, tables
+from backstory.doors.fivetran.migrations.subject import Subject
+from backstory.doors.fivetran.notes import note
+from backstory.doors.fivetran.targets import Target
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.model.table import TableName
+from backstory.tables.store import existing
+
+log = structlog.get_logger()
+
+ColumnChange = Callable[[Subject, Any], None]
+TableChange = Callable[[tables.Pair, Any], None]
+
+_COLUMNS: Mapping[str, ColumnChange] = {
+    "add_column_with_default_value": columns.add_with_default,
+    "add_column_in_history_mode": columns.add_in_history,
+    "drop_column_in_history_mode": columns.drop_in_history,
+    "update_column_value": columns.update_value,
+    "rename_column": columns.rename,
+    "copy_column": columns.copy,
+}
+_TABLES: Mapping[str, TableChange] = {
+    "copy_table": tables.copy,
+    "copy_table_to_history_mode": tables.copy_to_history,
+    "rename_table": tables.rename,
+}
+
+
+def migrate(where: Target, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
+    """Do the migration, in one commit or none; False if this server offers none of the kind.
+
+    `live_modes` offers the sync modes LIVE too (F8). The same request again changes nothing.
+    """
+    entity, asked = _asked(details)
+    if entity in _COLUMNS:
+        _on_table(where, details, lambda subject: _COLUMNS[entity](subject, asked))
+    elif entity in _TABLES:
+        _on_pair(where, details, asked, _TABLES[entity])
+    elif entity == "drop_table":
+        table = where.table(details.schema, details.table)
+        attempted(where.store, [table], lambda: tables.drop(where.store, table, asked=asked))
+    elif entity == "table_sync_mode_migration" and (change := modes.change(asked, live_modes=live_modes)):
+        _on_table(where, details, lambda subject: change(subject, asked))
+    else:
+        log.warning("the migration is of a kind that is not offered", kind=entity or "unset")
+        return False
+    return True
+
+
+def _asked(details: sdk.MigrationDetails) -> tuple[str, Any]:
+    """The operation's innermost name, empty if there is none, and its message."""
+    operation = details.WhichOneof("operation") or ""
+    asked: Any = getattr(details, operation) if operation else None
+    if operation in {"drop", "copy", "rename", "add"}:
+        operation = asked.WhichOneof("entity") or ""
+        asked = getattr(asked, operation) if operation else None
+    return operation, asked
+
+
+def _on_table(where: Target, details: sdk.MigrationDetails, change: Callable[[Subject], None]) -> None:
+    table = where.table(details.schema, details.table)
+
+    def once() -> None:
+        change(Subject(where.store, existing(where.store, table), _note(table, details)))
+
+    attempted(where.store, [table], once)
+
+
+def _on_pair(where: Target, details: sdk.MigrationDetails, asked: Any, change: TableChange) -> None:
+    source = where.table(details.schema, asked.from_table)
+    target = where.table(details.schema, asked.to_table)
+    pair = tables.Pair(where.store, source, target, _note(target, details))
+    attempted(where.store, [source, target], lambda: change(pair, asked))
+
+
+def _note(table: TableName, details: sdk.MigrationDetails) -> Any:
+    return note("migrate", table, details.SerializeToString(deterministic=True).hex())

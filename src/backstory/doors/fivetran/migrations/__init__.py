@@ -1,0 +1,1 @@
+"""The operations of Migrate, each atomic and safe to repeat (section 6)."""

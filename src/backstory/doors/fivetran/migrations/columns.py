@@ -1,0 +1,136 @@
+"""Migrations of a column: add, drop, set, rename, copy (sections 6.2 to 6.6)."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from backstory.doors.fivetran.definitions import type_from
+from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.model.column import HISTORY_COLUMNS, Column
+from backstory.model.table import Layout
+from backstory.strategies.migrations import plan
+from backstory.tables.conditions import change_where, update_where
+from backstory.tables.evolve import evolve
+from backstory.tables.literals import column as values_of
+from backstory.tables.rebuild import rebuild, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+
+def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> None:
+    """Add the column, and give every row the value, also if the column was there (6.2)."""
+    new = _asked_column(asked)
+    stored = subject.shape.column(new.name)
+    if stored:
+        _set(subject, stored, value(asked.default_value, stored))
+    else:
+        _add(subject, new, value(asked.default_value, new))
+
+
+def _asked_column(asked: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode) -> Column:
+    name = user_column(asked.column)
+    return Column(name, type_from(common.Column(name=name, type=asked.column_type)))
+
+
+def _add(subject: Subject, column: Column, given: "Expression") -> None:
+    rows = rows_of(subject.store, subject.table).withColumn(column.name, given)
+    rebuild(subject.store, subject.table, subject.having(column), rows, subject.note)
+
+
+def _set(subject: Subject, column: Column, given: "Expression") -> None:
+    subject.require_values(column.name)
+    others = plan.differs(column.name, given)
+    update_where(subject.store, subject.table, others, {column.name: given}, subject.note)
+
+
+def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> None:
+    """Give every row the value, all versions included (6.5)."""
+    column = subject.column(asked.column)
+    _set(subject, column, value(asked.value, column))
+
+
+def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> None:
+    """Add the column, and give each open version a successor with the value (6.3)."""
+    subject.require_history()
+    new = _asked_column(asked)
+    column = subject.shape.column(new.name) or new
+    if column is not new:
+        subject.require_values(column.name)
+    given, at = value(asked.default_value, column), time(asked.operation_timestamp)
+    into = subject.having(new) if column is new else None
+    if _open_at(subject, at):
+        touched = plan.re_versioned(column.name, given, at)
+        change_where(
+            subject.store,
+            subject.table,
+            touched,
+            lambda rows: plan.succeeded(rows, column.name, given, at),
+            subject.note,
+            into=into,
+        )
+    elif into:
+        evolve(subject.store, subject.table, into)
+
+
+def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> None:
+    """Give each open version that has a value a successor without; the column stays (6.4)."""
+    subject.require_history()
+    column = subject.shape.column(asked.column)
+    at = time(asked.operation_timestamp)
+    if column is None:
+        return
+    subject.require_values(column.name)
+    if not _open_at(subject, at):
+        return
+    nothing = value("NULL", column)
+    touched = plan.re_versioned(column.name, nothing, at, where=values_of(column.name).isNotNull())
+    change_where(
+        subject.store,
+        subject.table,
+        touched,
+        lambda rows: plan.succeeded(rows, column.name, nothing, at),
+        subject.note,
+    )
+
+
+def _open_at(subject: Subject, at: int) -> bool:
+    """Whether there are open versions; Refused if one of them starts later."""
+    if not subject.table.rows:
+        return False
+    found = plan.newest_open_start(rows_of(subject.store, subject.table)).collect()[0]
+    if found.newest is not None and found.newest > at:
+        raise refused(
+            f"{subject.shape.table} has open versions that start after the operation's time.",
+            "Send a later time.",
+        )
+    return bool(found.open)
+
+
+def rename(subject: Subject, asked: sdk.RenameColumn) -> None:
+    """Give the column another name; type, values and key stay (6.6)."""
+    shape = subject.shape
+    old, new = asked.from_column, user_column(asked.to_column)
+    if shape.column(old) is None and shape.column(new):
+        return
+    column = subject.column(old)
+    if shape.column(new):
+        raise refused(f"{shape.table} has a column {new!r} already.", "Choose another name.")
+    if shape.layout is Layout.FIVETRAN_HISTORY and old in HISTORY_COLUMNS:
+        raise refused(f"The column {old} is part of the history of {shape.table}.", "Name another column.")
+    columns = tuple(Column(new, c.type) if c is column else c for c in shape.columns)
+    key = tuple(new if name == old else name for name in shape.key)
+    evolve(subject.store, subject.table, replace(shape, columns=columns, key=key), {old: new})
+
+
+def copy(subject: Subject, asked: sdk.CopyColumn) -> None:
+    """Give the target the source's values; it is added if it is not there (6.6)."""
+    source, name = subject.column(asked.from_column), user_column(asked.to_column)
+    stored = subject.shape.column(name)
+    if stored is None:
+        _add(subject, Column(name, source.type), values_of(source.name))
+    elif stored.type == source.type:
+        _set(subject, stored, values_of(source.name))
+    else:
+        raise refused(f"{name} is {stored.type}, {source.name} is {source.type}.", "Copy to another column.")

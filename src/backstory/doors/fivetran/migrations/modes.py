@@ -1,0 +1,155 @@
+"""Migrations between sync modes: live, soft delete, history (sections 6.8 and 6.9)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from backstory.doors.fivetran.migrations.subject import Subject, refused
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.model.column import ACTIVE, DELETED, HISTORY_COLUMNS, SYNCED, Column, ColumnType, Kind
+from backstory.model.instant import MILLISECOND
+from backstory.model.table import Layout, Shape
+from backstory.strategies.migrations import plan
+from backstory.tables.conditions import update_where
+from backstory.tables.evolve import evolve
+from backstory.tables.literals import column, micros_of
+from backstory.tables.rebuild import rebuild, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Asked = sdk.TableSyncModeMigrationOperation
+Change = Callable[[Subject, Asked], None]
+_BOOLEAN, _INSTANT = ColumnType(Kind.BOOLEAN), ColumnType(Kind.UTC_DATETIME)
+
+
+def change(asked: Asked, *, live_modes: bool) -> Change | None:
+    """What the migration type means; None for one that is not offered."""
+    types = sdk.TableSyncModeMigrationType
+    offered: dict[int, Change] = {
+        types.SOFT_DELETE_TO_HISTORY: soft_delete_to_history,
+        types.HISTORY_TO_SOFT_DELETE: history_to_soft_delete,
+    }
+    if live_modes:
+        offered |= {
+            types.SOFT_DELETE_TO_LIVE: soft_delete_to_live,
+            types.HISTORY_TO_LIVE: history_to_live,
+            types.LIVE_TO_SOFT_DELETE: live_to_soft_delete,
+            types.LIVE_TO_HISTORY: live_to_history,
+        }
+    return offered.get(asked.type)
+
+
+def soft_delete_to_history(subject: Subject, asked: Asked) -> None:
+    """Rows become open versions that start with the newest sync, flagged ones closed versions."""
+    if subject.shape.layout is not Layout.FIVETRAN_HISTORY:
+        _rebuild(subject, *as_history(subject, _flag(asked)))
+
+
+def as_history(subject: Subject, flag: str) -> "tuple[Shape, DataFrame]":
+    """The table's shape and rows as a history table's; no row is deleted if there is no flag."""
+    _require_flag(subject, flag)
+    shape, rows = subject.shape, rows_of(subject.store, subject.table)
+    newest = plan.newest_sync(rows).collect()[0].newest if shape.column(SYNCED) else None
+    start = _now() if newest is None else newest
+    return _history(shape, without=DELETED), plan.to_history(rows, flag, start)
+
+
+def history_to_soft_delete(subject: Subject, asked: Asked) -> None:
+    """The newest version of each key stays, flagged if it is closed."""
+    flag = _flag(asked)
+    _require_flag(subject, flag)
+    shape = subject.shape
+    rows = rows_of(subject.store, subject.table)
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        _rebuild(subject, _live(shape, flag, DELETED), plan.to_soft_delete(rows, _key(shape), flag))
+    elif shape.column(flag) is None:
+        _add_flag(subject, flag)
+
+
+def soft_delete_to_live(subject: Subject, asked: Asked) -> None:
+    """Flagged rows go."""
+    flag = _flag(asked)
+    _require_flag(subject, flag)
+    if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
+        return
+    kept = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
+    rows = plan.soft_delete_to_live(rows_of(subject.store, subject.table), flag)
+    _rebuild(subject, replace(subject.shape, columns=tuple(kept)), rows)
+
+
+def history_to_live(subject: Subject, asked: Asked) -> None:
+    """The newest version of each key stays if it is open, or if deleted rows are kept."""
+    shape = subject.shape
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        rows = rows_of(subject.store, subject.table)
+        kept = plan.history_to_live(rows, _key(shape), keep_deleted=asked.keep_deleted_rows)
+        _rebuild(subject, _live(shape), kept)
+
+
+def live_to_soft_delete(subject: Subject, asked: Asked) -> None:
+    """The flag is there, and FALSE where it was NULL."""
+    from pyspark.sql.functions import lit
+
+    flag = _flag(asked)
+    _require_flag(subject, flag)
+    if subject.shape.column(flag) is None:
+        _add_flag(subject, flag)
+    else:
+        values = {flag: lit(False)}
+        update_where(subject.store, subject.table, column(flag).isNull(), values, subject.note)
+
+
+def live_to_history(subject: Subject, _asked: Asked) -> None:
+    """Every row becomes an open version that starts now."""
+    if subject.shape.layout is not Layout.FIVETRAN_HISTORY:
+        rows = plan.live_to_history(rows_of(subject.store, subject.table), _now())
+        _rebuild(subject, _history(subject.shape), rows)
+
+
+def _rebuild(subject: Subject, into: Shape, rows: "DataFrame") -> None:
+    if subject.table.rows:
+        rebuild(subject.store, subject.table, into, rows, subject.note)
+    else:
+        evolve(subject.store, subject.table, into)
+
+
+def _add_flag(subject: Subject, flag: str) -> None:
+    from pyspark.sql.functions import lit
+
+    rows = rows_of(subject.store, subject.table).withColumn(flag, lit(False))
+    _rebuild(subject, subject.having(Column(flag, _BOOLEAN)), rows)
+
+
+def _history(shape: Shape, without: str = "") -> Shape:
+    _key(shape)
+    kept = [c for c in shape.columns if c.name not in {without, *HISTORY_COLUMNS}]
+    new = [Column(name, _BOOLEAN if name == ACTIVE else _INSTANT) for name in HISTORY_COLUMNS]
+    return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_HISTORY)
+
+
+def _live(shape: Shape, *flags: str) -> Shape:
+    kept = [c for c in shape.columns if c.name not in HISTORY_COLUMNS]
+    new = [Column(flag, _BOOLEAN) for flag in dict.fromkeys(flags) if shape.column(flag) is None]
+    return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_LIVE)
+
+
+def _key(shape: Shape) -> tuple[str, ...]:
+    if not shape.key:
+        raise refused(f"{shape.table} has no key.", "Alter the table's key first.")
+    return shape.key
+
+
+def _flag(asked: Asked) -> str:
+    return asked.soft_deleted_column or DELETED
+
+
+def _require_flag(subject: Subject, flag: str) -> None:
+    stored = subject.shape.column(flag)
+    if stored and stored.type.kind is not Kind.BOOLEAN:
+        raise refused(f"The column {flag} of {subject.shape.table} is not BOOLEAN.", "Name another.")
+
+
+def _now() -> int:
+    return micros_of(datetime.now(UTC)) // MILLISECOND * MILLISECOND

@@ -1,0 +1,102 @@
+"""The table that a migration is about, and what its request says in text."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.files.cells import UnreadableCell, parse
+from backstory.model.column import SYSTEM_COLUMNS, Column, ColumnType, Kind
+from backstory.model.table import Layout, Shape
+from backstory.tables.commit import Note
+from backstory.tables.literals import literals
+from backstory.tables.schema import spark_type
+from backstory.tables.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+NULL_TEXT = "NULL"
+_TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A table as it stands, and the note for the commit that changes it."""
+
+    store: Store
+    table: StoredTable
+    note: Note
+
+    @property
+    def shape(self) -> Shape:
+        """The table's shape."""
+        return self.table.shape
+
+    def column(self, name: str) -> Column:
+        """The column of this name; Refused if there is none."""
+        found = self.shape.column(name)
+        if found is None:
+            raise refused(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
+        return found
+
+    def having(self, column: Column) -> Shape:
+        """The table's shape with one more column."""
+        return replace(self.shape, columns=(*self.shape.columns, column))
+
+    def require_history(self) -> None:
+        """Raises Refused if the table keeps no history."""
+        if self.shape.layout is not Layout.FIVETRAN_HISTORY:
+            raise refused(
+                f"{self.shape.table} keeps no history.",
+                "Migrate it to history mode first, or use AlterTable.",
+            )
+
+    def require_values(self, column: str) -> None:
+        """Raises Refused if the column's values are not a user's to set: keys and system columns."""
+        if column in self.shape.key or column in SYSTEM_COLUMNS:
+            raise refused(
+                f"The values of {column} in {self.shape.table} cannot be set: it is a key or system column.",
+                "Name another column.",
+            )
+
+
+def refused(why: str, remedy: str) -> Refused:
+    """The error of a migration that the table does not allow."""
+    return Refused("migration", why, f"Nothing was changed. {remedy}")
+
+
+def user_column(name: str) -> str:
+    """The name, if a migration may make a column of it; Refused for none and for a system column."""
+    if not name or name in SYSTEM_COLUMNS:
+        raise refused(f"A migration cannot make the column {name!r}.", "Choose another name.")
+    return name
+
+
+def value(text: str, column: Column) -> "Expression":
+    """A value that the request gives as text, as a Spark literal of the column's type.
+
+    `NULL` is SQL NULL (F9), and so is an empty text for types that are not text (section 6.1).
+    """
+    from pyspark.sql.functions import lit
+
+    type_ = spark_type(column.type)
+    if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
+        return lit(None).cast(type_)
+    return literals(_parsed(text, column))[0].cast(type_)
+
+
+def time(text: str) -> int:
+    """The request's `operation_timestamp`, in microseconds."""
+    instant = Column("operation_timestamp", ColumnType(Kind.UTC_DATETIME))
+    return int(_parsed(text, instant).cast(pa.int64())[0].as_py())
+
+
+def _parsed(text: str, column: Column) -> pa.Array:
+    try:
+        return parse(pa.array([text], pa.string()), column.type)
+    except UnreadableCell:
+        raise refused(
+            f"The value for {column.name} is not of type {column.type}.", "Send one that is."
+        ) from None

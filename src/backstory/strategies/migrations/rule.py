@@ -1,0 +1,172 @@
+"""The rule of migrations: slow, obvious, right; `plan.py` is held to it.
+
+Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and F10. What a migration refuses
+(an unknown column, a system column as target) is the door's business; here it has been looked at.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from backstory.model.column import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.model.instant import EPOCH, MILLISECOND, TMAX
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a table holds: its columns, its key (never with `_fivetran_start`) and its rows."""
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def mapped(self, change: Callable[[Row], Sequence[Row]]) -> "Content":
+        """Each row replaced by those that `change` makes of it."""
+        return replace(self, rows=tuple(new for row in self.rows for new in change(dict(row))))
+
+    def having(self, *columns: str) -> "Content":
+        """With these columns too, NULL in every row that lacks them."""
+        new = tuple(name for name in columns if name not in self.columns)
+        blank = dict.fromkeys(new)
+        return replace(self, columns=self.columns + new).mapped(lambda row: [blank | row])
+
+    def without(self, *columns: str) -> "Content":
+        """Without these columns."""
+        kept = tuple(name for name in self.columns if name not in columns)
+        return replace(self, columns=kept).mapped(lambda row: [{name: row[name] for name in kept}])
+
+
+class TooEarly(ValueError):
+    """A change of the columns of a history table is older than one of its open versions."""
+
+
+def set_value(table: Content, column: str, value: object) -> Content:
+    """Every row has the value; a column that is not there is added (6.2 and 6.5)."""
+    return table.having(column).mapped(lambda row: [row | {column: value}])
+
+
+def copy_column(table: Content, source: str, target: str) -> Content:
+    """The target has the source's values; it is added if it is not there (6.6)."""
+    return table.having(target).mapped(lambda row: [row | {target: row[source]}])
+
+
+def add_in_history(table: Content, column: str, value: object, at: datetime) -> Content:
+    """Each open version gets a successor that starts at `at` with the value (6.3).
+
+    Raises:
+        TooEarly: An open version starts after `at`.
+    """
+    table = table.having(column)
+    if not _open_at(table, at):
+        return table
+
+    def change(row: Row) -> list[Row]:
+        if row[START] == at:
+            return [row | {column: value}]
+        if not row[ACTIVE] or row[START] is None:
+            return [row]
+        return [_closed(row, at), row | {column: value, START: at, END: TMAX, ACTIVE: True}]
+
+    return table.mapped(change)
+
+
+def drop_in_history(table: Content, column: str, at: datetime) -> Content:
+    """Each open version with a value gets a successor that starts at `at` without it (6.4).
+
+    The column stays, and so does what it held before. Raises TooEarly as `add_in_history`.
+    """
+    if column not in table.columns or not _open_at(table, at):
+        return table
+
+    def change(row: Row) -> list[Row]:
+        if row[START] == at:
+            return [row | {column: None}]
+        if not row[ACTIVE] or row[START] is None or row[column] is None:
+            return [row]
+        return [_closed(row, at), row | {column: None, START: at, END: TMAX, ACTIVE: True}]
+
+    return table.mapped(change)
+
+
+def _open_at(table: Content, at: datetime) -> bool:
+    """Whether there are open versions; all of them must have started by then."""
+    open_versions = [row for row in table.rows if row[ACTIVE]]
+    if any(_instant(row[START]) > at for row in open_versions):
+        raise TooEarly
+    return bool(open_versions)
+
+
+def _instant(value: object) -> datetime:
+    """The instant; one before all others for NULL."""
+    return value if isinstance(value, datetime) else datetime.min.replace(tzinfo=EPOCH.tzinfo)
+
+
+def _closed(row: Row, at: datetime) -> Row:
+    return row | {ACTIVE: False, END: at - timedelta(microseconds=MILLISECOND)}
+
+
+def to_history(table: Content, flag: str, now: datetime) -> Content:
+    """A live or soft-delete table becomes a history table (6.8, type 1; 6.7).
+
+    `flag` is the column that tells deleted rows; if it is not there, none is. Rows that are true
+    start with the newest sync of the table, with `now` if no row was ever synced.
+    """
+    if set(HISTORY_COLUMNS) <= set(table.columns):
+        return table
+    synced = [_instant(row[SYNCED]) for row in table.rows if row.get(SYNCED) is not None]
+    start = max(synced, default=now)
+
+    def change(row: Row) -> list[Row]:
+        if row.get(flag):
+            return [row | {START: EPOCH, END: EPOCH, ACTIVE: False}]
+        return [row | {START: start, END: TMAX, ACTIVE: True}]
+
+    return table.mapped(change).having(*HISTORY_COLUMNS).without(DELETED)
+
+
+def to_soft_delete(table: Content, flag: str) -> Content:
+    """A history table keeps the newest version of each key, flagged if it is closed (6.8, type 2)."""
+    if not set(HISTORY_COLUMNS) <= set(table.columns):
+        return table if flag in table.columns else set_value(table, flag, False)
+    newest = _newest_versions(table)
+    flagged = newest.mapped(lambda row: [row | {DELETED: False} | {flag: not row[ACTIVE]}])
+    return flagged.having(flag, DELETED).without(*HISTORY_COLUMNS)
+
+
+def _newest_versions(table: Content) -> Content:
+    """Of each key the version with the greatest start; one without a start loses against any other."""
+    newest: dict[tuple[object, ...], Row] = {}
+    for row in sorted(table.rows, key=_age):
+        newest[tuple(row[name] for name in table.key)] = row
+    return replace(table, rows=tuple(newest.values()))
+
+
+def _age(row: Row) -> tuple[datetime, bool, datetime]:
+    return _instant(row[START]), bool(row[ACTIVE]), _instant(row[END])
+
+
+def soft_delete_to_live(table: Content, flag: str) -> Content:
+    """Rows that are flagged go (6.9, type 0)."""
+    kept = table.mapped(lambda row: [] if row.get(flag) else [row])
+    return kept.without(DELETED) if flag == DELETED else kept
+
+
+def live_to_soft_delete(table: Content, flag: str) -> Content:
+    """The flag is there, and FALSE where it was NULL (6.9, type 4)."""
+    return table.having(flag).mapped(lambda row: [row | {flag: row[flag] or False}])
+
+
+def history_to_live(table: Content, *, keep_deleted: bool) -> Content:
+    """The newest version of each key stays, if it is open or deleted rows are kept (6.9, type 3)."""
+    kept = _newest_versions(table).mapped(lambda row: [row] if row[ACTIVE] or keep_deleted else [])
+    return kept.without(*HISTORY_COLUMNS)
+
+
+def live_to_history(table: Content, now: datetime) -> Content:
+    """Every row is an open version that starts now (6.9, type 5)."""
+    if set(HISTORY_COLUMNS) <= set(table.columns):
+        return table
+    begun: Row = {START: now, END: TMAX, ACTIVE: True}
+    return table.mapped(lambda row: [row | begun]).having(*HISTORY_COLUMNS)
