@@ -51,6 +51,13 @@ class BatchFile:
         """The file's own name, as messages show it."""
         return self.path.name
 
+    def size(self) -> int:
+        """The delivered bytes; 0 if there is no file."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
     def digest(self) -> str:
         """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
         try:

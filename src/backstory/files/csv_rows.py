@@ -1,6 +1,6 @@
 """CSV batch files as rows: no escape character, markers by text, columns by name (section 3.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -10,8 +10,9 @@ import structlog
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.cells import UnreadableCell, finish, parse, parser_type
-from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv
+from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv, stream_csv_text
 from backstory.files.header import chosen_columns
+from backstory.files.memory import Lease
 from backstory.files.rows import Rows
 from backstory.model.column import ColumnType, Kind
 
@@ -25,40 +26,78 @@ def read_csv(
     encoding: Encoding,
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
+    lease: Lease | None = None,
 ) -> Iterator[Rows]:
     """The file's rows, with the columns of the header that are wanted; nothing for an empty file.
 
     Arrow's parser makes numbers and times of the text when all cells are as they should be. When
     some are not (unmodified, more digits than a microsecond has, a value of another type) each cell
     is looked at as text. Raises Refused with the file and line for broken CSV, an unreadable cell
-    or an unknown column.
+    or an unknown column, TooLarge for more than the lease can hold.
     """
+    text = _opened(file, encoding, lease)
+    types = _chosen(file, text, columns, wanted)
+    if not types:
+        text.close()
+        return
+    rows = _typed(file, encoding, types, text, lease)
+    if rows:
+        yield rows
+    else:
+        yield from _from_text(file, encoding, types, lease)
+
+
+def stream_csv(
+    file: BatchFile,
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+) -> Iterator[Rows]:
+    """The same rows, a block of text at a time, so that memory does not grow with the file."""
+    with _opened(file, encoding) as text:
+        types = _chosen(file, text, columns, wanted)
+    return _from_text(file, encoding, types, None) if types else iter(())
+
+
+def _chosen(
+    file: BatchFile, text: CsvText, columns: Mapping[str, ColumnType], wanted: frozenset[str]
+) -> dict[str, ColumnType]:
+    chosen = chosen_columns(file.name, text.header, columns, wanted)
+    return {name: columns[name] for name in chosen}
+
+
+def _opened(file: BatchFile, encoding: Encoding, lease: Lease | None = None) -> CsvText:
     try:
-        text = CsvText(file, encoding)
+        return CsvText(file, encoding, lease)
     except OSError as stop:
         raise broken(file, encoding, stop) from None
-    with text:
-        chosen = chosen_columns(file.name, text.header, columns, wanted)
-        if not chosen:
-            return
-        types = {name: columns[name] for name in chosen}
-        rows = _typed(file, encoding, types, text)
-    yield rows or _from_text(file, encoding, types)
 
 
 def _typed(
-    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: CsvText
+    file: BatchFile,
+    encoding: Encoding,
+    types: Mapping[str, ColumnType],
+    opened: CsvText,
+    lease: Lease | None,
 ) -> Rows | None:
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
+    chosen = {name: parser_type(type_) for name, type_ in types.items()}
+    texts = iter([opened])
+
+    def parsed_with(block: int) -> Iterator[pa.Table]:
+        with next(texts, None) or _opened(file, encoding, lease) as text:
+            yield parse_csv(text, chosen, block)
+
     try:
-        parsed = _parsed(file, encoding, {name: parser_type(t) for name, t in types.items()}, text)
+        [parsed] = _by_growing_blocks(file, encoding, parsed_with)
         if any(_marked(column, encoding) for column in parsed.columns):
             return None
         with ThreadPoolExecutor(THREADS) as pool:
             table = pa.table(list(pool.map(finish, parsed.columns, types.values())), names=list(types))
     except (pa.ArrowInvalid, UnreadableCell):
         return None
-    warn_of_raw_binary(file, {name: parsed[name] for name in types}, types)
+    binary = [parsed[name] for name, type_ in types.items() if type_.kind is Kind.BINARY]
+    warn_of_raw_binary(file, sum(invalid_base64(chunk) for column in binary for chunk in column.chunks))
     yes = pa.repeat(pa.scalar(True), table.num_rows)
     return Rows(table, pa.table([yes] * len(types), names=list(types)))
 
@@ -70,23 +109,44 @@ def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
     return bool(pc.any(pc.equal(text, marker)).as_py())
 
 
-def _from_text(file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType]) -> Rows:
+def _from_text(
+    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], lease: Lease | None
+) -> Iterator[Rows]:
+    names, raw, done = list(types), 0, 0
+
+    def blocks(block: int) -> Iterator[pa.Table]:
+        place = 0
+        with _opened(file, encoding, lease) as text:
+            for part in stream_csv_text(text, names, block):
+                # With larger blocks the file is read from its beginning: known rows are passed over.
+                yield part.slice(max(done - place, 0))
+                place += part.num_rows
+
     try:
-        text = _parsed(file, encoding, dict.fromkeys(types, pa.string()))
+        for part in _by_growing_blocks(file, encoding, blocks):
+            rows, strange = _cells(file, encoding, types, part, done)
+            raw += strange
+            done += part.num_rows
+            yield rows
     except pa.ArrowInvalid as stop:
         raise broken(file, encoding, stop) from None
-    values, known, cleared = {}, {}, {}
+    warn_of_raw_binary(file, raw)
+
+
+def _cells(
+    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: pa.Table, first: int
+) -> tuple[Rows, int]:
+    """Text as values, from data row `first` on; and how many BINARY cells are not base64."""
+    values, known, raw = {}, {}, 0
     for name, type_ in types.items():
-        column = text[name].combine_chunks()
-        cells, known[name] = split_unmodified(column, encoding.unmodified_string)
-        cleared[name] = pa.chunked_array([cells])
+        cells, known[name] = split_unmodified(text[name].combine_chunks(), encoding.unmodified_string)
+        raw += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
         try:
             values[name] = parse(cells, type_)
         except UnreadableCell as cell:
-            line = line_of(file, encoding, cell.row)
+            line = line_of(file, encoding, first + cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
-    warn_of_raw_binary(file, cleared, types)
-    return Rows(pa.table(values), pa.table(known))
+    return Rows(pa.table(values), pa.table(known)), raw
 
 
 def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
@@ -97,33 +157,27 @@ def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa
     return pc.if_else(known, cells, pa.scalar(None, cells.type)), known
 
 
-def _parsed(
-    file: BatchFile,
-    encoding: Encoding,
-    types: Mapping[str, pa.DataType],
-    text: CsvText | None = None,
-) -> pa.Table:
-    """The columns as Arrow's parser reads them; a row that does not fit a block needs larger ones."""
+def _by_growing_blocks(
+    file: BatchFile, encoding: Encoding, parts: Callable[[int], Iterator[pa.Table]]
+) -> Iterator[pa.Table]:
+    """The parts that a parser gives of a file; a row that does not fit a block needs larger ones."""
     block = BLOCK
     while True:
         try:
-            with text or CsvText(file, encoding) as opened:
-                return parse_csv(opened, types, block)
+            yield from parts(block)
         except OSError as stop:
             raise broken(file, encoding, stop) from None
         except pa.ArrowInvalid as stop:
             if "straddl" not in str(stop):
                 raise
+        else:
+            return
         if block >= LONGEST_LINE:
             raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
-        block, text = block * 8, None
+        block *= 8
 
 
-def warn_of_raw_binary(
-    file: BatchFile, text: Mapping[str, pa.ChunkedArray], types: Mapping[str, ColumnType]
-) -> None:
+def warn_of_raw_binary(file: BatchFile, cells: int) -> None:
     """Log once for a file that some values of BINARY columns are not base64 (F11)."""
-    binary = [text[name] for name, type_ in types.items() if type_.kind is Kind.BINARY]
-    cells = sum(invalid_base64(chunk) for column in binary for chunk in column.chunks)
     if cells:
         log.warning("values that are not base64 were stored as they are", file=file.name, cells=cells)

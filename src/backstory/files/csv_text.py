@@ -3,7 +3,7 @@
 import csv
 import io
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.csv as pa_csv
 
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
+from backstory.files.memory import Lease, Meter
 
 BLOCK = 1 << 22
 LONGEST_LINE = 1 << 28
@@ -24,10 +25,12 @@ class CsvText(io.RawIOBase):
     swallows that instead, so that a last row of anything but NULL tells that the file is broken.
     """
 
-    def __init__(self, file: BatchFile, encoding: Encoding) -> None:
+    def __init__(self, file: BatchFile, encoding: Encoding, lease: Lease | None = None) -> None:
         super().__init__()
+        self._meter = Meter(file, lease)
         self._inner = file.open(encoding)
         self._held = _first_block(self._inner)
+        self._meter.add(len(self._held))
         self.header = _header(file, self._held)
         self.mark = encoding.null_string or secrets.token_hex(32)
         row = io.StringIO()
@@ -49,11 +52,13 @@ class CsvText(io.RawIOBase):
         data, self._held = self._held, b""
         if not data and hasattr(self._inner, "read_buffer"):
             buffer = self._inner.read_buffer(size)
+            self._meter.add(buffer.size)
             self._last = buffer[-1:].to_pybytes() if buffer.size else self._last
             if buffer.size == size:
                 return buffer
             data = buffer.to_pybytes()
         while len(data) < size and (more := self._inner.read(size - len(data))):
+            self._meter.add(len(more))
             data += more
             self._last = more[-1:]
         if len(data) < size:
@@ -100,30 +105,50 @@ def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa
 
     Raises pa.ArrowInvalid for what is not CSV or not of the types, and for an unclosed quote.
     """
+    table = pa_csv.read_csv(text, **_options(text, types, block))
+    _require_closed(table)
+    return table.select(list(types)).slice(0, table.num_rows - 1)
+
+
+def stream_csv_text(text: CsvText, names: Sequence[str], block: int) -> Iterator[pa.Table]:
+    """The named columns as text, a block at a time; else as `parse_csv`."""
+    held = None
+    for batch in pa_csv.open_csv(text, **_options(text, dict.fromkeys(names, pa.string()), block)):
+        part = pa.table(batch)
+        whole = part if held is None else pa.concat_tables([held, part])
+        held = whole.slice(max(whole.num_rows - 1, 0))
+        yield whole.select(names).slice(0, max(whole.num_rows - 1, 0))
+    if held is None:
+        raise pa.ArrowInvalid("there is no row")
+    _require_closed(held)
+
+
+def _require_closed(table: pa.Table) -> None:
+    """Look at the extra row, the last of the table."""
+    rows = table.num_rows - 1
+    if rows < 0 or any(not column.null_count for column in table.slice(rows).columns):
+        raise pa.ArrowInvalid("a quoted value is not closed")
+
+
+def _options(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> dict[str, Any]:
     last_column = text.header[-1]  # an unclosed quote swallows the extra row into this one
-    read = list(dict.fromkeys([*types, last_column]))
-    table = pa_csv.read_csv(
-        text,
-        read_options=pa_csv.ReadOptions(block_size=block),
-        parse_options=pa_csv.ParseOptions(
+    return {
+        "read_options": pa_csv.ReadOptions(block_size=block),
+        "parse_options": pa_csv.ParseOptions(
             # In a file of one column an empty line is an empty value.
             newlines_in_values=True,
             ignore_empty_lines=len(text.header) > 1,
         ),
-        convert_options=pa_csv.ConvertOptions(
+        "convert_options": pa_csv.ConvertOptions(
             column_types={last_column: pa.string()} | dict(types),
-            include_columns=read,
+            include_columns=list(dict.fromkeys([*types, last_column])),
             null_values=[text.mark],
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             strings_can_be_null=True,
             quoted_strings_can_be_null=True,
         ),
-    )
-    rows = table.num_rows - 1
-    if rows < 0 or any(not column.null_count for column in table.slice(rows).columns):
-        raise pa.ArrowInvalid("a quoted value is not closed")
-    return table.select(list(types)).slice(0, rows)
+    }
 
 
 def broken(file: BatchFile, encoding: Encoding, stop: Exception) -> Refused:

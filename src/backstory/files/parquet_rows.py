@@ -6,12 +6,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.cells import UnreadableCell, finish, first_failing, parse, parser_type
 from backstory.files.csv_rows import split_unmodified, warn_of_raw_binary
 from backstory.files.header import chosen_columns
+from backstory.files.memory import Lease, Meter
 from backstory.files.rows import Rows, arrow_type
 from backstory.model.column import TEXT_KINDS, ColumnType, Kind
+
+ROWS = 1 << 16
+WINDOW = 1 << 20
 
 
 def read_parquet(
@@ -19,38 +24,74 @@ def read_parquet(
     encoding: Encoding,
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
+    lease: Lease | None = None,
 ) -> Iterator[Rows]:
-    """The file's rows, with the columns that are wanted.
+    """The file's rows, with the columns that are wanted, a number of rows at a time.
 
     The clear file is held in memory as a whole, since Parquet is read from its end. Raises Refused
-    with the file and row for an unreadable value, an unknown column or a file that is no Parquet.
+    with the file and row for an unreadable value, an unknown column or a file that is no Parquet,
+    TooLarge for more than the lease can hold.
     """
+    first, meter, raw = 0, Meter(file, lease), 0
+    for batch in _batches(file, encoding, columns, wanted, meter):
+        meter.add(batch.nbytes)
+        rows, strange = _cells(file, encoding, columns, batch, first)
+        raw += strange
+        first += batch.num_rows
+        yield rows
+    warn_of_raw_binary(file, raw)
+
+
+def _batches(
+    file: BatchFile,
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+    meter: Meter,
+) -> Iterator[pa.RecordBatch]:
     try:
-        with file.open(encoding) as stream:
-            content = stream.read()
-        if not len(content):
+        content = _content(file, encoding, meter)
+        if not content:
             return
         parquet = pq.ParquetFile(pa.BufferReader(content))
         chosen = chosen_columns(file.name, parquet.schema_arrow.names, columns, wanted)
-        table = parquet.read(chosen)
+        if chosen:
+            yield from parquet.iter_batches(ROWS, columns=chosen)
     except (pa.ArrowException, OSError, ValueError):
         raise file.unreadable("it is not Parquet; the key may be wrong") from None
-    types = {name: columns[name] for name in chosen}
-    values, known, text = {}, {}, {}
-    for name, type_ in types.items():
-        cells, known[name] = _without_markers(_plain(table[name]), encoding)
-        if pa.types.is_string(cells.type):
-            text[name] = pa.chunked_array([cells])
+
+
+def _content(file: BatchFile, encoding: Encoding, meter: Meter) -> bytes:
+    parts = []
+    with file.open(encoding) as stream:
+        while part := stream.read(WINDOW):
+            meter.add(len(part))
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _cells(
+    file: BatchFile,
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    batch: pa.RecordBatch,
+    first: int,
+) -> tuple[Rows, int]:
+    """A batch as values, from row `first` on; and how many BINARY cells of text are not base64."""
+    values, known, raw = {}, {}, 0
+    for name in batch.schema.names:
+        type_ = columns[name]
+        cells, known[name] = _without_markers(_plain(batch[name]), encoding)
+        if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
+            raw += invalid_base64(cells)
         try:
             values[name] = _typed(cells, type_)
         except UnreadableCell as cell:
-            raise file.unreadable_cell(f"row {cell.row + 1}", name, type_) from None
-    warn_of_raw_binary(file, text, {name: types[name] for name in text})
-    yield Rows(pa.table(values), pa.table(known))
+            raise file.unreadable_cell(f"row {first + cell.row + 1}", name, type_) from None
+    return Rows(pa.table(values), pa.table(known)), raw
 
 
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    cells = column.combine_chunks()
+def _plain(cells: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if pa.types.is_large_string(cells.type):
