@@ -113,8 +113,11 @@ def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa
 def stream_csv_text(text: CsvText, names: Sequence[str], block: int) -> Iterator[pa.Table]:
     """The named columns as text, a block at a time; else as `parse_csv`."""
     held = None
-    for batch in pa_csv.open_csv(text, **_options(text, dict.fromkeys(names, pa.string()), block)):
-        part = pa.table(batch)
+    options = _options(text, dict.fromkeys(names, pa.string()), block)
+    read = options["convert_options"].include_columns
+    for batch in pa_csv.open_csv(text, **options):
+        # The reader cuts names off at a NUL; the columns come in the order asked for.
+        part = pa.table(batch.columns, names=read)
         whole = part if held is None else pa.concat_tables([held, part])
         held = whole.slice(max(whole.num_rows - 1, 0))
         yield whole.select(names).slice(0, max(whole.num_rows - 1, 0))
