@@ -1,13 +1,15 @@
 """A delivery is decoded, planned against the slice of the table it can touch, and committed once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
-import pyarrow as pa
-
 from backstory.attempts import attempted
+from backstory.files.memory import Lease, TooLarge
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
+from backstory.observe.metrics import timed
+from backstory.spread import Batch, spread
 from backstory.strategies.actions import Actions
 from backstory.tables.commit import Note, commit
 from backstory.tables.data_files import write_rows
@@ -17,21 +19,6 @@ from backstory.tables.vectors import positions_by_file, write_deletions
 
 # Threads that stay: each has a connection to the JVM of its own.
 _BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
-
-
-class Change(Protocol):
-    """A decoded delivery: what it can touch, and what it makes of that."""
-
-    @property
-    def keys(self) -> pa.Table:
-        """The key columns of every row, repeated keys included."""
-
-    @property
-    def since(self) -> int | None:
-        """Versions that ended before this instant (microseconds) play no part; None reads all."""
-
-    def plan(self, stored: pa.Table) -> Actions:
-        """The actions, given the slice of the table."""
 
 
 class Delivery(Protocol):
@@ -48,8 +35,8 @@ class Delivery(Protocol):
     def token(self, table: StoredTable) -> str:
         """A digest by which the same delivery is recognised when it comes again."""
 
-    def decode(self, table: StoredTable) -> Change:
-        """The delivery as typed rows; raises Refused for what cannot be read."""
+    def batch(self, table: StoredTable) -> Batch:
+        """The delivery's files, to be read as rows of the table; Refused if they are none of it."""
 
 
 def deliver(store: Store, delivery: Delivery) -> Receipt:
@@ -57,27 +44,43 @@ def deliver(store: Store, delivery: Delivery) -> Receipt:
 
     A delivery whose token is the table's newest one has been here before and writes nothing. A
     conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
+    What is too large for the driver's memory is planned where Spark runs, by the same plan.
     """
     return attempted(store, [delivery.table], lambda: _deliver_once(store, delivery))
 
 
 def _deliver_once(store: Store, delivery: Delivery) -> Receipt:
     table = existing(store, delivery.table)
-    token = delivery.token(table)
+    with timed("digest"):
+        token = delivery.token(table)
     if token == table.newest_token:
         return Receipt(str(delivery.table))
-    change = delivery.decode(table)
-    since = None if table.disorderly else change.since
-    actions = change.plan(read_slice(store, table, change.keys, since))
+    batch, note = delivery.batch(table), Note(delivery.door, token, {})
+    try:
+        with store.memory.lease() as lease:
+            return _planned_here(store, table, batch, note, lease)
+    except TooLarge:
+        return spread(store, table, batch, note)
+
+
+def _planned_here(store: Store, table: StoredTable, batch: Batch, note: Note, lease: Lease) -> Receipt:
+    with timed("decode"):
+        change = batch.decode(lease)
+    with timed("slice"):
+        stored = read_slice(store, table, change.keys, None if table.disorderly else change.since)
+    with timed("plan"):
+        actions = change.plan(stored)
     if actions.empty:
-        return Receipt(str(delivery.table), actions.counts)
-    note = Note(delivery.door, token, actions.counts)
-    return Receipt(str(delivery.table), actions.counts, apply(store, table, actions, note))
+        return Receipt(str(table.shape.table), actions.counts)
+    snapshot = apply(store, table, actions, replace(note, counts=actions.counts))
+    return Receipt(str(table.shape.table), actions.counts, snapshot)
 
 
 def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:
     """Commit the actions, and give the snapshot's id."""
-    hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
-    data_files = write_rows(store, table, actions.added)
-    deletions = hidden.result()
-    return commit(store, table, data_files, deletions, note, disorder=actions.disorder)
+    with timed("write"):
+        hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
+        data_files = write_rows(store, table, actions.added)
+        deletions = hidden.result()
+    with timed("commit"):
+        return commit(store, table, data_files, deletions, note, disorder=actions.disorder)

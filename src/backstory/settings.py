@@ -11,8 +11,9 @@ from typing import Any
 from backstory.errors import UsageError
 
 CATALOG = "backstory"
-SECTIONS = {"catalog", "catalogs", "spark", "tables"}
+SECTIONS = {"catalog", "catalogs", "delivery", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
+DRIVER_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,15 @@ class Settings:
     """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
 
     The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
-    is named by no properties here.
+    is named by no properties here. `driver_memory` is what all deliveries together may take of the
+    driver's memory, in bytes.
     """
 
     warehouse: Path
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {CATALOG: {}})
     spark: Mapping[str, str] = field(default_factory=dict)
     format_version: int = 3
+    driver_memory: int = DRIVER_MEMORY
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
@@ -54,6 +57,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         catalogs=catalogs,
         spark=_texts(document.get("spark", {})),
         format_version=_format_version(document.get("tables", {})),
+        driver_memory=_driver_memory(document.get("delivery", {})),
     )
 
 
@@ -83,6 +87,17 @@ def _format_version(tables: Mapping[str, Any]) -> int:
             "Mend backstory.toml.",
         )
     return int(version)
+
+
+def _driver_memory(delivery: Mapping[str, Any]) -> int:
+    told = re.fullmatch(r"(\d+)([mg])", str(delivery.get("driver-memory", "1g")).lower())
+    if set(delivery) - {"driver-memory"} or told is None:
+        raise UsageError(
+            "unknown-setting",
+            'The section [delivery] holds driver-memory = "1g", or so many g or m, and nothing else.',
+            "Mend backstory.toml.",
+        )
+    return int(told.group(1)) << {"m": 20, "g": 30}[told.group(2)]
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:

@@ -29,6 +29,7 @@ def open(  # noqa: A001 - the public name
 
     Raises UsageError for a wrong configuration or when Spark or Java is missing.
     """
+    from backstory.files.memory import Memory
     from backstory.tables.store import Store
 
     if spark is not None:
@@ -37,7 +38,8 @@ def open(  # noqa: A001 - the public name
 
     found = settings.load(warehouse, config)
     session = start(found, verbose=verbose)
-    return Warehouse(Store(session, catalog, found.format_version), embedded=True)
+    store = Store(session, catalog, found.format_version, Memory(found.driver_memory))
+    return Warehouse(store, embedded=True)
 
 
 @dataclass(frozen=True)

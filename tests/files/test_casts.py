@@ -84,6 +84,7 @@ def test_a_value_that_fits_is_kept(value, old, new, gives):
         (2**53 + 1, "LONG", "DOUBLE"),
         (2**24 + 1, "INT", "FLOAT"),
         (1e300, "DOUBLE", "FLOAT"),
+        (1e-50, "DOUBLE", "FLOAT"),
         (1.5, "DOUBLE", "INT"),
         (math.nan, "DOUBLE", "INT"),
         (math.nan, "DOUBLE", "DECIMAL(38,10)"),

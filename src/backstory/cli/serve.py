@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -21,7 +22,12 @@ def serve(
     *,
     host: str | None = None,
     port: int = 50052,
+    metrics_port: int | None = None,
     batch_format: Format = Format.CSV,
+    enable_live_modes: Annotated[bool, Parameter(negative="")] = False,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    tls_client_ca: Path | None = None,
     options: Options = DEFAULTS,
     unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
 ) -> None:
@@ -30,22 +36,35 @@ def serve(
     Args:
         host: Interface to listen on; all IPv4 and IPv6 ones if it is left out.
         port: Port to listen on; 0 picks a free one.
+        metrics_port: Port for Prometheus, under /metrics; none if it is left out.
         batch_format: Format of batch files that Capabilities asks Fivetran for.
+        enable_live_modes: Offer the migrations from and to live mode, which Fivetran has withdrawn.
+        tls_cert: Certificate of the server, a chain in PEM; without it requests come in clear.
+        tls_key: The certificate's private key, in PEM.
+        tls_client_ca: Serve only clients with a certificate of this authority.
         options: Common options.
         unknown: Arguments that nobody knows; they are passed over (section 7.1).
     """
     from backstory.doors.fivetran.server import listen, serve_until_told
     from backstory.doors.fivetran.service import Destination
+    from backstory.doors.fivetran.tls import credentials
+    from backstory.files.memory import Memory
+    from backstory.observe.metrics import serve_metrics
     from backstory.spark.session import start
     from backstory.tables.store import Store, tables
 
+    tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
     spark = start(settings, verbose=True)
-    stores = {name: Store(spark, name, settings.format_version) for name in settings.catalogs}
+    memory = Memory(settings.driver_memory)
+    stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
         tables(store)
-    running = listen(Destination(stores, batch_format), host, port)
+    destination = Destination(stores, batch_format, live_modes=enable_live_modes)
+    running = listen(destination, host, port, tls)
     log.info(f"listening on {running.host}:{running.port}", **_account())
+    if metrics_port is not None:
+        log.info(f"metrics on port {serve_metrics(host or '', metrics_port)}")
     if unknown:
         log.warning("unknown arguments are passed over", count=len(unknown))
     try:

@@ -45,11 +45,12 @@ class BatchFile:
 
     path: Path
     key: bytes | None = field(default=None, repr=False)
+    told_as: str = ""
 
     @property
     def name(self) -> str:
         """The file's own name, as messages show it."""
-        return self.path.name
+        return self.told_as or self.path.name
 
     def size(self) -> int:
         """The delivered bytes; 0 if there is no file."""

@@ -27,7 +27,7 @@ def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """The values as `arrow_type(new)`; text is read and written as in batch files (section 3.3).
 
     BINARY and text have the same bytes. Naive times are taken for UTC. Only DOUBLE to FLOAT may
-    round; whatever else would lose a digit or leave the range raises DoesNotFit.
+    round, though not to zero; whatever else would lose a digit or leave the range raises DoesNotFit.
     """
     try:
         fitted = _cast(values, old, new)
@@ -99,7 +99,8 @@ def _decimal(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind in _FLOATS:
         nearest = values.cast(arrow_type(new))
-        _require(pc.or_(pc.is_finite(nearest), pc.invert(pc.is_finite(values))))
+        _require(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))
+        _require(pc.equal(pc.equal(nearest, 0), pc.equal(values, 0)))
         return nearest
     nearest = parse(_text(values, old), new)
     _require(pc.equal(_cast(nearest, new, old), values))

@@ -10,6 +10,9 @@ from backstory.files.batch_file import BatchFile
 # A file that grows beyond both is no delivery: real ones, of distinct keys, grow ten- to thirtyfold.
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 
+# A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
+CLEAR_TEXT_SHARE = 6
+
 
 class TooLarge(Failed):
     """A delivery needs more of the driver's memory than is left; Spark's tasks must take it."""
@@ -23,10 +26,13 @@ class TooLarge(Failed):
 
 
 class Memory:
-    """What all deliveries of a process may hold at a time, in bytes of clear text."""
+    """What all deliveries of a process may take of the driver's memory at a time.
+
+    They are held to a share of it in clear text: the rest is for what becomes of that.
+    """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._most = most // CLEAR_TEXT_SHARE
         self._lock = threading.Lock()
         self._held = 0
 

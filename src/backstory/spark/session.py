@@ -96,6 +96,7 @@ def properties(settings: Settings) -> dict[str, str]:
     found = {
         **DEFAULTS,
         "spark.sql.warehouse.dir": str(settings.warehouse),
+        "spark.driver.maxResultSize": str(settings.driver_memory // 2),
         "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Dderby.system.home=/nonexistent",
     }
     for name, catalog in settings.catalogs.items():

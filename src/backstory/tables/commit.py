@@ -8,6 +8,7 @@ from typing import Any
 
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
+from backstory.observe.metrics import COMMITS
 from backstory.tables.faults import translated
 from backstory.tables.store import DISORDER, Store, StoredTable
 from backstory.tables.vectors import Deletions
@@ -99,6 +100,7 @@ def finish(table: TableName, transaction: Any, change: Any, note: Note, files: S
         if not _unknown(failure):
             discard(transaction.table().io(), files)
         raise
+    COMMITS.inc()
     return int(transaction.table().currentSnapshot().snapshotId())
 
 

@@ -53,7 +53,7 @@ def change_where(
         if table.rows:
             rows = _with_new(store.spark.table(store.sql_name(table.shape.table)), table.shape, shape)
             rows = rows.where(condition)
-            positions = _positions(rows)
+            positions = positions_of(rows)
         if not positions:
             if staged:
                 staged.commitTransaction()
@@ -76,7 +76,7 @@ def _with_new(rows: "DataFrame", shape: Shape, into: Shape) -> "DataFrame":
     return rows.withColumns(new) if new else rows
 
 
-def _positions(frame: object) -> dict[str, BitMap64]:
+def positions_of(frame: object) -> dict[str, BitMap64]:
     """For each data file the positions of its rows, packed where Spark runs."""
     packed = (
         frame.select("_file", "_pos")  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.files.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.tables.workers import carried
 
@@ -12,6 +13,8 @@ CONFLICTS = {
     "ValidationException",
     "CommitStateUnknownException",
 }
+# A result of Spark that is larger than the driver may hold.
+TOO_MUCH = "maxResultSize"
 BUSY = ("SQLITE_BUSY", "database is locked", "UncheckedSQLException", "Connection refused")
 
 
@@ -45,18 +48,20 @@ def translated(table: TableName | str) -> Iterator[None]:
 
 
 def _names(fault: object) -> list[str]:
-    """The class names of a Java fault and of its causes, with the words that tell a busy catalog."""
+    """The class names of a Java fault and of its causes, with words of theirs that tell them apart."""
     names = []
     while fault is not None:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
         text = str(fault.getMessage())  # type: ignore[attr-defined]
         names.append(name)
-        names += [busy for busy in BUSY if busy in text]
+        names += [word for word in (*BUSY, TOO_MUCH) if word in text]
         fault = fault.getCause()  # type: ignore[attr-defined]
     return names
 
 
 def _told(table: TableName | str, names: list[str]) -> BackstoryError:
+    if TOO_MUCH in names:
+        return TooLarge()
     if CONFLICTS & set(names):
         return TryAgain(
             "conflict",

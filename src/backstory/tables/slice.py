@@ -45,14 +45,14 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
         return frame.select(*names).toArrow().cast(schema)
 
 
-def _may_be_touched(since: int) -> "Column":
+def may_be_touched(since: int) -> "Column":
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
 def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table, since: int | None) -> "DataFrame":
     """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
     distinct = keys.group_by(keys.column_names).aggregate([])
-    conditions = [] if since is None else [_may_be_touched(since)]
+    conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
     listed = distinct.num_rows <= LISTED_KEYS and not has_null
     if listed:

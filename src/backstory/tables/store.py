@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import UsageError
+from backstory.files.memory import Memory
 from backstory.model.table import Layout, Shape, TableName
+from backstory.settings import DRIVER_MEMORY
 from backstory.tables.faults import translated
 from backstory.tables.schema import columns_of, inferred_layout
 
@@ -21,11 +23,15 @@ DISORDER = "backstory.disorder"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An Iceberg catalog as a Spark session names it; `format_version` is that of new tables."""
+    """An Iceberg catalog as a Spark session names it.
+
+    `format_version` is that of new tables; `memory` is what deliveries may hold on the driver.
+    """
 
     spark: "SparkSession"
     catalog: str = "backstory"
     format_version: int = 3
+    memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
 
     @property
     def jvm(self) -> Any:

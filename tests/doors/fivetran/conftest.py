@@ -13,6 +13,16 @@ def address(spark):
         yield found
 
 
+@pytest.fixture(scope="session")
+def spreading(spark):
+    """Where a destination listens whose driver may hold nothing: every batch with rows is spread."""
+    from backstory.files.memory import Memory
+    from backstory.tables.store import Store
+
+    with serving({"backstory": Store(spark, memory=Memory(0))}) as found:
+        yield found
+
+
 @pytest.fixture
 def sender(address, tmp_path):
     from backstory.doors.fivetran.sender.client import Sender

@@ -1,6 +1,5 @@
 """Law: batches through the server and the real store give what the rule in plain Python says."""
 
-from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -9,6 +8,8 @@ from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS, batches, live_batch
 from hypothesis import HealthCheck, given, settings
 from tables_as_text import in_order
 
+from backstory import spread
+from backstory.doors.fivetran.sender.client import Sender
 from backstory.model.column import END
 from backstory.strategies.intervals.rule import apply as history_rule
 from backstory.strategies.live_rows.rule import apply as live_rule
@@ -19,10 +20,12 @@ LIVE = "id:LONG* part* a b:LONG synced"
 HISTORY = f"{LIVE} start* end active"
 
 
-@pytest.fixture
-def table(sender, store, schema):
-    """A new table with these rows, in which one column is left over from an older definition."""
-    plain = replace(sender, encoding=PLAIN)
+@pytest.fixture(params=["address", "spreading"])
+def table(request, store, schema, tmp_path, monkeypatch):
+    """A new table with these rows, in which one column is left over from an older definition; batches
+    are planned on the driver, or where Spark runs, a few rows at a time."""
+    monkeypatch.setattr(spread, "ROWS_IN_BUCKET", 2)
+    plain = Sender.to(request.getfixturevalue(request.param), tmp_path, encoding=PLAIN)
 
     def of(columns, stored):
         place = Place.made(plain, store, schema, f"{columns} {LEFT_OVER}", stored)

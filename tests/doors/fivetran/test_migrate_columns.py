@@ -283,6 +283,7 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
         ("live", "copy_column", {"from_column": "v", "to_column": "id"}),
         ("live", "copy_column", {"from_column": "v", "to_column": "n"}),
         ("live", "copy_column", {"from_column": "v", "to_column": "_fivetran_active"}),
+        ("live", "rename_column", {"from_column": "_fivetran_synced", "to_column": "w"}),
         ("history", "rename_column", {"from_column": "_fivetran_end", "to_column": "w"}),
         ("history", "update_column_value", {"column": "_fivetran_end", "value": "NULL"}),
         ("history", "drop_column_in_history_mode", {"column": "id", "operation_timestamp": P}),

@@ -1,6 +1,6 @@
 """The rows of a batch: read as the table's columns, checked, and ready to be planned."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,13 +9,16 @@ import pyarrow as pa
 from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.delivered import arrow_schema, read_files
+from backstory.files.delivered import arrow_schema, read_files, stream_file
+from backstory.files.memory import Lease
 from backstory.files.rows import Rows
 from backstory.model.column import END, START, SYSTEM_COLUMNS, ColumnType
+from backstory.model.table import Layout, Shape
 from backstory.strategies.actions import Actions
 from backstory.strategies.intervals import plan as intervals
 from backstory.strategies.live_rows import plan as live_rows
-from backstory.tables.store import StoredTable
+
+KINDS = ("earliest", "replace", "update", "delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +77,23 @@ def _keys(key: Sequence[str], *tables: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchReader:
-    """Reads a request's files as rows of the table, and refuses what a plan could not place."""
+class Batch:
+    """The files of a request as rows of its table; small enough to be sent to where Spark runs.
 
-    table: StoredTable
+    `types` are the table's columns, in its order.
+    """
+
+    types: Mapping[str, ColumnType]
     requested: frozenset[str]
-    key: Sequence[str]
+    key: tuple[str, ...]
     files: Files
+    keeps_history: bool
 
     @classmethod
     def of(
-        cls,
-        table: StoredTable,
-        requested: Mapping[str, ColumnType],
-        key: Sequence[str],
-        files: Files,
-    ) -> "BatchReader":
+        cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: Files
+    ) -> "Batch":
         """Raises Refused when the request's key or columns are not the table's."""
-        shape = table.shape
         if not key:
             raise Refused(
                 "no-key",
@@ -111,40 +113,68 @@ class BatchReader:
                 f"{shape.table} has no column {unknown[0]}.",
                 "Add the column to the table first.",
             )
-        return cls(table, frozenset(requested), key, files)
+        types = {column.name: column.type for column in shape.columns}
+        history = shape.layout is Layout.FIVETRAN_HISTORY
+        return cls(types, frozenset(requested), tuple(key), files, history)
 
-    def live(self) -> LiveChange:
-        """The rows of a WriteBatch."""
-        every = frozenset(self.table.shape.names)
-        replace = self._rows("replace", every)
-        delivery = live_rows.LiveDelivery(
-            key=self.key,
-            columns=self.requested,
-            replace=replace,
-            update=self._rows("update", every),
-            delete=self._rows("delete", frozenset(self.key)).values.select(self.key),
-        )
-        return LiveChange(delivery)
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+        return [(kind, file) for kind in KINDS for file in getattr(self.files, kind)]
 
-    def history(self) -> HistoryChange:
-        """The rows of a WriteHistoryBatch."""
-        every = frozenset(self.table.shape.names)
+    def decode(self, lease: Lease) -> LiveChange | HistoryChange:
+        """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
+        return self.change({kind: self._rows(kind, lease) for kind in KINDS})
+
+    def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
+        """The rows of one file, some at a time, with every column of the table."""
+        wanted, needed = self._wanted(kind)
+        first = 0
+        for rows in stream_file(file, self.files.encoding, self.types, wanted):
+            refuse_unplaceable(kind, file.name, rows, self.key, needed, first)
+            first += rows.count
+            yield rows.aligned(arrow_schema(self.types))
+
+    def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
+        """What the rows of each kind, with every column of the table or those that count, mean."""
+        given = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
+        if not self.keeps_history:
+            return LiveChange(
+                live_rows.LiveDelivery(
+                    key=self.key,
+                    columns=self.requested,
+                    replace=given["replace"],
+                    update=given["update"],
+                    delete=given["delete"].values.select(self.key),
+                )
+            )
         return HistoryChange(
             intervals.HistoryDelivery(
                 key=self.key,
-                earliest=self._rows("earliest", {*self.key, START}, START).values,
-                replace=self._rows("replace", every, START),
-                update=self._rows("update", every, END),
-                delete=self._rows("delete", {*self.key, END}, END).values,
+                earliest=given["earliest"].values,
+                replace=given["replace"],
+                update=given["update"],
+                delete=given["delete"].values,
             )
         )
 
-    def _rows(self, kind: str, wanted: Collection[str], needed: str | None = None) -> Rows:
-        """The wanted columns of all files of a kind; `needed` must be given in each row."""
-        types = {column.name: column.type for column in self.table.shape.columns}
+    def _wanted(self, kind: str) -> tuple[frozenset[str], str | None]:
+        """The columns that count in files of a kind, and the instant that each row must give."""
+        key, every = frozenset(self.key), frozenset(self.types)
+        if not self.keeps_history:
+            return (key if kind == "delete" else every), None
+        instants = {"earliest": START, "replace": START, "update": END, "delete": END}
+        few = kind in {"earliest", "delete"}
+        return (key | {instants[kind]} if few else every), instants[kind]
+
+    def _schema(self, kind: str) -> pa.Schema:
+        wanted, _ = self._wanted(kind)
+        return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
+
+    def _rows(self, kind: str, lease: Lease) -> Rows:
+        wanted, needed = self._wanted(kind)
         files = getattr(self.files, kind)
-        parts = read_files(files, self.files.encoding, types, frozenset(wanted))
+        parts = read_files(files, self.files.encoding, self.types, wanted, lease)
         for file, rows in parts:
             refuse_unplaceable(kind, file.name, rows, self.key, needed)
-        chosen = {name: type_ for name, type_ in types.items() if name in wanted}
-        return Rows.concat((rows for _, rows in parts), arrow_schema(chosen))
+        return Rows.concat((rows for _, rows in parts), self._schema(kind))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from backstory.doors.fivetran.batch_rows import BatchReader, Files, HistoryChange, LiveChange
+from backstory.doors.fivetran.batch_rows import Batch, Files
 from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.notes import DOOR
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -73,33 +73,31 @@ class LiveBatch:
         """The digest of section F14; a change of the table's columns makes it another delivery."""
         return digest(self.files, str(self.table), self.definition.hex(), _schema(table))
 
-    def decode(self, table: StoredTable) -> "LiveChange | HistoryChange":
-        """The rows of the batch, typed as the table's columns (F19 for a history table)."""
-        reader = BatchReader.of(table, self.columns, self.key, self.files)
-        if table.shape.layout is Layout.FIVETRAN_HISTORY:
-            if self.files.update or self.files.delete:
-                raise Refused(
-                    "history-table",
-                    f"{self.table} keeps history: WriteBatch brings only replace files to it.",
-                    "Send updates and deletes with WriteHistoryBatch.",
-                )
-            return reader.history()
-        return reader.live()
+    def batch(self, table: StoredTable) -> Batch:
+        """The files as rows of the table (F19 for a history table)."""
+        batch = Batch.of(table.shape, self.columns, self.key, self.files)
+        if batch.keeps_history and (self.files.update or self.files.delete):
+            raise Refused(
+                "history-table",
+                f"{self.table} keeps history: WriteBatch brings only replace files to it.",
+                "Send updates and deletes with WriteHistoryBatch.",
+            )
+        return batch
 
 
 @dataclass(frozen=True)
 class HistoryBatch(LiveBatch):
     """A WriteHistoryBatch: changes of records, in the order of their starts."""
 
-    def decode(self, table: StoredTable) -> "HistoryChange":
-        """The rows of the batch, typed as the table's columns."""
+    def batch(self, table: StoredTable) -> Batch:
+        """The files as rows of the table."""
         if table.shape.layout is not Layout.FIVETRAN_HISTORY:
             raise Refused(
                 "no-history",
                 f"{self.table} keeps no history: it lacks the columns of history mode.",
                 "Send WriteBatch, or migrate the table to history mode first.",
             )
-        return BatchReader.of(table, self.columns, self.key, self.files).history()
+        return Batch.of(table.shape, self.columns, self.key, self.files)
 
 
 def live_batch(request: sdk.WriteBatchRequest, table: TableName, format_: Format) -> LiveBatch:

@@ -9,6 +9,7 @@ import grpc
 import structlog
 
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+from backstory.observe.metrics import REQUESTS
 
 log = structlog.get_logger()
 
@@ -34,10 +35,12 @@ def answered(
             try:
                 answer = method(service, request)
             except (Refused, UsageError) as error:
+                REQUESTS.labels(method.__name__, "refused").inc()
                 log.warning(f"{method.__name__} refused: {error}", code=error.code, **told)
                 return reply(task={"message": str(error)})
             except BackstoryError as error:
                 later = isinstance(error, TryAgain)
+                REQUESTS.labels(method.__name__, "later" if later else "failed").inc()
                 log.error(f"{method.__name__} failed: {error}", code=error.code, **told)
                 context.abort(
                     grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL,
@@ -45,9 +48,11 @@ def answered(
                 )
             except Exception as bug:
                 # Only the kind of the error: its text may hold values of the delivery.
+                REQUESTS.labels(method.__name__, "failed").inc()
                 kind = type(bug).__name__
                 log.error(f"{method.__name__} failed on a bug: {kind}", at=_place(bug), **told)
                 context.abort(grpc.StatusCode.INTERNAL, f"An internal error ({kind}).")
+            REQUESTS.labels(method.__name__, "done").inc()
             seconds = round(time.monotonic() - began, 3)
             log.info(f"{method.__name__} done", seconds=seconds, **told)
             return answer
@@ -59,6 +64,8 @@ def answered(
 
 def named(request: Any) -> str:
     """The table that a request names, as it names it; empty for requests about none."""
+    if details := getattr(request, "details", None):
+        return f"{details.schema}.{details.table}"
     schema = getattr(request, "schema_name", "")
     name = getattr(request, "table_name", "") or getattr(getattr(request, "table", None), "name", "")
     return f"{schema}.{name}" if schema else ""

@@ -41,10 +41,13 @@ class Running:
         self.server.stop(grace).wait()
 
 
-def listen(destination: Destination, host: str | None, port: int) -> Running:
+def listen(
+    destination: Destination, host: str | None, port: int, tls: grpc.ServerCredentials | None = None
+) -> Running:
     """Start to serve; without a host on all IPv4 and IPv6 interfaces (section 7.1).
 
-    Raises Failed when the port is taken.
+    Without `tls` in clear, as Fivetran's own client does next door. Raises Failed when the port is
+    taken.
     """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
@@ -56,7 +59,7 @@ def listen(destination: Destination, host: str | None, port: int) -> Running:
     )
     add_DestinationConnectorServicer_to_server(destination, server)  # type: ignore[no-untyped-call]
     checks = _add_standard_services(server)
-    bound, shown = _bind(server, host, port)
+    bound, shown = _bind(server, host, port, tls)
     server.start()
     return Running(server, checks, shown, bound)
 
@@ -84,11 +87,14 @@ def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
     return checks
 
 
-def _bind(server: grpc.Server, host: str | None, port: int) -> tuple[int, str]:
+def _bind(
+    server: grpc.Server, host: str | None, port: int, tls: grpc.ServerCredentials | None
+) -> tuple[int, str]:
     hosts = [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
     for shown in hosts:
         try:
-            bound = server.add_insecure_port(f"{shown}:{port}")
+            address = f"{shown}:{port}"
+            bound = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
         except RuntimeError:
             continue
         if bound:

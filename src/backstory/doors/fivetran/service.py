@@ -20,6 +20,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
 from backstory.errors import BackstoryError
 from backstory.files.batch_file import Format
+from backstory.observe.metrics import count_batch
 from backstory.tables.create import create
 from backstory.tables.store import Store, load
 
@@ -120,7 +121,9 @@ class Destination(DestinationConnectorServicer):
 
     def _deliver(self, where: Target, batch: LiveBatch) -> sdk.WriteBatchResponse:
         receipt = deliver(where.store, batch)
+        done = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
+        count_batch(done, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())
-        done = "committed" if receipt.snapshot_id else "nothing to commit"
-        log.info(f"batch {done}", table=str(batch.table), counts=counts or "known delivery")
+        told = done if receipt.snapshot_id else "nothing to commit"
+        log.info(f"batch {told}", table=str(batch.table), counts=counts or "known delivery")
         return sdk.WriteBatchResponse(success=True)

@@ -7,8 +7,7 @@ from backstory.doors.fivetran.definitions import type_from
 from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.model.column import HISTORY_COLUMNS, Column
-from backstory.model.table import Layout
+from backstory.model.column import SYSTEM_COLUMNS, Column
 from backstory.strategies.migrations import plan
 from backstory.tables.conditions import change_where, update_where
 from backstory.tables.evolve import evolve
@@ -117,8 +116,8 @@ def rename(subject: Subject, asked: sdk.RenameColumn) -> None:
     column = subject.column(old)
     if shape.column(new):
         raise refused(f"{shape.table} has a column {new!r} already.", "Choose another name.")
-    if shape.layout is Layout.FIVETRAN_HISTORY and old in HISTORY_COLUMNS:
-        raise refused(f"The column {old} is part of the history of {shape.table}.", "Name another column.")
+    if old in SYSTEM_COLUMNS:
+        raise refused(f"{old} is a system column: later requests name it.", "Name another column.")
     columns = tuple(Column(new, c.type) if c is column else c for c in shape.columns)
     key = tuple(new if name == old else name for name in shape.key)
     evolve(subject.store, subject.table, replace(shape, columns=columns, key=key), {old: new})

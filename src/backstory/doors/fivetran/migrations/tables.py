@@ -48,8 +48,7 @@ def copy_to_history(pair: Pair, asked: sdk.CopyTableToHistoryMode) -> None:
 def rename(pair: Pair, _asked: sdk.RenameTable) -> None:
     """Give the table another name; done before is done."""
     source, target = load(pair.store, pair.source), load(pair.store, pair.target)
-    if pair.source == pair.target or (source is None and target):
-        existing(pair.store, pair.target)
+    if source is None and target:
         return
     if target:
         raise refused(f"There is a table {pair.target} already.", "Choose another name.")

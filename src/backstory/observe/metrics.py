@@ -1,0 +1,52 @@
+"""What Prometheus may ask: batches, rows, seconds by stage, commits, conflicts, tries again."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import Counter, Histogram, start_http_server
+
+from backstory.errors import Failed
+
+BATCHES = Counter("backstory_batches", "Batches by how they ended.", ["outcome"])
+ROWS = Counter("backstory_rows", "Rows of batches by outcome.", ["outcome"])
+REQUESTS = Counter("backstory_requests", "Requests by RPC and how they ended.", ["rpc", "outcome"])
+COMMITS = Counter("backstory_commits", "Commits to tables.")
+CONFLICTS = Counter("backstory_conflicts", "Attempts that another writer or a busy catalog ended.")
+RETRIES = Counter("backstory_retries", "Attempts that followed one that had ended so.")
+SECONDS = Histogram(
+    "backstory_stage_seconds",
+    "Seconds of a batch by stage.",
+    ["stage"],
+    buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
+)
+
+
+@contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Time what happens in it as this stage of a batch."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        SECONDS.labels(name).observe(time.monotonic() - began)
+
+
+def count_batch(outcome: str, rows: Mapping[str, int]) -> None:
+    """A batch ended: committed, nothing (to commit) or known (from before)."""
+    BATCHES.labels(outcome).inc()
+    for name, count in rows.items():
+        ROWS.labels(name).inc(count)
+
+
+def serve_metrics(host: str, port: int) -> int:
+    """Answer Prometheus under `/metrics` from now on, and give the port; Failed if it is taken."""
+    try:
+        server, _ = start_http_server(port, host)
+    except OSError:
+        raise Failed(
+            "port-in-use",
+            f"The metrics cannot be served on port {port}.",
+            "Stop what uses it or choose another with --metrics-port.",
+        ) from None
+    return int(server.server_port)

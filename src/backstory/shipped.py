@@ -1,0 +1,55 @@
+"""Batch files where Spark's tasks can open them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from backstory.files.batch_file import BatchFile
+from backstory.tables.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A file of a kind: its own path, or its bytes as they were delivered, still encrypted."""
+
+    kind: str
+    file: BatchFile
+    content: Any = None
+
+    @contextmanager
+    def opened(self) -> Iterator[BatchFile]:
+        """In a task: the file at a path; shipped bytes stand in memory that has a path."""
+        if self.content is None:
+            yield self.file
+            return
+        memory = os.memfd_create("batch")
+        try:
+            with open(memory, "wb", closefd=False) as copy:
+                copy.write(self.content.value)
+            yield replace(self.file, path=Path(f"/proc/self/fd/{memory}"), told_as=self.file.name)
+        finally:
+            os.close(memory)
+
+
+@contextmanager
+def shipped(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[Shipped]]:
+    """The files as tasks may have them: on a cluster their bytes go with the tasks.
+
+    Executors on other machines do not see the paths. One file at a time is in this process's
+    memory; Spark keeps the rest, encrypted as they were, and forgets them at the end.
+    """
+    context = store.spark.sparkContext
+    if str(context.master).startswith("local"):
+        yield [Shipped(kind, file) for kind, file in parts]
+        return
+    sent = []
+    try:
+        for kind, file in parts:
+            sent.append(Shipped(kind, file, context.broadcast(file.path.read_bytes())))
+        yield sent
+    finally:
+        for each in sent:
+            each.content.destroy()

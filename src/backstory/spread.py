@@ -1,0 +1,277 @@
+"""A delivery too large for the driver: decoded, planned and written by Spark's tasks.
+
+Each task decodes a file. The rows are then parted by a hash of their key into buckets of a bounded
+size, and each bucket is planned with the stored rows of its keys, by the plan that the driver has
+for small deliveries. What gathers on the driver is a few numbers for each bucket, and positions of
+stored rows packed as bitmaps.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.files.batch_file import BatchFile
+from backstory.files.delivered import arrow_schema
+from backstory.files.memory import Lease
+from backstory.files.rows import Rows
+from backstory.model.column import END, START, ColumnType
+from backstory.model.receipt import Receipt
+from backstory.observe.metrics import timed
+from backstory.shipped import Shipped, shipped
+from backstory.strategies.actions import FILE, POSITION, Actions
+from backstory.tables.commit import Note, commit
+from backstory.tables.conditions import positions_of
+from backstory.tables.data_files import write_frame
+from backstory.tables.faults import translated
+from backstory.tables.literals import column, quoted
+from backstory.tables.schema import spark_type
+from backstory.tables.slice import may_be_touched
+from backstory.tables.store import Store, StoredTable
+from backstory.tables.vectors import write_deletions
+from backstory.tables.workers import carrying
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ROWS_IN_BUCKET = 100_000
+REMOVED, ADDED, TOLD = 0, 1, 2
+# Columns of the table are numbered here, so that no name of theirs can meet one of ours.
+_PLACE = "kind tinyint, file int, row bigint, known binary"
+_ACT = "act tinyint, file string, position bigint, told string"
+
+
+class Change(Protocol):
+    """Decoded rows: what they can touch, and what they make of that."""
+
+    @property
+    def keys(self) -> pa.Table:
+        """The key columns of every row, repeated keys included."""
+
+    @property
+    def since(self) -> int | None:
+        """Versions that ended before this instant (microseconds) play no part; None reads all."""
+
+    def plan(self, stored: pa.Table) -> Actions:
+        """The actions, given the slice of the table."""
+
+
+class Batch(Protocol):
+    """The files of a delivery, which can be read here or where Spark runs."""
+
+    @property
+    def types(self) -> Mapping[str, ColumnType]:
+        """The table's columns."""
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The key that the delivery's rows go by."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether rows are versions with a start and an end."""
+
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+
+    def decode(self, lease: Lease) -> Change:
+        """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
+
+    def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
+        """The rows of one file, some at a time, with every column of the table."""
+
+    def change(self, rows: Mapping[str, Rows]) -> Change:
+        """What the rows of each kind mean."""
+
+
+def spread(store: Store, table: StoredTable, batch: Batch, note: Note) -> Receipt:
+    """Bring the batch into the table as `deliver` does, without its rows ever being on the driver."""
+    with translated(table.shape.table), shipped(store, batch.parts) as files:
+        rows = _decoded(store, batch, files).persist()
+        try:
+            with timed("decode"):
+                count, start, end = _facts(rows, batch)
+            since = None if table.disorderly else min(filter(None, (start, end)), default=None)
+            stored = _stored(store, table, batch, rows, since)
+            acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
+            try:
+                return _commit(store, table, batch, acts, note)
+            finally:
+                acts.unpersist()
+        finally:
+            rows.unpersist()
+
+
+def _names(batch: Batch) -> dict[str, str]:
+    return {name: f"c{number}" for number, name in enumerate(batch.types)}
+
+
+def _columns(batch: Batch) -> str:
+    return ", ".join(f"{_names(batch)[name]} {spark_type(type_)}" for name, type_ in batch.types.items())
+
+
+def _decoded(store: Store, batch: Batch, files: Sequence[Shipped]) -> "DataFrame":
+    """Every row of every file with its kind, file, place and what of it is known; a task for each file."""
+    numbers = store.spark.range(len(files), numPartitions=max(len(files), 1))
+    return numbers.mapInArrow(partial(_decode, batch, files), f"{_PLACE}, {_columns(batch)}")
+
+
+def _decode(
+    batch: Batch, files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    kinds = list(dict.fromkeys(kind for kind, _ in batch.parts))
+    for number in (number for part in numbers for number in part["id"].to_pylist()):
+        first = 0
+        with carrying(), files[number].opened() as file:
+            for rows in batch.stream(files[number].kind, file):
+                count = rows.count
+                place = {
+                    "kind": pa.repeat(pa.scalar(kinds.index(files[number].kind), pa.int8()), count),
+                    "file": pa.repeat(pa.scalar(number, pa.int32()), count),
+                    "row": pa.array(np.arange(first, first + count)),
+                    "known": _packed(rows.known),
+                }
+                table = pa.table(
+                    [*place.values(), *rows.values.columns], names=[*place, *_names(batch).values()]
+                )
+                first += count
+                yield from table.to_batches()
+
+
+def _packed(known: pa.Table) -> pa.Array:
+    """For each row a bit for each column."""
+    bits = np.packbits(np.column_stack([np.asarray(column) for column in known.columns]), axis=1)
+    buffer = pa.py_buffer(np.ascontiguousarray(bits).tobytes())
+    packed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(bits.shape[1]), len(bits), [None, buffer])
+    return packed.cast(pa.binary())
+
+
+def _unpacked(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
+    width = (len(names) + 7) // 8
+    joined = b"".join(packed.to_pylist())
+    bits = np.frombuffer(joined, np.uint8).reshape(-1, width)
+    flags = np.unpackbits(bits, axis=1, count=len(names)).astype(bool)
+    return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
+
+
+def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None]:
+    """The count of rows, and the least start and end in microseconds."""
+    from pyspark.sql.functions import count, lit, unix_micros
+    from pyspark.sql.functions import min as least
+
+    names = _names(batch)
+    found = [count(lit(1)).alias("count")]
+    if batch.keeps_history:
+        found += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
+    count_, *instants = rows.agg(*found).collect()[0]
+    return (count_, *instants) if instants else (count_, None, None)
+
+
+def _stored(
+    store: Store, table: StoredTable, batch: Batch, rows: "DataFrame", since: int | None
+) -> "DataFrame":
+    """The stored rows of the batch's keys, with their file and position."""
+    frame = store.spark.table(store.sql_name(table.shape.table))
+    if since is not None:
+        frame = frame.where(may_be_touched(since))
+    names = _names(batch)
+    numbered = [column(name).alias(number) for name, number in names.items()]
+    frame = frame.select(column(FILE).alias("file"), column(POSITION).alias("position"), *numbered)
+    keys = rows.select(*(column(names[name]).alias(f"k{names[name]}") for name in batch.key)).distinct()
+    same = [frame[names[name]].eqNullSafe(keys[f"k{names[name]}"]) for name in batch.key]
+    return frame.join(keys, reduce(and_, same), "left_semi")
+
+
+def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, buckets: int) -> "DataFrame":
+    from pyspark.sql.functions import lit, pmod, xxhash64
+
+    def bucket() -> "Column":
+        return pmod(xxhash64(*(column(_names(batch)[name]) for name in batch.key)), lit(buckets))
+
+    left = rows.withColumn("bucket", bucket()).groupBy("bucket")
+    right = stored.withColumn("bucket", bucket()).groupBy("bucket")
+    schema = f"{_ACT}, {_columns(batch)}"
+    return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch), schema)
+
+
+def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
+    names, schema = _names(batch), arrow_schema(batch.types)
+    place = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
+    numbered = ["file", "position", *names.values()]
+    known_stored = stored.select(numbered) if stored.num_columns else None
+    slice_ = pa.schema([*place, *schema]).empty_table()
+    if known_stored is not None:
+        slice_ = known_stored.rename_columns([*place.names, *schema.names]).cast(slice_.schema)
+    with carrying():
+        actions = batch.change(_by_kind(batch, rows)).plan(slice_)
+    told = {"counts": dict(actions.counts), "disorder": actions.disorder}
+    told |= {"changes": actions.removed.num_rows + actions.added.num_rows}
+    return _acts(actions, json.dumps(told), schema, list(names.values()))
+
+
+def _by_kind(batch: Batch, rows: pa.Table) -> dict[str, Rows]:
+    """The rows of a bucket by kind, each in the order of its files."""
+    schema = arrow_schema(batch.types)
+    kinds = list(dict.fromkeys(kind for kind, _ in batch.parts))
+    found = {}
+    if rows.num_rows:
+        rows = rows.sort_by([("kind", "ascending"), ("file", "ascending"), ("row", "ascending")])
+    for number, kind in enumerate(kinds):
+        part = rows.filter(pc.equal(rows["kind"], number)) if rows.num_rows else rows
+        if part.num_rows:
+            values = part.select(list(_names(batch).values())).rename_columns(schema.names).cast(schema)
+            found[kind] = Rows(values, _unpacked(part["known"], schema.names))
+    return {
+        kind: found.get(kind) or Rows.concat([], schema)
+        for kind in ("earliest", "replace", "update", "delete")
+    }
+
+
+def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str]) -> pa.Table:
+    """The actions of a bucket as rows: stored ones that go, new ones, and one that tells of them."""
+    gone, come = actions.removed.num_rows, actions.added.num_rows
+    act = np.repeat(np.array([REMOVED, ADDED, TOLD], np.int8), [gone, come, 1])
+    none = pa.nulls(come + 1, pa.string())
+    columns: list[Any] = [
+        pa.array(act),
+        pa.chunked_array([*actions.removed[FILE].chunks, none], pa.string()),
+        pa.chunked_array([*actions.removed[POSITION].chunks, pa.nulls(come + 1, pa.int64())], pa.int64()),
+        pa.chunked_array([pa.nulls(gone + come, pa.string()), pa.array([told])], pa.string()),
+    ]
+    for field in schema:
+        values = [pa.nulls(gone, field.type), *actions.added[field.name].chunks, pa.nulls(1, field.type)]
+        columns.append(pa.chunked_array(values, field.type))
+    return pa.table(columns, names=["act", "file", "position", "told", *numbered])
+
+
+def _commit(store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", note: Note) -> Receipt:
+    with timed("plan"):
+        told = [json.loads(row.told) for row in acts.where(column("act") == TOLD).select("told").collect()]
+    counts: Counter[str] = Counter()
+    for bucket in told:
+        counts.update(bucket["counts"])
+    where = str(table.shape.table)
+    if not any(bucket["changes"] for bucket in told):
+        return Receipt(where, dict(counts))
+    with timed("write"):
+        removed = acts.where(column("act") == REMOVED).select(
+            column("file").alias(FILE), column("position").alias(POSITION)
+        )
+        deletions = write_deletions(store, table, positions_of(removed))
+        names = {number: name for name, number in _names(batch).items()}
+        added = acts.where(column("act") == ADDED)
+        new = added.select(*(column(number).alias(name) for number, name in names.items()))
+        order = [quoted(field.name()) for field in table.iceberg.schema().columns()]
+        files = write_frame(store, table, new.select(*order))
+    disorder = any(bucket["disorder"] for bucket in told)
+    with timed("commit"):
+        counted = Note(note.door, note.token, dict(counts))
+        snapshot = commit(store, table, files, deletions, counted, disorder=disorder)
+    return Receipt(where, dict(counts), snapshot)
