@@ -11,7 +11,7 @@ from backstory.model.table import TableName
 from backstory.observe.metrics import timed
 from backstory.spread import Batch, spread
 from backstory.strategies.actions import Actions
-from backstory.tables.commit import Note, commit
+from backstory.tables.commit import Note, commit, discard
 from backstory.tables.data_files import write_rows
 from backstory.tables.slice import read_slice
 from backstory.tables.store import Store, StoredTable, existing
@@ -80,7 +80,16 @@ def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int
     """Commit the actions, and give the snapshot's id."""
     with timed("write"):
         hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
-        data_files = write_rows(store, table, actions.added)
-        deletions = hidden.result()
+        io = table.iceberg.io()
+        try:
+            data_files = write_rows(store, table, actions.added)
+        except BaseException:
+            discard(io, hidden.result().added)
+            raise
+        try:
+            deletions = hidden.result()
+        except BaseException:
+            discard(io, data_files)
+            raise
     with timed("commit"):
         return commit(store, table, data_files, deletions, note, disorder=actions.disorder)

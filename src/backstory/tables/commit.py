@@ -9,6 +9,7 @@ from typing import Any
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.observe.metrics import COMMITS
+from backstory.tables.data_files import delete_files
 from backstory.tables.faults import translated
 from backstory.tables.store import DISORDER, Store, StoredTable
 from backstory.tables.vectors import Deletions
@@ -105,14 +106,8 @@ def finish(table: TableName, transaction: Any, change: Any, note: Note, files: S
 
 
 def discard(io: Any, files: Sequence[Any]) -> None:
-    """Delete files that no snapshot names; one that cannot be deleted is left as an orphan."""
-    from py4j.protocol import Py4JJavaError
-
-    for file in files:
-        try:
-            io.deleteFile(file.location())
-        except Py4JJavaError:
-            continue
+    """Delete data and delete files that no snapshot names."""
+    delete_files(io, [file.location() for file in files])
 
 
 def _unknown(failure: BackstoryError) -> bool:

@@ -1,7 +1,7 @@
 """Write rows into data files that no snapshot names yet."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backstory.model.column import ACTIVE, START
+from backstory.tables.frames import frame_of
 from backstory.tables.store import Store, StoredTable
 
 ROWS_IN_FILE = 500_000
@@ -45,7 +46,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     spec = table.iceberg.spec()
     fields = [field.name() for field in spec.fields()]
     if fields not in ([], [ACTIVE]):
-        return write_frame(store, table, store.spark.createDataFrame(rows))
+        return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(table, rows.schema)
     locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
     pieces = [
@@ -57,9 +58,24 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         location, partition, part = piece
         return _write(table, location, partition, part.cast(schema))
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        written = list(pool.map(write, pieces))
-    return [_data_file(store, table, file) for file in written]
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            written = list(pool.map(write, pieces))
+        return [_data_file(store, table, file) for file in written]
+    except BaseException:
+        delete_files(table.iceberg.io(), [location for location, _, _ in pieces])
+        raise
+
+
+def delete_files(io: Any, locations: Iterable[str]) -> None:
+    """Delete files that no snapshot names; one that cannot be deleted is left as an orphan."""
+    from py4j.protocol import Py4JJavaError
+
+    for location in locations:
+        try:
+            io.deleteFile(location)
+        except Py4JJavaError:
+            continue
 
 
 def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.files.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.tables.workers import carried
@@ -12,10 +13,14 @@ CONFLICTS = {
     "CommitFailedException",
     "ValidationException",
     "CommitStateUnknownException",
+    "AlreadyExistsException",
 }
 # A result of Spark that is larger than the driver may hold.
 TOO_MUCH = "maxResultSize"
-BUSY = ("SQLITE_BUSY", "database is locked", "UncheckedSQLException", "Connection refused")
+BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED", "database is locked", "Connection refused", "Connection reset")
+# SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
+BUSY_STATES = ("08", "40", "53", "57", "55P03")
+CLOSED_STATES = ("28", "42501")
 
 
 @contextmanager
@@ -55,8 +60,21 @@ def _names(fault: object) -> list[str]:
         text = str(fault.getMessage())  # type: ignore[attr-defined]
         names.append(name)
         names += [word for word in (*BUSY, TOO_MUCH) if word in text]
+        if "SQLException" in name:
+            names += [_state(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
     return names
+
+
+def _state(fault: Any) -> str:
+    """What the SQL state of a database's own exception says: busy, closed, or nothing of the kind."""
+    from py4j.protocol import Py4JError
+
+    try:
+        state = fault.getSQLState() or ""
+    except Py4JError:  # Iceberg's exception around it has none
+        return ""
+    return "busy" if state.startswith(BUSY_STATES) else "closed" if state.startswith(CLOSED_STATES) else ""
 
 
 def _told(table: TableName | str, names: list[str]) -> BackstoryError:
@@ -68,7 +86,13 @@ def _told(table: TableName | str, names: list[str]) -> BackstoryError:
             f"{table} was changed by another writer while this delivery was planned.",
             "Nothing was written; send it again.",
         )
-    if set(BUSY) & set(names):
+    if "closed" in names:
+        return Refused(
+            "no-access",
+            f"The catalog refuses access to {table}.",
+            "Nothing was written; mend the server's login or its privileges.",
+        )
+    if {*BUSY, "busy"} & set(names):
         return TryAgain(
             "catalog-busy",
             f"The catalog did not answer in time for {table}.",

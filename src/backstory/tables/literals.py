@@ -42,11 +42,13 @@ def micros_of(time: datetime) -> int:
 
 def literals(values: pa.Array) -> "list[Column]":
     """The values, none of them NULL, as literals of their own types."""
-    from pyspark.sql.functions import date_from_unix_date, lit
+    from pyspark.sql.functions import date_from_unix_date, expr, lit
 
     if pa.types.is_date32(values.type):
         return [date_from_unix_date(lit(day)) for day in values.cast(pa.int32()).to_pylist()]
     if pa.types.is_timestamp(values.type):
-        instants = [instant(number) for number in values.cast(pa.int64()).to_pylist()]
-        return instants if values.type.tz else [each.cast("timestamp_ntz") for each in instants]
+        if values.type.tz is None:
+            # A cast from an instant would go by the session's time zone.
+            return [expr(f"timestamp_ntz'{time.isoformat(' ')}'") for time in values.to_pylist()]
+        return [instant(number) for number in values.cast(pa.int64()).to_pylist()]
     return [lit(value) for value in values.to_pylist()]

@@ -12,6 +12,7 @@ from backstory.files.delivered import arrow_schema
 from backstory.model.column import ACTIVE, END, START
 from backstory.model.instant import MILLISECOND
 from backstory.tables.faults import translated
+from backstory.tables.frames import frame_of
 from backstory.tables.literals import column, instant, literals, quoted
 from backstory.tables.store import Store, StoredTable
 
@@ -70,7 +71,7 @@ def _joined(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame"
     from pyspark.sql.functions import broadcast
 
     names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]
-    wanted = store.spark.createDataFrame(distinct.rename_columns(names))
+    wanted = frame_of(store, distinct.rename_columns(names))
     if distinct.nbytes < BROADCAST:
         wanted = broadcast(wanted)
     matches = []

@@ -1,9 +1,12 @@
 """Errors as replies: a task for what the sender or its user can mend, a status for the rest (F17)."""
 
+import string
 import time
 from collections.abc import Callable
 from functools import wraps
+from itertools import accumulate
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc
 import structlog
@@ -14,6 +17,8 @@ from backstory.observe.metrics import REQUESTS
 log = structlog.get_logger()
 
 STATUS_BYTES = 8000
+# Letters that gRPC writes as they are in a status.
+PLAIN = string.printable[:95].replace("%", "")
 
 Reply = TypeVar("Reply")
 Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
@@ -44,7 +49,7 @@ def answered(
                 log.error(f"{method.__name__} failed: {error}", code=error.code, **told)
                 context.abort(
                     grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL,
-                    str(error).encode()[:STATUS_BYTES].decode(errors="ignore"),
+                    _as_status(str(error)),
                 )
             except Exception as bug:
                 # Only the kind of the error: its text may hold values of the delivery.
@@ -69,6 +74,12 @@ def named(request: Any) -> str:
     schema = getattr(request, "schema_name", "")
     name = getattr(request, "table_name", "") or getattr(getattr(request, "table", None), "name", "")
     return f"{schema}.{name}" if schema else ""
+
+
+def _as_status(text: str) -> str:
+    """The text, cut to what a client takes: a header, in which gRPC writes some bytes as three."""
+    sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
+    return text[: sum(size <= STATUS_BYTES for size in sizes)]
 
 
 def _place(bug: BaseException) -> str:

@@ -7,6 +7,7 @@ from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.tables.store import Store
 
+NUL = "\0"
 CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"
 
 
@@ -19,14 +20,14 @@ class Target:
 
     def schema(self, name: str) -> str:
         """The schema's name in the store; UsageError for an empty one."""
-        if not name:
-            raise UsageError("no-schema", "The request names no schema.", "Name the schema.")
+        if not name or NUL in name:
+            raise UsageError("no-schema", "The request names no schema that can be.", "Name the schema.")
         return self.prefix + name
 
     def table(self, schema: str, name: str) -> TableName:
         """The table's name in the store; UsageError for an empty one."""
-        if not name:
-            raise UsageError("no-table-name", "The request names no table.", "Name the table.")
+        if not name or NUL in name:
+            raise UsageError("no-table-name", "The request names no table that can be.", "Name the table.")
         return TableName(self.schema(schema), name)
 
 

@@ -1,0 +1,59 @@
+"""A batch through the server and the real store against the rule in plain Python."""
+
+from itertools import groupby
+
+from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS
+from tables_as_text import in_order
+
+from backstory.model.column import END
+from backstory.strategies.intervals.rule import apply as history_rule
+from backstory.strategies.live_rows.rule import apply as live_rule
+from backstory.strategies.unmodified import UNMODIFIED
+
+LIVE = "id:LONG* part* a b:LONG synced"
+HISTORY = f"{LIVE} start* end active"
+
+
+def write(place, batch):
+    """The batch; rows that name other columns go into files of their own. An update file always has
+    the end (3.5): a row of the batch that lacks it leaves it unmodified."""
+    if place.history:
+        updates = [{END: UNMODIFIED} | row for row in batch["update"]]
+        batch = batch | {"update": updates}
+    place.send(
+        **{
+            kind: [
+                file
+                for _, part in groupby(rows, key=lambda row: sorted(row))
+                for file in place.files([{c: row[c] for c in sorted(row)} for row in part])
+            ]
+            for kind, rows in batch.items()
+        }
+    )
+
+
+def whole(rows):
+    """The rows with every column of the table, as Spark gives them."""
+    return in_order({c: row.get(c) for c in sorted([*COLUMNS, LEFT_OVER])} for row in rows)
+
+
+def live(rows):
+    return in_order({c: row.get(c) for c in sorted([*LIVE_COLUMNS, LEFT_OVER])} for row in rows)
+
+
+def check_live(place, history):
+    """One batch of live rows gives the rule's table."""
+    (batch,) = history.batches
+    write(place, batch)
+    expected = live_rule(history.stored, KEY, LIVE_COLUMNS, **batch)
+    assert live(expected.rows) == live(place.rows())
+    place.drop()
+
+
+def check_history(place, history):
+    """One history batch gives the rule's table."""
+    (batch,) = history.batches
+    write(place, batch)
+    expected = history_rule(history.stored, KEY, COLUMNS, **batch)
+    assert whole(expected.rows) == whole(place.rows())
+    place.drop()

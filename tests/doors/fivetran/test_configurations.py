@@ -1,0 +1,84 @@
+"""Each request goes where its own configuration says: requirement 14, section 7.6."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from destination import LIVE, Place, definition, gives, serving, told
+from tables_as_text import instant
+
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.tables.store import Store
+
+CONFIGURATIONS = [
+    {},
+    {"catalog": "lake"},
+    {"catalog": "lake", "schema_prefix": "pre_"},
+    {"catalog": "backstory", "schema_prefix": "pre_"},
+]
+
+
+@pytest.fixture
+def places(spark, schema, tmp_path):
+    """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
+    lake = "spark.sql.catalog.lake_of_configurations"
+    uri = f"jdbc:sqlite:{tmp_path}/lake.db?busy_timeout=60000"
+    settings = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1", "warehouse": f"{tmp_path}/lake"}
+    spark.conf.set(lake, "org.apache.iceberg.spark.SparkCatalog")
+    for name, value in (settings | {"cache-enabled": "false"}).items():
+        spark.conf.set(f"{lake}.{name}", value)
+    stores = {"backstory": Store(spark), "lake": Store(spark, "lake_of_configurations")}
+    with serving(stores) as address:
+        sender = Sender.to(address, tmp_path)
+        yield [
+            Place(
+                replace(sender, configuration=configuration),
+                stores[configuration.get("catalog", "backstory")],
+                schema,
+                definition("t", LIVE),
+            )
+            for configuration in CONFIGURATIONS
+        ]
+
+
+def read(place):
+    """The rows as the catalog has them, where the schema's name has its prefix."""
+    return replace(place, schema=place.sender.configuration.get("schema_prefix", "") + place.schema).rows()
+
+
+def truncate(place, before):
+    """A truncate as the place's configuration has it."""
+    request = sdk.TruncateRequest(
+        configuration=place.sender.configuration,
+        schema_name=place.schema,
+        table_name=place.table.name,
+        synced_column="_fivetran_synced",
+    )
+    request.utc_delete_before.FromDatetime(before)
+    return place.sender.stub.Truncate(request)
+
+
+def test_configurations_keep_to_their_targets(places, schema):
+    """14: call by call in turn, and all at the same time, one table of four configurations is four
+    tables; what one is told is in no other."""
+    for number, place in enumerate(places):
+        assert place.sender.describe(schema, "t") is None
+        place.sender.create(schema, place.having(f"{LIVE} only{number}").table)
+    for number, place in enumerate(places):
+        place.write(replace=f"id v n synced \n 0 early {number} T{number} \n 1 late {number} T3")
+        assert list(told(place.sender.describe(schema, "t")))[-1] == f"only{number}"
+
+    def rest(numbered):
+        number, place = numbered
+        place.write(update=f"id v \n 0 new{number}")
+        place.alter(f"{LIVE} more{number}", drop_columns=True)
+        truncate(place, instant("T2"))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(rest, enumerate(places)))
+    for number, place in enumerate(places):
+        expected = f"id v n synced more{number} \n 1 late {number} T3 -"
+        if number >= 2:
+            expected += f"\n 0 new{number} {number} T{number} -"
+        assert gives(expected) == read(place)

@@ -1,0 +1,163 @@
+"""What holds for every RPC: requirements 2, 3, 6, 11 and 12, sections 2.0 and 7.4."""
+
+from contextlib import contextmanager
+
+import grpc
+import pytest
+import structlog
+from destination import HISTORY, LIVE, Place, add_column, definition, gives, refusal, serving, status
+
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
+from backstory.tables.store import Store
+
+LIMIT = 134_217_728
+METHODS = sdk.DESCRIPTOR.services_by_name["DestinationConnector"].methods
+FAULTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
+BOUND = {"synced_column": "_fivetran_synced", "utc_delete_before": {"seconds": 1}}
+
+
+def requests(schema, name, columns=LIVE, **more):
+    """A request of each RPC about a table."""
+    about = {"schema_name": schema, **more}
+    table = definition(name, columns)
+    drop = sdk.DropOperation(drop_table=True)
+    details = sdk.MigrationDetails(schema=schema, table=f"{name} that is not there", drop=drop)
+    return {
+        "ConfigurationForm": common.ConfigurationFormRequest(),
+        "Capabilities": sdk.CapabilitiesRequest(),
+        "Test": common.TestRequest(name="connection", **more),
+        "DescribeTable": sdk.DescribeTableRequest(table_name=name, **about),
+        "CreateTable": sdk.CreateTableRequest(table=table, **about),
+        "AlterTable": sdk.AlterTableRequest(table=table, **about),
+        "WriteBatch": sdk.WriteBatchRequest(table=table, **about),
+        "WriteHistoryBatch": sdk.WriteHistoryBatchRequest(table=table, **about),
+        "Truncate": sdk.TruncateRequest(table_name=name, **BOUND, **about),
+        "Migrate": sdk.MigrateRequest(details=details, **more),
+    }
+
+
+def member(reply):
+    """The name of the one member that is set, which is never false; None of a reply without a oneof."""
+    if not reply.DESCRIPTOR.oneofs:
+        return None
+    [oneof] = reply.DESCRIPTOR.oneofs
+    chosen = reply.WhichOneof(oneof.name)
+    assert [field.name for field, _ in reply.ListFields()] == [chosen]
+    assert getattr(reply, chosen)
+    return chosen
+
+
+def test_every_reply_has_one_member_that_is_not_false(sender, schema):
+    """2, 3: the ten RPCs answer, whether the table is there, is of the other mode, is not there, or the
+    request is empty; a reply has exactly one member of its oneof, and none says false."""
+    told = {method.name: set() for method in METHODS}
+    asked = [requests(schema, "live"), requests(schema, "history", HISTORY), requests(schema, "live")]
+    asked += [
+        requests("no schema", "none"),
+        requests("", ""),
+        requests(schema, "live", configuration={"catalog": "no"}),
+    ]
+    for each in asked:
+        for rpc, request in each.items():
+            told[rpc].add(member(getattr(sender.stub, rpc)(request)))
+    for method in METHODS:
+        empty = sdk.DESCRIPTOR.pool.FindMessageTypeByName(method.input_type.full_name)._concrete_class()
+        told[method.name].add(member(getattr(sender.stub, method.name)(empty)))
+    assert len(told) == 10
+    assert told.pop("ConfigurationForm") == told.pop("Capabilities") == {None}
+    assert told.pop("Test") == {"success", "failure"}
+    assert told.pop("DescribeTable") == {"table", "not_found", "task"}
+    assert told.pop("Migrate") <= {"success", "unsupported", "task"}
+    assert all(members == {"success", "task"} for members in told.values()), told
+
+
+@contextmanager
+def broken(spark, folder, kind):
+    """The address of a server over a catalog that works and one that does not: its database is a text,
+    or its warehouse stands where a file is."""
+    where = folder / kind
+    where.write_text("neither a database nor a folder")
+    database = {"database": where, "warehouse": folder / "catalog.db"}[kind]
+    told = {"type": "jdbc", "uri": f"jdbc:sqlite:{database}", "jdbc.schema-version": "V1"}
+    spark.conf.set(f"spark.sql.catalog.no_{kind}", "org.apache.iceberg.spark.SparkCatalog")
+    for name, value in (told | {"warehouse": f"{where}/tables"}).items():
+        spark.conf.set(f"spark.sql.catalog.no_{kind}.{name}", value)
+    with serving({"backstory": Store(spark), "broken": Store(spark, f"no_{kind}")}) as address:
+        yield address
+
+
+BROKEN = {"catalog": "broken"}
+PATIENT = {"WriteBatch", "WriteHistoryBatch", "AlterTable", "Truncate", "Migrate", "CreateTable"}
+
+
+@pytest.mark.parametrize("kind", ["database", "warehouse"])
+def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, store, tmp_path, kind):
+    """11, 20, 22: each RPC over it ends in a status, a failure or a task, never in `not_found` of what
+    cannot be known; after each of them another catalog's table is described, and written in the end."""
+    with broken(spark, tmp_path, kind) as where:
+        sender = Sender.to(where, tmp_path)
+        good = Place.made(sender, store, schema, LIVE)
+        failed = set()
+        for rpc, request in requests(schema, "t", configuration=BROKEN).items():
+            if kind == "database" and rpc in PATIENT:
+                continue  # these may try again for seconds; test_errors.py has their faults
+            error = status(getattr(sender.stub, rpc), request)
+            if error is not None:
+                assert error.code() in FAULTS
+                assert 0 < len(error.details().encode()) <= 8000
+                failed.add(rpc)
+            assert sender.describe(schema, good.table.name), rpc
+        assert failed == {"database": {"DescribeTable"}, "warehouse": {"CreateTable"}}[kind]
+        for name in ["connection", "write"][kind == "warehouse" :]:
+            reply = sender.stub.Test(common.TestRequest(name=name, configuration=BROKEN))
+            assert member(reply) == "failure"
+        good.write(replace="id v n synced \n 1 a 1 T1")
+        assert gives("id v n synced \n 1 a 1 T1") == good.rows()
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "ü", "表", "🦉"], ids=ascii)
+def test_a_long_status_arrives(spark, schema, tmp_path, letter):
+    """12, 2.0: a status names its table in at most 8000 bytes, and reaches a client that takes headers
+    of 10240 bytes, in whatever letters the name is written."""
+    small = [("grpc.max_metadata_size", 10_240), ("grpc.absolute_max_metadata_size", 10_240)]
+    request = requests(schema, letter * 9_000, configuration=BROKEN)["DescribeTable"]
+    with (
+        structlog.testing.capture_logs(),
+        broken(spark, tmp_path, "database") as where,
+        grpc.insecure_channel(where, options=small) as channel,
+    ):
+        error = status(DestinationConnectorStub(channel).DescribeTable, request)
+    code, details = error.code(), error.details()
+    assert code in FAULTS, details[:100]
+    assert schema in details[:200]
+    assert len(details.encode()) <= 8000
+
+
+def test_messages_are_bounded_at_128_mebibytes_in_both_directions(address):
+    """6, 7.4: a request and a reply of 134,217,728 bytes pass, of a byte more do not, and the server
+    goes on. The reply is a task that repeats a column's name."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(address, options=options) as channel, structlog.testing.capture_logs():
+        create = DestinationConnectorStub(channel).CreateTable
+
+        def unspecified(length):
+            request = sdk.CreateTableRequest(schema_name="no", table=common.Table(name="no"))
+            add_column(request.table, "x" * length, "UNSPECIFIED")
+            return request
+
+        longest = LIMIT - create(unspecified(10_000_000)).ByteSize() + 10_000_000
+        small = unspecified(1)
+        small.configuration["certificate"] = "x" * (LIMIT - 100)
+        small.configuration["certificate"] += "x" * (LIMIT - small.ByteSize())
+        assert small.ByteSize() == LIMIT
+        assert refusal(create(small))
+        small.configuration["certificate"] += "x"
+        assert status(create, small).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert create(unspecified(longest)).ByteSize() == LIMIT
+        over = unspecified(longest + 1)
+        assert over.ByteSize() <= LIMIT
+        assert status(create, over).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refusal(create(unspecified(1)))

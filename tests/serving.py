@@ -1,0 +1,352 @@
+"""Real `backstory serve` processes on a warehouse of their own, and what is seen of it from outside.
+
+A server is started by `Ground.server`, asked by `Request`, and ended by a signal. Tables are read over
+pyiceberg, which knows nothing of the server: `Ground.rows` once, `Watch` all the time.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from destination import PLAIN, told
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+from tables_as_text import in_order
+
+from backstory.doors.fivetran.sender.batch_files import write_batch_file
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+
+BACKSTORY = Path(sys.executable).parent / "backstory"
+SECONDS = 300
+KEPT = ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH")
+CONFIGURATION = """
+[spark]
+"spark.master" = "local[2]"
+"spark.driver.memory" = "640m"
+"spark.sql.shuffle.partitions" = "2"
+"""
+LISTS = {kind: f"{kind}_files" for kind in ("replace", "update", "delete")} | {
+    "earliest": "earliest_start_files"
+}
+
+Rows = list[dict[str, object]]
+
+
+@dataclass
+class Server:
+    """A server process; it may still be about to listen."""
+
+    process: subprocess.Popen
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        """Where it listens, once it says so."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end and self.process.poll() is None:
+            for _, message in self.lines():
+                if message.startswith("listening on "):
+                    return message.split()[2]
+            time.sleep(0.05)
+        raise AssertionError((self.lines(), (self.folder / "stderr").read_text()[-2000:]))
+
+    @property
+    def stub(self) -> Any:
+        """A connection to it."""
+        return Sender.to(self.address, self.folder).stub
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The whole log lines so far: level and message."""
+        written = (self.folder / "stdout").read_text("utf-8")
+        whole = written[: written.rfind("\n") + 1].splitlines()
+        return [(line["level"], line["message"]) for line in map(json.loads, whole)]
+
+    def family(self) -> list[int]:
+        """The processes that run on behalf of this server, itself included.
+
+        They are known by the folder for temporary files that they inherited.
+        """
+        mark = f"TMPDIR={self.folder / 'temp'}".encode()
+        return [process for process in processes() if mark in environment(process)]
+
+    def kill(self, *, family: bool = False) -> None:
+        """End it at once; with `family` its Java and other children in the same moment."""
+        children = self.family() if family else []
+        for process in [self.process.pid, *children]:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> int:
+        """Ask it to end, and give its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS)
+
+
+def processes() -> list[int]:
+    """The processes that run; one that ended and was not fetched by its parent does not."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in {"Z", "X"}:
+                found.append(int(folder.name))
+    return found
+
+
+def environment(process: int) -> list[bytes]:
+    """A process's environment as it began, empty if it is gone or not ours to look at."""
+    with suppress(OSError):
+        return Path("/proc", str(process), "environ").read_bytes().split(b"\0")
+    return []
+
+
+def within(seconds: float, holds: Callable[[], object], pause: float = 0.02) -> bool:
+    """Whether a condition comes to hold in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(pause)
+    return bool(holds())
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that can be sent more than once."""
+
+    rpc: str
+    message: Any
+
+    def outcome(self, stub: Any) -> tuple[str, str]:
+        """How it ends and in which words: the reply's member, or the name of a status."""
+        try:
+            reply = getattr(stub, self.rpc)(self.message, timeout=SECONDS)
+        except grpc.RpcError as error:
+            return error.code().name, error.details() or ""
+        member = reply.WhichOneof("response")
+        return member, reply.task.message if member == "task" else ""
+
+    def settled(self, stub: Any, attempts: int = 8) -> tuple[str, str]:
+        """How it ends when it is sent as a sender does: again as long as it is told to come later."""
+        for _ in range(attempts):
+            member, words = self.outcome(stub)
+            if member != "UNAVAILABLE":
+                break
+        return member, words
+
+    def done_by(self, stub: Any) -> None:
+        """The same for a request that must succeed."""
+        member, words = self.settled(stub)
+        assert member == "success", (self.rpc, member, words)
+
+
+def create(schema: str, table: common.Table) -> Request:
+    return Request("CreateTable", sdk.CreateTableRequest(schema_name=schema, table=table))
+
+
+def alter(schema: str, table: common.Table, *, drop_columns: bool = False) -> Request:
+    message = sdk.AlterTableRequest(schema_name=schema, table=table, drop_columns=drop_columns)
+    return Request("AlterTable", message)
+
+
+def describe(schema: str, name: str) -> Request:
+    return Request("DescribeTable", sdk.DescribeTableRequest(schema_name=schema, table_name=name))
+
+
+def migrate(schema: str, name: str, **operation: object) -> Request:
+    details = sdk.MigrationDetails(schema=schema, table=name, **operation)
+    return Request("Migrate", sdk.MigrateRequest(details=details))
+
+
+def truncate(schema: str, name: str, before: datetime) -> Request:
+    message = sdk.TruncateRequest(schema_name=schema, table_name=name, synced_column="_fivetran_synced")
+    message.utc_delete_before.FromDatetime(before)
+    return Request("Truncate", message)
+
+
+def described(stub: Any, schema: str, name: str) -> dict[str, str] | None:
+    """The columns as DescribeTable tells them, None if there is no such table."""
+    reply = stub.DescribeTable(describe(schema, name).message, timeout=SECONDS)
+    assert reply.WhichOneof("response") in {"table", "not_found"}, reply
+    return told(reply.table) if reply.WhichOneof("response") == "table" else None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A folder with a warehouse, its servers' folders and the files of its batches."""
+
+    folder: Path
+    warehouse: Path
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    @classmethod
+    def at(cls, folder: Path, warehouse: Path | None = None) -> "Ground":
+        (folder / "files").mkdir(parents=True)
+        (folder / "backstory.toml").write_text(CONFIGURATION)
+        return cls(folder, warehouse or folder / "warehouse")
+
+    @contextmanager
+    def server(self, *arguments: str, **environment: str) -> Iterator[Server]:
+        """A server over the warehouse, on a port of its own choice; nothing of it is left after."""
+        folder = self.folder / f"server-{next(self._numbers)}"
+        temp = folder / "temp"
+        temp.mkdir(parents=True)
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        places = {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp)}
+        where = ["--warehouse", self.warehouse, "--config", self.folder / "backstory.toml"]
+        with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+            process = subprocess.Popen(
+                [BACKSTORY, "serve", "--host", "127.0.0.1", "--port", "0", *where, *arguments],
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                env=kept | places | environment,
+            )
+        server = Server(process, folder)
+        try:
+            yield server
+        finally:
+            server.kill(family=True)
+
+    def batch(self, schema: str, table: common.Table, **kinds: Sequence[Mapping[str, object]]) -> Request:
+        """One batch; a kind's rows all have the columns of its first one."""
+        history = any(column.name == "_fivetran_active" for column in table.columns)
+        make = sdk.WriteHistoryBatchRequest if history else sdk.WriteBatchRequest
+        files = {
+            LISTS[kind]: [str(write_batch_file(self.folder / "files", rows, list(rows[0]), PLAIN).path)]
+            for kind, rows in kinds.items()
+            if rows
+        }
+        markers = sdk.FileParams(null_string=PLAIN.null_string, unmodified_string=PLAIN.unmodified_string)
+        message = make(schema_name=schema, table=table, file_params=markers, **files)
+        return Request("WriteHistoryBatch" if history else "WriteBatch", message)
+
+    @contextmanager
+    def catalog(self) -> Iterator[SqlCatalog]:
+        """The catalog as another program opens it."""
+        uri = f"sqlite:///{self.warehouse}/catalog.db"
+        catalog = SqlCatalog("backstory", uri=uri, init_catalog_tables="false")
+        try:
+            yield catalog
+        finally:
+            catalog.engine.dispose()
+
+    def rows(self, schema: str, name: str) -> Rows | None:
+        """The table's rows as another program reads them, None if there is no such table."""
+        with self.catalog() as catalog:
+            try:
+                return rows_of(catalog.load_table((schema, name)))
+            except NoSuchTableError:
+                return None
+
+    def snapshots(self, schema: str, name: str) -> int:
+        """How many commits of data the table has."""
+        with self.catalog() as catalog:
+            return len(catalog.load_table((schema, name)).snapshots())
+
+    def orphans(self, schema: str, name: str) -> set[str]:
+        """The files below the table's data folder that no snapshot of it names."""
+        with self.catalog() as catalog:
+            table = catalog.load_table((schema, name))
+            manifests = [m for snapshot in table.snapshots() for m in snapshot.manifests(table.io)]
+            entries = [e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False)]
+            named = {Path(entry.data_file.file_path).name for entry in entries}
+            data = Path(table.location().removeprefix("file:"), "data")
+        found = (path for path in data.rglob("*") if path.is_file())
+        return {path.name for path in found if path.name.removeprefix(".").removesuffix(".crc") not in named}
+
+
+def rows_of(table: Any) -> Rows:
+    """All rows of a table that pyiceberg loaded."""
+    read = table.scan().to_arrow().to_pylist()
+    return in_order({column: _utc(value) for column, value in row.items()} for row in read)
+
+
+def _utc(value: object) -> object:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+
+
+@dataclass
+class Watch:
+    """A reader that looks at tables all the time, and keeps each state that it meets, in their order.
+
+    What a pointer of the catalog names never changes, so a table is read when its pointer is new.
+    """
+
+    ground: Ground
+    schema: str
+    names: Sequence[str]
+    states: dict[str, list[Rows | None]] = field(default_factory=dict)
+    fault: BaseException | None = None
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(SECONDS)
+
+    def _look(self) -> None:
+        pointers = text(
+            "SELECT table_name, metadata_location FROM iceberg_tables WHERE table_namespace = :of"
+        )
+        known: dict[str, str | None] = {}
+        with self.ground.catalog() as catalog:
+            last = False
+            while not last:
+                last = self._done.wait(0.01)  # what is there at the end is looked at too
+                try:
+                    with catalog.engine.connect() as connection:
+                        now = dict(connection.execute(pointers, {"of": self.schema}).all())
+                    for name in self.names:
+                        if name not in known or known[name] != now.get(name):
+                            known[name] = self._read(catalog, name)
+                except OperationalError:  # another connection writes
+                    last = False
+                except Exception as fault:  # noqa: BLE001 - told to the test
+                    self.fault = fault
+                    return
+
+    def _read(self, catalog: SqlCatalog, name: str) -> str | None:
+        try:
+            table = catalog.load_table((self.schema, name))
+            state, pointer = rows_of(table), table.metadata_location
+        except NoSuchTableError:
+            state, pointer = None, None
+        seen = self.states.setdefault(name, [])
+        if not seen or seen[-1] != state:
+            seen.append(state)
+        return pointer
+
+    def strange(self, name: str, course: Sequence[Rows | None]) -> int | None:
+        """The place of the first state of a table that is not on its course; None if all are.
+
+        A course is the table's states in the order in which they may be met; some may be missed.
+        """
+        place = 0
+        for number, state in enumerate(self.states.get(name, [])):
+            while place < len(course) and course[place] != state:
+                place += 1
+            if place == len(course):
+                return number
+        return None

@@ -1,0 +1,148 @@
+"""Each requirement of a door names the tests that hold it: the tables in docs/requirements/."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "requirements").glob("*.md"))
+NOT_RUN = "**not run:** "
+# What no test of ours can run; its row gives the reason.
+MAY_GIVE_A_REASON = {("fivetran.md", "112")}
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+MARKS = re.compile(r"\b(missing|pending)\b|\bT[O]DO\b", re.IGNORECASE)
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of each row of a page's tables, without their headers."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n?)+", page, re.MULTILINE):
+        _, rule, *lines = table.splitlines()
+        assert set(rule) <= set("|-: "), f"a table without a header: {rule}"
+        found += [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return found
+
+
+@cache
+def known_tests(path: Path) -> dict[str, set[str]]:
+    """The tests of a file, in classes too, and the marks that each of them wears."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return {
+        node.name: {word for mark in node.decorator_list for word in re.findall(r"\w+", ast.unparse(mark))}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def fault(page: str, cells: list[str], root: Path = ROOT) -> str | None:
+    """What is wrong with a row, if anything is."""
+    if len(cells) != 3 or not all(cells):
+        return "it needs a number, a requirement and tests"
+    number, _, told = cells
+    if told.startswith(NOT_RUN):
+        reason = told.removeprefix(NOT_RUN)
+        return None if (page, number) in MAY_GIVE_A_REASON and reason else "it may not give a reason"
+    if MARKS.search(told):
+        return "it is not tested yet"
+    named = TEST.findall(told)
+    if not named or TEST.sub("", told).replace("<br>", "").strip(" ,"):
+        return "its tests are not written as `tests/file.py::test_name`"
+    return next(filter(None, (fault_of_test(root / file, name) for file, name in named)), None)
+
+
+def fault_of_test(path: Path, name: str) -> str | None:
+    """What is wrong with a test that a row names."""
+    found = known_tests(path) if path.is_file() else {}
+    if name not in found:
+        return f"there is no {path.name}::{name}"
+    if found[name] & {"skip", "skipif", "xfail"}:
+        return f"{path.name}::{name} may be skipped"
+    return None
+
+
+def numbering(numbers: list[str], promised: int) -> str | None:
+    """What is wrong with the numbers 1, 2, 3 (or R1, R2, R3) of a page that promises so many rows."""
+    letter = re.sub(r"\d+$", "", numbers[0]) if numbers else ""
+    if numbers != [f"{letter}{number}" for number in range(1, promised + 1)]:
+        return f"the numbers are not {letter}1 to {letter}{promised}, each once and in order"
+    return None
+
+
+def test_there_are_pages_of_requirements():
+    """The law below is about something."""
+    assert PAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_requirement_names_tests_that_exist(page):
+    """Each row has its number and its tests, none is missing, and the page has as many as it promises."""
+    text = page.read_text("utf-8")
+    promised = re.search(r"\b(\d+) requirements\b", text)
+    assert promised, f"{page.name} does not say how many requirements it has"
+    found = rows(text)
+    assert numbering([cells[0] for cells in found], int(promised[1])) is None
+    wrong = {cells[0]: fault(page.name, cells) for cells in found}
+    assert {number: why for number, why in wrong.items() if why} == {}
+
+
+GOOD = "`tests/test_requirements.py::test_there_are_pages_of_requirements`"
+
+
+@pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        (f"| 1 | a | {GOOD} |", True),
+        (f"| 1 | a | {GOOD}<br>{GOOD} |", True),
+        (f"| 1 | a \\| b | {GOOD}, {GOOD} |", True),
+        ("| 112 | a | **not run:** because |", True),
+        ("| 112 | a | **not run:** |", False),
+        ("| 111 | a | **not run:** because |", False),
+        ("| 1 | a | |", False),
+        (f"| 1 | | {GOOD} |", False),
+        (f"| | a | {GOOD} |", False),
+        ("| 1 | a | **missing** |", False),
+        (f"| 1 | a | {GOOD}<br>pending |", False),
+        ("| 1 | a | see the code |", False),
+        (f"| 1 | a | {GOOD} and others |", False),
+        (f"| 1 | a | {GOOD.replace('::test_there', '::test_nowhere')} |", False),
+        (f"| 1 | a | {GOOD.replace('test_req', 'test_no_req')} |", False),
+        ("| 1 | a | `tests/conftest.py::spark` |", False),
+        (f"| 1 | a | {GOOD} | more |", False),
+    ],
+)
+def test_a_row_is_right_or_wrong(row, right):
+    """The test of the law: what it takes, and what it does not let pass."""
+    [cells] = rows(f"| number | requirement | tests |\n|---|---|---|\n{row}\n")
+    assert (fault("fivetran.md", cells) is None) is right
+
+
+def test_a_test_that_may_be_skipped_holds_nothing(tmp_path):
+    """A skipped test is none; one in a class is one."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "a.py").write_text(
+        "@pytest.mark.skipif(True)\ndef test_a(): ...\n@pytest.mark.xfail\ndef test_b(): ...\n"
+        "class TestC:\n    def test_c(self): ...\n"
+    )
+    faults = [fault("x.md", ["1", "a", f"`tests/a.py::test_{name}`"], tmp_path) for name in "abc"]
+    assert [bool(wrong) for wrong in faults] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "promised", "right"),
+    [
+        ("1 2 3", 3, True),
+        ("R1 R2", 2, True),
+        ("1 2 3", 4, False),
+        ("1 3", 3, False),
+        ("1 2 2", 3, False),
+        ("2 1", 2, False),
+        ("R1 S2", 2, False),
+        ("", 1, False),
+    ],
+)
+def test_numbers_are_whole(numbers, promised, right):
+    """The test of the law: no number is left out, repeated or out of its place."""
+    assert (numbering(numbers.split(), promised) is None) is right
