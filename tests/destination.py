@@ -44,12 +44,12 @@ def fresh() -> str:
 
 
 @contextmanager
-def serving(stores: Mapping[str, Store], **more: object) -> Iterator[str]:
+def serving(stores: Mapping[str, Store], tls: object = None, **more: object) -> Iterator[str]:
     """The address of a server of its own over these stores."""
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
 
-    running = listen(Destination(stores, **more), "127.0.0.1", 0)
+    running = listen(Destination(stores, **more), "127.0.0.1", 0, tls)
     try:
         yield f"127.0.0.1:{running.port}"
     finally:

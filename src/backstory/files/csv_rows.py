@@ -10,7 +10,7 @@ import structlog
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.cells import UnreadableCell, finish, parse, parser_type
-from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv, stream_csv_text
+from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv
 from backstory.files.header import chosen_columns
 from backstory.files.memory import Lease
 from backstory.files.rows import Rows
@@ -84,12 +84,12 @@ def _typed(
     chosen = {name: parser_type(type_) for name, type_ in types.items()}
     texts = iter([opened])
 
-    def parsed_with(block: int) -> Iterator[pa.Table]:
+    def parsed_with(block: int) -> pa.Table:
         with next(texts, None) or _opened(file, encoding, lease) as text:
-            yield parse_csv(text, chosen, block)
+            return parse_csv(text, text, chosen, block)
 
     try:
-        [parsed] = _by_growing_blocks(file, encoding, parsed_with)
+        parsed = _by_growing_blocks(file, encoding, parsed_with)
         if any(_marked(column, encoding) for column in parsed.columns):
             return None
         with ThreadPoolExecutor(THREADS) as pool:
@@ -112,22 +112,17 @@ def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
 def _from_text(
     file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], lease: Lease | None
 ) -> Iterator[Rows]:
-    names, raw, done = list(types), 0, 0
-
-    def blocks(block: int) -> Iterator[pa.Table]:
-        place = 0
-        with _opened(file, encoding, lease) as text:
-            for part in stream_csv_text(text, names, block):
-                # With larger blocks the file is read from its beginning: known rows are passed over.
-                yield part.slice(max(done - place, 0))
-                place += part.num_rows
-
+    chosen, raw, first = dict.fromkeys(types, pa.string()), 0, 0
     try:
-        for part in _by_growing_blocks(file, encoding, blocks):
-            rows, strange = _cells(file, encoding, types, part, done)
-            raw += strange
-            done += part.num_rows
-            yield rows
+        with _opened(file, encoding, lease) as text:
+            for block in text.blocks():
+                part = parse_csv(pa.BufferReader(block), text, chosen, max(len(block), BLOCK))
+                rows, strange = _cells(file, encoding, types, part, first)
+                raw += strange
+                first += part.num_rows
+                yield rows
+    except OSError as stop:
+        raise broken(file, encoding, stop) from None
     except pa.ArrowInvalid as stop:
         raise broken(file, encoding, stop) from None
     warn_of_raw_binary(file, raw)
@@ -158,20 +153,18 @@ def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa
 
 
 def _by_growing_blocks(
-    file: BatchFile, encoding: Encoding, parts: Callable[[int], Iterator[pa.Table]]
-) -> Iterator[pa.Table]:
-    """The parts that a parser gives of a file; a row that does not fit a block needs larger ones."""
+    file: BatchFile, encoding: Encoding, parsed_with: Callable[[int], pa.Table]
+) -> pa.Table:
+    """What a parser gives of a file; a row that does not fit a block needs larger ones."""
     block = BLOCK
     while True:
         try:
-            yield from parts(block)
+            return parsed_with(block)
         except OSError as stop:
             raise broken(file, encoding, stop) from None
         except pa.ArrowInvalid as stop:
             if "straddl" not in str(stop):
                 raise
-        else:
-            return
         if block >= LONGEST_LINE:
             raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
         block *= 8

@@ -3,9 +3,10 @@
 import csv
 import io
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
@@ -16,6 +17,7 @@ from backstory.files.memory import Lease, Meter
 BLOCK = 1 << 22
 LONGEST_LINE = 1 << 28
 LONGEST_NAME = 1 << 16
+QUOTE, NEWLINE = b'"'[0], b"\n"[0]
 
 
 class CsvText(io.RawIOBase):
@@ -27,6 +29,7 @@ class CsvText(io.RawIOBase):
 
     def __init__(self, file: BatchFile, encoding: Encoding, lease: Lease | None = None) -> None:
         super().__init__()
+        self._file = file
         self._meter = Meter(file, lease)
         self._inner = file.open(encoding)
         self._held = _first_block(self._inner)
@@ -67,6 +70,29 @@ class CsvText(io.RawIOBase):
             data, self._held = data[:size], data[size:]
         return data
 
+    def blocks(self) -> Iterator[bytes]:
+        """The text in pieces of whole rows, each with the header and the row more.
+
+        A piece is about a block; Refused for one that would grow beyond `LONGEST_LINE`.
+        """
+        row = self._tail
+        first = bytes(self.read(BLOCK))
+        start, _, _ = _row_ends(first)
+        head, data = first[:start], first[start:]
+        held: list[bytes] = []
+        inside = False
+        while data:
+            _, end, inside = _row_ends(data, inside=inside)
+            if end and self._tail:
+                yield b"".join([head, *held, data[:end], row])
+                held = [data[end:]]
+            else:
+                held.append(data)
+            if sum(map(len, held)) > LONGEST_LINE:
+                raise self._file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
+            data = bytes(self.read(BLOCK))
+        yield b"".join([head, *held])
+
     def _end(self) -> bytes:
         tail, self._tail = self._tail, b""
         return tail if self._last == b"\n" or not tail else b"\n" + tail
@@ -76,6 +102,18 @@ class CsvText(io.RawIOBase):
         if not self.closed:
             self._inner.close()
         super().close()
+
+
+def _row_ends(text: bytes, *, inside: bool = False) -> tuple[int, int, bool]:
+    """Where the first and the last row of the text end, 0 if none does, and whether a quote is open.
+
+    `inside` tells whether one was open before. Quotes come in pairs in whole rows.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    quotes = np.cumsum(letters == QUOTE, dtype=np.uint32) + inside
+    ends = np.flatnonzero((letters == NEWLINE) & (quotes & 1 == 0)) + 1
+    first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
+    return first, last, bool(quotes[-1] & 1) if len(quotes) else inside
 
 
 def _first_block(stream: Any) -> bytes:
@@ -100,49 +138,21 @@ def _header(file: BatchFile, start: bytes) -> list[str]:
     return header
 
 
-def parse_csv(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa.Table:
-    """The named columns as these types, without the extra row.
+def parse_csv(source: Any, text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa.Table:
+    """The named columns as these types, without the extra row; `source` reads what `text` gives.
 
     Raises pa.ArrowInvalid for what is not CSV or not of the types, and for an unclosed quote.
     """
-    table = pa_csv.read_csv(text, **_options(text, types, block))
-    _require_closed(table)
-    return table.select(list(types)).slice(0, table.num_rows - 1)
-
-
-def stream_csv_text(text: CsvText, names: Sequence[str], block: int) -> Iterator[pa.Table]:
-    """The named columns as text, a block at a time; else as `parse_csv`."""
-    held = None
-    options = _options(text, dict.fromkeys(names, pa.string()), block)
-    read = options["convert_options"].include_columns
-    for batch in pa_csv.open_csv(text, **options):
-        # The reader cuts names off at a NUL; the columns come in the order asked for.
-        part = pa.table(batch.columns, names=read)
-        whole = part if held is None else pa.concat_tables([held, part])
-        held = whole.slice(max(whole.num_rows - 1, 0))
-        yield whole.select(names).slice(0, max(whole.num_rows - 1, 0))
-    if held is None:
-        raise pa.ArrowInvalid("there is no row")
-    _require_closed(held)
-
-
-def _require_closed(table: pa.Table) -> None:
-    """Look at the extra row, the last of the table."""
-    rows = table.num_rows - 1
-    if rows < 0 or any(not column.null_count for column in table.slice(rows).columns):
-        raise pa.ArrowInvalid("a quoted value is not closed")
-
-
-def _options(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> dict[str, Any]:
     last_column = text.header[-1]  # an unclosed quote swallows the extra row into this one
-    return {
-        "read_options": pa_csv.ReadOptions(block_size=block),
-        "parse_options": pa_csv.ParseOptions(
+    table = pa_csv.read_csv(
+        source,
+        read_options=pa_csv.ReadOptions(block_size=block),
+        parse_options=pa_csv.ParseOptions(
             # In a file of one column an empty line is an empty value.
             newlines_in_values=True,
             ignore_empty_lines=len(text.header) > 1,
         ),
-        "convert_options": pa_csv.ConvertOptions(
+        convert_options=pa_csv.ConvertOptions(
             column_types={last_column: pa.string()} | dict(types),
             include_columns=list(dict.fromkeys([*types, last_column])),
             null_values=[text.mark],
@@ -151,7 +161,11 @@ def _options(text: CsvText, types: Mapping[str, pa.DataType], block: int) -> dic
             strings_can_be_null=True,
             quoted_strings_can_be_null=True,
         ),
-    }
+    )
+    rows = table.num_rows - 1
+    if rows < 0 or any(not column.null_count for column in table.slice(rows).columns):
+        raise pa.ArrowInvalid("a quoted value is not closed")
+    return table.select(list(types)).slice(0, rows)
 
 
 def broken(file: BatchFile, encoding: Encoding, stop: Exception) -> Refused:

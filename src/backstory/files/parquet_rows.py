@@ -34,8 +34,8 @@ def read_parquet(
     """
     first, meter, raw = 0, Meter(file, lease), 0
     for batch in _batches(file, encoding, columns, wanted, meter):
-        meter.add(batch.nbytes)
         rows, strange = _cells(file, encoding, columns, batch, first)
+        meter.add(rows.values.nbytes)
         raw += strange
         first += batch.num_rows
         yield rows
