@@ -18,6 +18,9 @@ from backstory.model.column import ColumnType, Kind
 
 THREADS = 2
 
+# Rows, and how many of their BINARY cells are not base64.
+_Typed = tuple[Rows, int]
+
 log = structlog.get_logger()
 
 
@@ -40,11 +43,13 @@ def read_csv(
     if not types:
         text.close()
         return
-    rows = _typed(file, encoding, types, text, lease)
-    if rows:
+    found = _typed(file, encoding, types, text, lease)
+    if found:
+        rows, raw = found
+        warn_of_raw_binary(file, raw)
         yield rows
     else:
-        yield from _from_text(file, encoding, types, lease)
+        yield from _by_blocks(file, encoding, types, lease, typed=False)
 
 
 def stream_csv(
@@ -56,7 +61,7 @@ def stream_csv(
     """The same rows, a block of text at a time, so that memory does not grow with the file."""
     with _opened(file, encoding) as text:
         types = _chosen(file, text, columns, wanted)
-    return _from_text(file, encoding, types, None) if types else iter(())
+    return _by_blocks(file, encoding, types, None, typed=True) if types else iter(())
 
 
 def _chosen(
@@ -79,17 +84,27 @@ def _typed(
     types: Mapping[str, ColumnType],
     opened: CsvText,
     lease: Lease | None,
-) -> Rows | None:
+) -> _Typed | None:
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
-    chosen = {name: parser_type(type_) for name, type_ in types.items()}
     texts = iter([opened])
 
     def parsed_with(block: int) -> pa.Table:
         with next(texts, None) or _opened(file, encoding, lease) as text:
-            return parse_csv(text, text, chosen, block)
+            return parse_csv(text, text, _parser_types(types), block)
 
+    return _finished(encoding, types, lambda: _by_growing_blocks(file, encoding, parsed_with))
+
+
+def _parser_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
+    return {name: parser_type(type_) for name, type_ in types.items()}
+
+
+def _finished(
+    encoding: Encoding, types: Mapping[str, ColumnType], parse_all: Callable[[], pa.Table]
+) -> _Typed | None:
+    """What the parser made, as values of the columns' types; None if some cell needs a look as text."""
     try:
-        parsed = _by_growing_blocks(file, encoding, parsed_with)
+        parsed = parse_all()
         if any(_marked(column, encoding) for column in parsed.columns):
             return None
         with ThreadPoolExecutor(THREADS) as pool:
@@ -97,9 +112,9 @@ def _typed(
     except (pa.ArrowInvalid, UnreadableCell):
         return None
     binary = [parsed[name] for name, type_ in types.items() if type_.kind is Kind.BINARY]
-    warn_of_raw_binary(file, sum(invalid_base64(chunk) for column in binary for chunk in column.chunks))
+    raw = sum(invalid_base64(chunk) for column in binary for chunk in column.chunks)
     yes = pa.repeat(pa.scalar(True), table.num_rows)
-    return Rows(table, pa.table([yes] * len(types), names=list(types)))
+    return Rows(table, pa.table([yes] * len(types), names=list(types))), raw
 
 
 def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
@@ -109,28 +124,37 @@ def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
     return bool(pc.any(pc.equal(text, marker)).as_py())
 
 
-def _from_text(
-    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], lease: Lease | None
+def _by_blocks(
+    file: BatchFile,
+    encoding: Encoding,
+    types: Mapping[str, ColumnType],
+    lease: Lease | None,
+    *,
+    typed: bool,
 ) -> Iterator[Rows]:
-    chosen, raw, first = dict.fromkeys(types, pa.string()), 0, 0
+    """The rows of a block of text at a time; as text from the first block on that is not all typed."""
+    as_text, raw, first = dict.fromkeys(types, pa.string()), 0, 0
     try:
         with _opened(file, encoding, lease) as text:
             for block in text.blocks():
-                part = parse_csv(pa.BufferReader(block), text, chosen, max(len(block), BLOCK))
-                rows, strange = _cells(file, encoding, types, part, first)
+
+                def parsed(chosen: Mapping[str, pa.DataType], block: bytes = block) -> pa.Table:
+                    return parse_csv(pa.BufferReader(block), text, chosen, max(len(block), BLOCK))
+
+                found = _finished(encoding, types, lambda: parsed(_parser_types(types))) if typed else None
+                typed = found is not None
+                rows, strange = found or _cells(file, encoding, types, parsed(as_text), first)
                 raw += strange
-                first += part.num_rows
+                first += rows.count
                 yield rows
-    except OSError as stop:
-        raise broken(file, encoding, stop) from None
-    except pa.ArrowInvalid as stop:
+    except (OSError, pa.ArrowInvalid) as stop:
         raise broken(file, encoding, stop) from None
     warn_of_raw_binary(file, raw)
 
 
 def _cells(
     file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: pa.Table, first: int
-) -> tuple[Rows, int]:
+) -> _Typed:
     """Text as values, from data row `first` on; and how many BINARY cells are not base64."""
     values, known, raw = {}, {}, 0
     for name, type_ in types.items():
