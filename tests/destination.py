@@ -286,6 +286,19 @@ def status(call: object, request: object) -> grpc.RpcError | None:
     return None
 
 
+def done(reply: object) -> None:
+    """The reply says success."""
+    assert reply.success, reply
+
+
+def twice(place: Place, entity: str, **asked: object) -> None:
+    """The migration succeeds; the same again succeeds and leaves the table as it is."""
+    done(place.migrate(entity, **asked))
+    rows, told, metadata = place.rows(), place.described(), place.metadata()
+    done(place.migrate(entity, **asked))
+    assert (place.rows(), place.described(), place.metadata()) == (rows, told, metadata)
+
+
 def without(rows: Iterable[Mapping[str, object]], *names: str) -> list[dict[str, object]]:
     """The rows without some of their columns."""
     return in_order({c: v for c, v in row.items() if c not in names} for row in rows)

@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
-from destination import HISTORY, LIVE, Place, definition, gives, refusal
+from destination import HISTORY, LIVE, Place, definition, done, gives, refusal, twice
 from tables_as_text import instant
 
 TYPES = [
@@ -43,19 +43,6 @@ def live(sender, store, schema):
 @pytest.fixture
 def history(sender, store, schema):
     return Place.made(sender, store, schema, HISTORY, VERSIONS)
-
-
-def done(reply):
-    assert reply.success, reply
-
-
-def twice(place, entity, **asked):
-    """The migration succeeds; the same again succeeds and leaves the table as it is."""
-    done(place.migrate(entity, **asked))
-    rows, told, metadata = place.rows(), place.described(), place.metadata()
-    done(place.migrate(entity, **asked))
-    assert (place.rows(), place.described()) == (rows, told)
-    assert place.metadata() == metadata
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)

@@ -1,7 +1,7 @@
 """Migrations of tables and of sync modes: requirements 93, 94, 103 to 110."""
 
 import pytest
-from destination import HISTORY, LIVE, Place, gives, migration, refusal, serving
+from destination import HISTORY, LIVE, Place, done, gives, migration, refusal, serving, twice
 from tables_as_text import table
 
 from backstory.doors.fivetran.sender.client import Sender
@@ -30,24 +30,8 @@ VERSIONS = """
 """
 
 
-def done(reply):
-    assert reply.success, reply
-
-
-def twice(place, entity, **asked):
-    """The migration succeeds; the same again succeeds and leaves the table as it is."""
-    done(place.migrate(entity, **asked))
-    rows, told = place.rows(), place.described()
-    done(place.migrate(entity, **asked))
-    assert (place.rows(), place.described()) == (rows, told)
-
-
 def mode(place, name, **asked):
-    metadata = None
-    for _ in range(2):
-        done(place.migrate("table_sync_mode_migration", type=MODES[name], **asked))
-        assert place.metadata() == (metadata or place.metadata())
-        metadata = place.metadata()
+    twice(place, "table_sync_mode_migration", type=MODES[name], **asked)
 
 
 def other(place, name):
@@ -88,7 +72,7 @@ def test_a_copied_table_is_equal(kind, request):
 
 
 def test_a_copy_takes_the_place_of_a_table_that_is_there(soft, history):
-    """104: of any layout; its old snapshots stay readable."""
+    """104: of any layout."""
     done(soft.migrate("copy_table", from_table=soft.table.name, to_table=history.table.name))
     assert (history.rows(), history.described()) == (soft.rows(), soft.described())
 
