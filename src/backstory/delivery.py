@@ -13,6 +13,7 @@ from backstory.spread import Batch, spread
 from backstory.strategies.actions import Actions
 from backstory.tables.commit import Note, commit, discard
 from backstory.tables.data_files import write_rows
+from backstory.tables.faults import translated
 from backstory.tables.slice import read_slice
 from backstory.tables.store import Store, StoredTable, existing
 from backstory.tables.vectors import positions_by_file, write_deletions
@@ -78,13 +79,14 @@ def _planned_here(store: Store, table: StoredTable, batch: Batch, note: Note, le
 
 def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:
     """Commit the actions, and give the snapshot's id."""
-    with timed("write"):
+    with timed("write"), translated(table.shape.table):
         hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
         io = table.iceberg.io()
         try:
             data_files = write_rows(store, table, actions.added)
         except BaseException:
-            discard(io, hidden.result().added)
+            if not hidden.exception():
+                discard(io, hidden.result().added)
             raise
         try:
             deletions = hidden.result()

@@ -4,7 +4,8 @@ import json
 import os
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -24,17 +25,32 @@ def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
     )
 
 
+class _Lines:
+    """A stream of lines; one that cannot be written is lost, and the work goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> None:
+        with suppress(OSError):
+            self._stream.write(line)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def log_for_fivetran() -> None:
     """JSON lines on standard output, which from now on carries nothing else.
 
     Whatever this process or its children write to file descriptor 1 goes to standard error.
     """
     sys.stdout.flush()
-    lines: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, fivetran_line],
-        logger_factory=structlog.WriteLoggerFactory(lines),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Lines(lines))),
         cache_logger_on_first_use=False,
     )
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ICEBERG = "1.12.0"
 SQLITE_JDBC = "3.54.1.0"
 JAVA = 17
+CATALOG_FILE = "catalog.db"
+EXISTING = 2  # SQLite opens for reading and writing what is there
 
 # In-process Spark on one machine: what a laptop or a small server wants.
 DEFAULTS = {
@@ -56,7 +58,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings.warehouse.mkdir(parents=True, exist_ok=True)
+    _make_warehouse(settings)
     chosen = properties(settings)
     builder = session.builder
     for name, value in chosen.items():
@@ -75,6 +77,23 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL)
     return spark
+
+
+def _make_warehouse(settings: Settings) -> None:
+    """Make the folder and, for the embedded catalog, its file.
+
+    SQLite does not make one of its own accord: it would do so too while the catalog is away.
+    """
+    try:
+        settings.warehouse.mkdir(parents=True, exist_ok=True)
+        if not all(settings.catalogs.values()):
+            (settings.warehouse / CATALOG_FILE).touch()
+    except OSError as stop:
+        raise UsageError(
+            "no-warehouse",
+            f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
+            "Name a folder with --warehouse or BACKSTORY_WAREHOUSE.",
+        ) from None
 
 
 def _launch(chosen: Mapping[str, str]) -> None:
@@ -116,7 +135,7 @@ def properties(settings: Settings) -> dict[str, str]:
 def _embedded(warehouse: Path) -> Mapping[str, str]:
     return {
         "type": "jdbc",
-        "uri": f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=60000",
+        "uri": f"jdbc:sqlite:{warehouse}/{CATALOG_FILE}?busy_timeout=60000&open_mode={EXISTING}",
         "jdbc.schema-version": "V1",
         "warehouse": str(warehouse),
     }

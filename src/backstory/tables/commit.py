@@ -1,17 +1,18 @@
 """Commit actions: rows that go and rows that come, in one snapshot."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.observe.metrics import COMMITS
 from backstory.tables.data_files import delete_files
 from backstory.tables.faults import translated
-from backstory.tables.store import DISORDER, Store, StoredTable
+from backstory.tables.store import DISORDER, Store, StoredTable, settle
 from backstory.tables.vectors import Deletions
 
 
@@ -50,8 +51,9 @@ def commit(
     planned is then what is true. Raises TryAgain if another writer came first; the files of a
     commit that failed are taken away.
     """
-    with translated(table.shape.table):
-        transaction = staged or table.iceberg.newTransaction()
+    files = [*data_files, *deletions.added]
+    with _discarding(table, files), translated(table.shape.table):
+        transaction = staged or table.begin()
         if disorder:
             transaction.updateProperties().set(DISORDER, "true").commit()
         delta = transaction.newRowDelta()
@@ -68,14 +70,14 @@ def commit(
             delta.validateFromSnapshot(table.snapshot_id)
         delta.validateDataFilesExist(referenced).validateDeletedFiles()
         delta.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-    return finish(table.shape.table, transaction, delta, note, [*data_files, *deletions.added])
+    return finish(table.shape.table, transaction, delta, note, files)
 
 
 def commit_all(
     store: Store, table: StoredTable, data_files: Sequence[Any], note: Note, *, staged: Any
 ) -> int:
     """Commit files that hold every row of the table, in its staged shape; else as `commit`."""
-    with translated(table.shape.table):
+    with _discarding(table, data_files), translated(table.shape.table):
         overwrite = staged.newOverwrite()
         overwrite.overwriteByRowFilter(store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
         for file in data_files:
@@ -86,31 +88,56 @@ def commit_all(
     return finish(table.shape.table, staged, overwrite, note, data_files)
 
 
+@contextmanager
+def _discarding(table: StoredTable, files: Sequence[Any]) -> Iterator[None]:
+    """Take the files away if a commit of them cannot even be prepared."""
+    try:
+        yield
+    except BackstoryError:
+        discard(table.iceberg.io(), files)
+        raise
+
+
 def finish(table: TableName, transaction: Any, change: Any, note: Note, files: Sequence[Any]) -> int:
     """Commit a transaction with its last change, and give the snapshot's id.
 
-    If it fails, the files that were written for it are taken away.
+    If it fails, the files that were written for it are taken away, once the catalog says that it
+    does not know them.
     """
     for name, value in note.properties().items():
         change.set(name, value)
+    ours: int | None = None
     try:
         with translated(table):
             change.commit()
-            transaction.commitTransaction()
-    except BackstoryError as failure:
-        if not _unknown(failure):
+            ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
+            settle(transaction)
+    except BackstoryError:
+        taken = _taken(transaction, ours)
+        if taken is False:
             discard(transaction.table().io(), files)
-        raise
+        if not taken:
+            raise
     COMMITS.inc()
-    return int(transaction.table().currentSnapshot().snapshotId())
+    return cast("int", ours)
+
+
+def _taken(transaction: Any, ours: int | None) -> bool | None:
+    """Whether the catalog has the snapshot after all, None if it does not say.
+
+    The answer to a commit can be lost, and another try of the catalog's then meets the commit itself.
+    """
+    from py4j.protocol import Py4JError
+
+    if ours is None:
+        return False
+    try:
+        snapshots = transaction.underlyingOps().refresh().snapshots()
+        return any(int(snapshot.snapshotId()) == ours for snapshot in snapshots)
+    except Py4JError:
+        return None
 
 
 def discard(io: Any, files: Sequence[Any]) -> None:
     """Delete data and delete files that no snapshot names."""
     delete_files(io, [file.location() for file in files])
-
-
-def _unknown(failure: BackstoryError) -> bool:
-    """Whether the catalog may have taken the commit although it did not say so."""
-    cause = getattr(failure.__cause__, "java_exception", None)
-    return cause is not None and cause.getClass().getSimpleName() == "CommitStateUnknownException"

@@ -11,7 +11,7 @@ from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
 from backstory.tables.literals import quoted
 from backstory.tables.schema import spark_type
-from backstory.tables.store import Store, StoredTable
+from backstory.tables.store import Store, StoredTable, settle
 from backstory.tables.vectors import write_deletions
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def change_where(
             positions = positions_of(rows)
         if not positions:
             if staged:
-                staged.commitTransaction()
+                settle(staged)
             return None
         files = []
         if becoming:

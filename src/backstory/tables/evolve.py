@@ -9,7 +9,7 @@ from backstory.model.column import ACTIVE, TEXT_KINDS, ColumnType, Kind
 from backstory.model.table import Layout, Shape
 from backstory.tables.faults import translated
 from backstory.tables.schema import iceberg_name, iceberg_type, refuse_names
-from backstory.tables.store import DISORDER, KEY, LAYOUT, Store, StoredTable
+from backstory.tables.store import DISORDER, KEY, LAYOUT, Store, StoredTable, settle
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -17,7 +17,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 def evolve(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, str] = NOTHING) -> None:
     """Make the table this shape, in one commit that touches no data file."""
     with translated(table.shape.table):
-        stage(store, table, into, renamed).commitTransaction()
+        settle(stage(store, table, into, renamed))
 
 
 def stage(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, str] = NOTHING) -> Any:
@@ -31,7 +31,7 @@ def stage(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, s
     """
     refuse_names(store.jvm, into.names)
     before = table.shape
-    transaction = table.iceberg.newTransaction()
+    transaction = table.begin()
     _set_properties(transaction, before, into)
     parted = ACTIVE in [field.name() for field in table.iceberg.spec().fields()]
     keeps_history = into.layout is Layout.FIVETRAN_HISTORY

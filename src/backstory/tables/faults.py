@@ -17,7 +17,14 @@ CONFLICTS = {
 }
 # A result of Spark that is larger than the driver may hold.
 TOO_MUCH = "maxResultSize"
-BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED", "database is locked", "Connection refused", "Connection reset")
+BUSY = (
+    "SQLITE_BUSY",
+    "SQLITE_CANTOPEN",
+    "SQLITE_LOCKED",
+    "database is locked",
+    "Connection refused",
+    "Connection reset",
+)
 # SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
@@ -25,7 +32,7 @@ CLOSED_STATES = ("28", "42501")
 
 @contextmanager
 def translated(table: TableName | str) -> Iterator[None]:
-    """Raises TryAgain for conflicts and a busy catalog, Failed for anything else from the JVM.
+    """Raises TryAgain for conflicts and a busy catalog, Failed for anything else of JVM and storage.
 
     An error of our own that a Python worker met is raised as itself.
 
@@ -40,7 +47,15 @@ def translated(table: TableName | str) -> Iterator[None]:
         raise
     except Py4JJavaError as fault:
         raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
+    except OSError as fault:
+        raise Failed(
+            "store-failed",
+            f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
+            "The table is as it was; make room or mend the storage, then send it again.",
+        ) from fault
     except PySparkException as fault:
+        if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
+            raise conflict(table) from fault
         raise carried(str(fault)) or Failed(
             "spark-failed",
             f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
@@ -66,6 +81,15 @@ def _names(fault: object) -> list[str]:
     return names
 
 
+def conflict(table: TableName | str) -> TryAgain:
+    """The error for a table that another writer changed meanwhile."""
+    return TryAgain(
+        "conflict",
+        f"{table} was changed by another writer while this request was planned.",
+        "Nothing was written; send it again.",
+    )
+
+
 def _state(fault: Any) -> str:
     """What the SQL state of a database's own exception says: busy, closed, or nothing of the kind."""
     from py4j.protocol import Py4JError
@@ -81,11 +105,7 @@ def _told(table: TableName | str, names: list[str]) -> BackstoryError:
     if TOO_MUCH in names:
         return TooLarge()
     if CONFLICTS & set(names):
-        return TryAgain(
-            "conflict",
-            f"{table} was changed by another writer while this delivery was planned.",
-            "Nothing was written; send it again.",
-        )
+        return conflict(table)
     if "closed" in names:
         return Refused(
             "no-access",

@@ -9,7 +9,7 @@ from backstory.tables.data_files import write_frame
 from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
 from backstory.tables.literals import quoted
-from backstory.tables.store import DISORDER, Store, StoredTable
+from backstory.tables.store import DISORDER, Store, StoredTable, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def rebuild(store: Store, table: StoredTable, into: Shape, rows: "DataFrame", no
     with translated(table.shape.table):
         staged = stage(store, table, into)
         if not table.rows:
-            staged.commitTransaction()
+            settle(staged)
             return None
         files = _written(store, into, staged, rows)
     return commit_all(store, table, files, _counting(note, "rewritten", files), staged=staged)

@@ -9,7 +9,7 @@ from backstory.errors import UsageError
 from backstory.files.memory import Memory
 from backstory.model.table import Layout, Shape, TableName
 from backstory.settings import DRIVER_MEMORY
-from backstory.tables.faults import translated
+from backstory.tables.faults import conflict, translated
 from backstory.tables.schema import columns_of, inferred_layout
 
 if TYPE_CHECKING:
@@ -71,16 +71,23 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table as it was when it was loaded: its shape, and Iceberg's object for it."""
+    """A table as it was when it was loaded: its shape, and Iceberg's object for it.
+
+    `snapshot_id` was the newest snapshot's id then, None for a table that was never written, and
+    `metadata` the place of its metadata; Iceberg's object may have seen newer ones since.
+    """
 
     shape: Shape
     iceberg: Any
+    snapshot_id: int | None = None
+    metadata: str | None = None
 
-    @property
-    def snapshot_id(self) -> int | None:
-        """The newest snapshot's id, None for a table that was never written."""
-        snapshot = self.iceberg.currentSnapshot()
-        return None if snapshot is None else int(snapshot.snapshotId())
+    def begin(self) -> Any:
+        """A transaction on the table as it was loaded; TryAgain if another writer came first."""
+        transaction = self.iceberg.newTransaction()
+        if transaction.startMetadata().metadataFileLocation() != self.metadata:
+            raise conflict(self.shape.table)
+        return transaction
 
     @property
     def disorderly(self) -> bool:
@@ -105,6 +112,19 @@ class StoredTable:
         return int(self.iceberg.operations().current().formatVersion())
 
 
+def settle(transaction: Any) -> None:
+    """Commit what the transaction holds if the table is still the one that it began with, or still none.
+
+    Its own `commitTransaction` would try again on a newer table, which nothing here was planned on,
+    and take manifests away when the catalog's answer was lost.
+    """
+    before = transaction.startMetadata()
+    if before is None:
+        transaction.commitTransaction()
+    else:
+        transaction.underlyingOps().commit(before, transaction.currentMetadata())
+
+
 def load(store: Store, table: TableName) -> StoredTable | None:
     """The table as it stands now, or None if there is no such table or schema."""
     with translated(table):
@@ -113,7 +133,10 @@ def load(store: Store, table: TableName) -> StoredTable | None:
         if not catalog.tableExists(identifier):
             return None
         iceberg = catalog.loadTable(identifier)
-        return StoredTable(shape_of(table, iceberg), iceberg)
+        snapshot = iceberg.currentSnapshot()
+        newest = None if snapshot is None else int(snapshot.snapshotId())
+        metadata = iceberg.operations().current().metadataFileLocation()
+        return StoredTable(shape_of(table, iceberg), iceberg, newest, metadata)
 
 
 def existing(store: Store, table: TableName) -> StoredTable:

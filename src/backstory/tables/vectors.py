@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.tables.data_files import upload
+from backstory.tables.faults import conflict
 from backstory.tables.store import Store, StoredTable
 
 # How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
@@ -68,6 +69,9 @@ def _tasks(table: StoredTable, positions: Positions) -> dict[str, Any]:
                 found[location] = task
     finally:
         tasks.close()
+    if len(found) < len(positions):
+        # The rows were read from a newer table than the one that was loaded.
+        raise conflict(table.shape.table)
     return found
 
 

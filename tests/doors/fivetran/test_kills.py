@@ -1,0 +1,396 @@
+"""A server that is killed at any moment: requirements 13, 16 and 17, section 7.1."""
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from destination import HISTORY, LIVE, definition
+from serving import (
+    Ground,
+    Request,
+    Rows,
+    Server,
+    Watch,
+    alter,
+    create,
+    described,
+    migrate,
+    truncate,
+    within,
+)
+from tables_as_text import cell, instant
+
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.strategies.unmodified import UNMODIFIED
+
+pytestmark = pytest.mark.process
+
+SEED = 20240229
+KILLED, TWIN = "killed", "undisturbed"
+# Where in a call it is killed: a fraction of its duration, or the first file of this name that it writes.
+MOMENTS = (0.05, "data/**/*.parquet", 0.5, "metadata/snap-*", 0.9, "metadata/*.metadata.json")
+STEPS = 2 + len(MOMENTS)  # a first call, a measured one, then one for each kill
+SIZE = 1000
+TYPES = sdk.TableSyncModeMigrationType
+
+State = Mapping[str, tuple[Rows | None, Mapping[str, str] | None]]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Tables, and the requests that change them one after the other; lanes do not meet."""
+
+    name: str
+    tables: Sequence[str]
+    columns: str
+    requests: Callable[[Ground, str, common.Table], list[Request]]
+
+    @property
+    def table(self) -> common.Table:
+        return definition(self.tables[0], self.columns)
+
+    def begin(self, ground: Ground, schema: str) -> list[Request]:
+        """Create the first table and fill it."""
+        random_ = random.Random(SEED)
+        history = "active" in self.columns
+        rows = [_row(i, random_, history=history, table=self.table) for i in range(SIZE)]
+        return [create(schema, self.table), ground.batch(schema, self.table, replace=rows)]
+
+    def state(self, ground: Ground, stub: Any, schema: str) -> State:
+        return {name: (ground.rows(schema, name), described(stub, schema, name)) for name in self.tables}
+
+
+def _row(number: int, random_: random.Random, *, history: bool, table: common.Table, second: int = 1) -> dict:
+    row: dict[str, object] = {"id": number, "v": f"v{random_.randrange(10**6)}", "n": random_.randrange(100)}
+    row["_fivetran_synced"] = instant(f"T{second}")
+    if history:
+        row |= {"_fivetran_start": instant(f"T{second}"), "_fivetran_end": cell("TMAX")}
+        row["_fivetran_active"] = True
+    names = {column.name for column in table.columns}
+    more = {"d": "1.50", "_fivetran_deleted": number % 5 == 0}
+    return row | {name: value for name, value in more.items() if name in names}
+
+
+def live(ground: Ground, schema: str, table: common.Table) -> list[Request]:
+    """Batches that replace, update and delete, and one truncate."""
+    random_ = random.Random(SEED + 1)
+    made = []
+    for step in range(STEPS):
+        picked = random_.sample(range(SIZE), 300)
+        second = step + 2
+        new = [
+            _row(SIZE + 200 * step + i, random_, history=False, table=table, second=second)
+            for i in range(200)
+        ]
+        update = [{"id": i, "v": UNMODIFIED, "n": random_.randrange(100)} for i in picked[:200]]
+        delete = [{"id": i} for i in picked[200:]]
+        made.append(ground.batch(schema, table, replace=new, update=update, delete=delete))
+    made[4] = truncate(schema, table.name, instant("T2"))
+    return made
+
+
+def history(ground: Ground, schema: str, table: common.Table) -> list[Request]:
+    """Batches that bring new versions, new records and deletions."""
+    random_ = random.Random(SEED + 2)
+    made = []
+    for step in range(STEPS):
+        picked = random_.sample(range(SIZE), 300)
+        second = step + 2
+        new = [
+            _row(SIZE + 100 * step + i, random_, history=True, table=table, second=second) for i in range(100)
+        ]
+        changed = [
+            _row(i, random_, history=True, table=table, second=second) | {"v": UNMODIFIED}
+            for i in picked[:200]
+        ]
+        earliest = [{"id": row["id"], "_fivetran_start": row["_fivetran_start"]} for row in (*new, *changed)]
+        gone = [{"id": i, "_fivetran_end": instant(f"T{second}")} for i in picked[200:]]
+        made.append(ground.batch(schema, table, earliest=earliest, replace=new, update=changed, delete=gone))
+    return made
+
+
+def altered(_ground: Ground, schema: str, table: common.Table) -> list[Request]:
+    """Columns that come and go, types that widen and types that are written anew, other keys."""
+    shapes = [
+        "id:LONG* v n:LONG d:DECIMAL(12,2) synced new",
+        "id:LONG* v n:LONG d:DECIMAL(14,4) synced new",
+        "id:LONG* v:BINARY n:LONG d:DECIMAL(14,4) synced new",
+        "id:LONG* v n:LONG d:DECIMAL(14,4) synced new more:JSON",
+        "id:LONG* v n:LONG* d:DECIMAL(18,4) synced new more:JSON",
+        "id:LONG* v:XML n:DOUBLE* d:DECIMAL(18,4) synced more:JSON",
+        "id:LONG* v n:DOUBLE d:DECIMAL(18,6) synced more:JSON",
+        "id:LONG* v:BINARY n:FLOAT d:DECIMAL(18,6) synced more",
+    ]
+    return [alter(schema, definition(table.name, shape), drop_columns=True) for shape in shapes]
+
+
+def migrated(_ground: Ground, schema: str, table: common.Table) -> list[Request]:
+    """Migrations of the columns of a history."""
+
+    def at(second: int) -> str:
+        return (instant("T0") + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def add(column: str, type_: str, value: str, second: int) -> Request:
+        added = sdk.AddColumnInHistoryMode(
+            column=column,
+            column_type=common.DataType.Value(type_),
+            default_value=value,
+            operation_timestamp=at(second),
+        )
+        return migrate(schema, table.name, add=sdk.AddOperation(add_column_in_history_mode=added))
+
+    def set_(column: str, value: str) -> Request:
+        operation = sdk.UpdateColumnValueOperation(column=column, value=value)
+        return migrate(schema, table.name, update_column_value=operation)
+
+    dropped = sdk.DropColumnInHistoryMode(column="a", operation_timestamp=at(30))
+    copied = sdk.CopyColumn(from_column="v", to_column="w")
+    renamed = sdk.RenameColumn(from_column="n", to_column="m")
+    default = sdk.AddColumnWithDefaultValue(column="c", column_type=common.DataType.LONG, default_value="7")
+    return [
+        add("a", "STRING", "x", 10),
+        set_("v", "u"),
+        add("b", "LONG", "7", 20),
+        migrate(schema, table.name, drop=sdk.DropOperation(drop_column_in_history_mode=dropped)),
+        migrate(schema, table.name, copy=sdk.CopyOperation(copy_column=copied)),
+        migrate(schema, table.name, rename=sdk.RenameOperation(rename_column=renamed)),
+        migrate(schema, table.name, add=sdk.AddOperation(add_column_with_default_value=default)),
+        set_("b", "NULL"),
+    ]
+
+
+def moved(_ground: Ground, schema: str, table: common.Table) -> list[Request]:
+    """Migrations of whole tables: copies, other modes, another name, an end."""
+    one, two, three, four = MOVED
+
+    def copy(source: str, target: str) -> Request:
+        operation = sdk.CopyOperation(copy_table=sdk.CopyTable(from_table=source, to_table=target))
+        return migrate(schema, source, copy=operation)
+
+    def mode(name: str, type_: Any) -> Request:
+        operation = sdk.TableSyncModeMigrationOperation(type=type_, soft_deleted_column="_fivetran_deleted")
+        return migrate(schema, name, table_sync_mode_migration=operation)
+
+    to_history = sdk.CopyTableToHistoryMode(
+        from_table=one, to_table=three, soft_deleted_column="_fivetran_deleted"
+    )
+    renamed = sdk.RenameTable(from_table=three, to_table=four)
+    return [
+        copy(one, two),
+        migrate(schema, one, copy=sdk.CopyOperation(copy_table_to_history_mode=to_history)),
+        mode(two, TYPES.SOFT_DELETE_TO_HISTORY),
+        copy(two, one),
+        mode(three, TYPES.HISTORY_TO_SOFT_DELETE),
+        migrate(schema, three, rename=sdk.RenameOperation(rename_table=renamed)),
+        mode(four, TYPES.SOFT_DELETE_TO_HISTORY),
+        migrate(schema, two, drop=sdk.DropOperation(drop_table=True)),
+    ]
+
+
+MOVED = ("moved", "copied", "kept", "renamed")
+LANES = (
+    Lane("live", ["live"], LIVE, live),
+    Lane("history", ["history"], HISTORY, history),
+    Lane("altered", ["altered"], f"{LIVE} d:DECIMAL(12,2)", altered),
+    Lane("migrated", ["migrated"], HISTORY, migrated),
+    Lane("moved", MOVED, f"{LIVE} deleted", moved),
+)
+
+
+@dataclass
+class Run:
+    """What was met while servers were killed: by lane, the state after each step of the undisturbed
+    run, and by step, the one between kill and restart and the one after the request came again."""
+
+    undisturbed: dict[str, list[State]]
+    watch: Watch
+    cut: dict[str, list[dict[str, Rows | None]]] = field(
+        default_factory=lambda: {lane.name: [] for lane in LANES}
+    )
+    mended: dict[str, list[State]] = field(default_factory=lambda: {lane.name: [] for lane in LANES})
+    left: list[list[int]] = field(default_factory=list)
+    answers: set[tuple[str, str]] = field(default_factory=set)
+
+
+def together(act: Callable[[Lane], Any]) -> dict[str, Any]:
+    """What the act gives for each lane, all lanes at the same time."""
+    with ThreadPoolExecutor(len(LANES)) as pool:
+        return dict(zip([lane.name for lane in LANES], pool.map(act, LANES), strict=True))
+
+
+def timed(request: Request, stub: Any) -> float:
+    began = time.monotonic()
+    request.done_by(stub)
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Ground:
+    return Ground.at(tmp_path_factory.mktemp("kills") / "ground")
+
+
+@pytest.fixture(scope="module")
+def run(ground) -> Iterator[Run]:
+    """The kills: five requests are on their way each time, each somewhere else in its work."""
+    steps = {
+        schema: {lane.name: lane.requests(ground, schema, lane.table) for lane in LANES}
+        for schema in (KILLED, TWIN)
+    }
+    with ground.server() as server:
+        stub = server.stub
+
+        def begun(lane: Lane) -> list[State]:
+            for schema in (KILLED, TWIN):
+                for request in lane.begin(ground, schema):
+                    request.done_by(stub)
+            steps[KILLED][lane.name][0].done_by(stub)
+            return [lane.state(ground, stub, TWIN)]
+
+        undisturbed = together(begun)
+        lasts = together(lambda lane: timed(steps[KILLED][lane.name][1], stub))
+
+        def finished(lane: Lane) -> None:
+            for request in steps[TWIN][lane.name]:
+                request.done_by(stub)
+                undisturbed[lane.name].append(lane.state(ground, stub, TWIN))
+
+        together(finished)
+        assert server.end() == 0
+
+    names = [name for lane in LANES for name in lane.tables]
+    with Watch(ground, KILLED, names) as watch:
+        found = Run(undisturbed, watch)
+        for number, moment in enumerate(MOMENTS):
+            with ground.server() as server:
+                _mend(found, ground, server, steps[KILLED], number + 1)
+                requests = {name: made[number + 2] for name, made in steps[KILLED].items()}
+                _kill(found, ground, server, requests, lasts, number, moment)
+        with ground.server() as server:
+            _mend(found, ground, server, steps[KILLED], STEPS - 1)
+        yield found
+
+
+def _mend(
+    found: Run, ground: Ground, server: Server, steps: Mapping[str, Sequence[Request]], step: int
+) -> None:
+    """Send the step's requests again, and look at what they come to."""
+    stub = server.stub
+    together(lambda lane: steps[lane.name][step].done_by(stub))
+    for lane in LANES:
+        found.mended[lane.name].append(lane.state(ground, stub, KILLED))
+
+
+def _kill(
+    found: Run,
+    ground: Ground,
+    server: Server,
+    requests: Mapping[str, Request],
+    lasts: Mapping[str, float],
+    number: int,
+    moment: float | str,
+) -> None:
+    """Send the requests, kill the server while they are on their way, and look at what they left."""
+    random_ = random.Random(SEED + number)
+    stub = server.stub
+    reached = {name: random_.random() * lasts[name] for name in requests}
+    aimed = LANES[number % len(LANES)].name
+    if isinstance(moment, float):
+        reached[aimed] = moment * lasts[aimed]
+    until = max(reached.values())
+    folder = ground.warehouse / KILLED / aimed
+    before = set(folder.glob(str(moment)))
+
+    def sent(name: str) -> tuple[str, str]:
+        time.sleep(until - reached[name])
+        return requests[name].outcome(stub)
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers: list[Future] = [pool.submit(sent, name) for name in requests]
+        if isinstance(moment, float):
+            time.sleep(until)
+        else:
+            within(until + lasts[aimed], lambda: set(folder.glob(moment)) - before, pause=0.001)
+        server.kill(family=number % 2 == 1)
+        found.answers.update(answer.result() for answer in answers)
+    within(30, lambda: not server.family())
+    found.left.append(server.family())
+    for lane in LANES:
+        found.cut[lane.name].append({name: ground.rows(KILLED, name) for name in lane.tables})
+
+
+def rows_in(state: State) -> dict[str, Rows | None]:
+    return {name: rows for name, (rows, _) in state.items()}
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
+def test_a_kill_leaves_tables_before_or_after_the_request(run, lane):
+    """16: whatever the moment, the tables of a request are as before it or as after it."""
+    course = run.undisturbed[lane.name]
+    for number, found in enumerate(run.cut[lane.name]):
+        assert found in [rows_in(course[number + 2]), rows_in(course[number + 3])], MOMENTS[number]
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
+def test_the_same_request_again_brings_what_an_undisturbed_run_brings(run, lane):
+    """13, 16: after a restart the request that was cut short succeeds; rows and definitions are those
+    of a run that nobody disturbed."""
+    assert run.undisturbed[lane.name][2:] == run.mended[lane.name]
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
+def test_a_reader_never_meets_half_a_request(run, lane):
+    """16, F3: whoever reads all the time meets no state that is not before or after a request, and
+    never goes back."""
+    assert run.watch.fault is None
+    for name in lane.tables:
+        course = [rows_in(state)[name] for state in run.undisturbed[lane.name]]
+        assert run.watch.strange(name, course) is None
+
+
+def test_no_child_outlives_a_killed_server(run):
+    """7.1: the JVM and whatever else a server started end with it."""
+    assert run.left == [[]] * len(MOMENTS)
+
+
+def test_what_is_cut_short_is_never_refused(run):
+    """2.0, F17: a sender hears of success or that the server is gone, never that it did wrong."""
+    assert {member for member, _ in run.answers} <= {"success", "UNAVAILABLE"}
+
+
+def test_sigterm_lets_batches_finish(ground):
+    """17: told to end in the middle of batches, the server answers them, and exits with 0."""
+    table, versions = definition("ending", LIVE), definition("versions", HISTORY)
+    random_ = random.Random(SEED)
+    rows = [_row(i, random_, history=False, table=table) for i in range(20_000)]
+    changes = [_row(i, random_, history=True, table=versions) for i in range(20_000)]
+    with ground.server() as server, ThreadPoolExecutor(2) as pool:
+        stub = server.stub
+        for made in (table, versions):
+            create("sigterm", made).done_by(stub)
+        batches = [
+            ground.batch("sigterm", table, replace=rows),
+            ground.batch("sigterm", versions, replace=changes),
+        ]
+        answers = [pool.submit(batch.outcome, stub) for batch in batches]
+        folder = ground.warehouse / "sigterm"
+        assert within(60, lambda: _written(folder / "ending") and _written(folder / "versions"), pause=0.001)
+        server.process.send_signal(signal.SIGTERM)
+        assert [("success", "")] * 2 == [answer.result() for answer in answers]
+        assert server.process.wait(60) == 0
+        assert within(30, lambda: not server.family())
+        assert not [message for level, message in server.lines() if level == "SEVERE"]
+    assert len(ground.rows("sigterm", "ending")) == 20_000
+    assert len(ground.rows("sigterm", "versions")) == 20_000
+
+
+def _written(folder: Path) -> bool:
+    """Whether a batch has begun to write data, just before its commit."""
+    return any(folder.glob("data/**/*.parquet"))
