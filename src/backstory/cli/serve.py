@@ -3,15 +3,18 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import structlog
 from cyclopts import Parameter
 
 from backstory.cli.options import Options
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.files.batch_file import Format
 from backstory.observe.logs import log_for_fivetran
+
+if TYPE_CHECKING:
+    from backstory.tables.store import Store
 
 log = structlog.get_logger()
 
@@ -51,7 +54,7 @@ def serve(
     from backstory.files.memory import Memory
     from backstory.observe.metrics import serve_metrics
     from backstory.spark.session import start
-    from backstory.tables.store import Store, tables
+    from backstory.tables.store import Store
 
     tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
@@ -59,7 +62,7 @@ def serve(
     memory = Memory(settings.driver_memory)
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
-        tables(store)
+        _require_answer(store)
     destination = Destination(stores, batch_format, live_modes=enable_live_modes)
     running = listen(destination, host, port, tls)
     log.info(f"listening on {running.host}:{running.port}", **_account())
@@ -71,6 +74,20 @@ def serve(
         serve_until_told(running)
     finally:
         spark.stop()
+
+
+def _require_answer(store: "Store") -> None:
+    """At the start nobody asks again: a catalog that is busy or away is a failure."""
+    from backstory.tables.store import tables
+
+    try:
+        tables(store)
+    except TryAgain as silent:
+        raise Failed(
+            silent.code,
+            f"The catalog {store.catalog} does not answer.",
+            "Start it, or mend its settings in backstory.toml.",
+        ) from silent
 
 
 def run(command: Callable[[], None]) -> int:

@@ -1,0 +1,406 @@
+"""Storage that fails: requirement 11, sections 2.0 and 7.7, decision F17.
+
+The full disk is a small file system in a mount namespace of its own, for which no rights are needed on
+most machines; where there are no namespaces, the size of files is limited instead.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
+from typing import Any
+
+import pytest
+from destination import HISTORY, LIVE, definition
+from serving import SECONDS, Ground, Request, Server, alter, create, describe, described, migrate
+from tables_as_text import cell, instant
+
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+
+pytestmark = pytest.mark.process
+
+CANARY = "canary-51f0e2"
+PAGE = 4096
+# Mounts the first argument as a small file system, and runs the rest as the user who asks.
+NAMESPACE = f"""
+mount -t tmpfs -o size=4m tmpfs "$1" && shift &&
+exec unshare --user --map-user={os.getuid()} --map-group={os.getgid()} "$@"
+"""
+SHAPES = {"live": LIVE, "history": HISTORY}
+
+
+def rows(first: int, number: int, *, history: bool = False, weight: int = 0) -> list[dict]:
+    """Rows that hold the canary, and together as many bytes more as asked for."""
+    random_ = random.Random(first)
+    times = {"_fivetran_start": instant("T1"), "_fivetran_end": cell("TMAX"), "_fivetran_active": True}
+    row = {"_fivetran_synced": instant("T1")} | (times if history else {})
+    return [
+        {"id": i, "n": i, "v": f"{CANARY}-{i}-{random_.randbytes(weight // number).hex()}"} | row
+        for i in range(first, first + number)
+    ]
+
+
+def batch(ground: Ground, name: str, first: int, *, weight: int = 0) -> Request:
+    """New rows, and changes of rows that are there."""
+    history = name == "history"
+    table = definition(name, SHAPES["history" if history else "live"])
+    new = rows(first, 20, history=history, weight=weight)
+    if history:
+        gone = [{"id": i, "_fivetran_end": instant("T2")} for i in range(first % 500, first % 500 + 20)]
+    else:
+        gone = [{"id": i} for i in range(first % 500, first % 500 + 20)]
+    return ground.batch("s", table, replace=new, delete=gone)
+
+
+def fill(ground: Ground, stub: Any, names: Sequence[str]) -> None:
+    """Tables with a thousand rows each."""
+    for name in names:
+        table = definition(name, SHAPES.get(name, LIVE))
+        create("s", table).done_by(stub)
+        ground.batch("s", table, replace=rows(0, 1000, history=name == "history")).done_by(stub)
+        batch(ground, name, 990).done_by(stub)
+
+
+@dataclass
+class Met:
+    """A request that met a fault, and what became of it and of its table."""
+
+    what: str
+    member: str
+    words: str
+    same: bool  # the table is as it was, if the request failed
+    orphans: list[str]  # files that it left and no snapshot names
+    alive: bool
+    again: str  # how the same request ended once the fault was mended
+    changed: bool  # the table is as the request wants it
+    litter: list[str]  # orphans after that
+
+
+@dataclass
+class Case:
+    """Requests to one table while something is broken."""
+
+    ground: Ground
+    server: Server
+    stub: Any
+    name: str
+
+    def state(self) -> tuple[Any, Any]:
+        return self.ground.rows("s", self.name), described(self.stub, "s", self.name)
+
+    def orphans(self) -> set[str]:
+        known = described(self.stub, "s", self.name) is not None
+        return self.ground.orphans("s", self.name) if known else set()
+
+    def meet(
+        self, what: str, request: Request, break_: Callable[[], object], mend: Callable[[], object]
+    ) -> Met:
+        """Send the request while something is broken, and once more when it is mended."""
+        before, orphans = self.state(), self.orphans()
+        break_()
+        try:
+            member, words = request.outcome(self.stub)
+        finally:
+            mend()
+        same = member == "success" or before == self.state()
+        left = sorted(self.orphans() - orphans)
+        alive = self.server.process.poll() is None
+        done = member == "success" and request.rpc == "CreateTable"  # a second one would be refused
+        again = member if done else request.settled(self.stub)[0]
+        changed, litter = before != self.state(), sorted(self.orphans() - orphans)
+        return Met(f"{request.rpc} {what}", member, words, same, left, alive, again, changed, litter)
+
+
+class Disk:
+    """A small file system, of which as much is left as asked for."""
+
+    steps = tuple(PAGE * pages for pages in (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 22, 26, 30))
+    weight = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.filler = folder, folder / "filler"
+
+    def full(self, _server: Server, leaving: int) -> None:
+        free = os.statvfs(self.folder)
+        self.filler.write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - leaving))
+
+    def free(self, _server: Server) -> None:
+        self.filler.unlink(missing_ok=True)
+
+
+class Limits:
+    """The same where nothing can be mounted: files of these processes can only grow so far."""
+
+    steps = (16 * 1024, 24 * 1024, 32 * 1024)
+    weight = 100_000
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def full(self, server: Server, leaving: int) -> None:
+        limit(server.family(), leaving)
+
+    def free(self, server: Server) -> None:
+        limit(server.family(), RLIM_INFINITY)
+
+
+def limit(processes: Sequence[int], size: int) -> None:
+    """Let no file of these processes grow beyond a size."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            prlimit(process, RLIMIT_FSIZE, (size, RLIM_INFINITY))
+
+
+def on_a_full_disk(folder: Path, make: type) -> list[Met]:
+    """Batches, alterations, migrations and creates while less and less of the disk is full."""
+    disk = make(folder / "disk")
+    ground = Ground.at(folder / "ground", disk.folder / "warehouse")
+    found = []
+    with ground.server() as server:
+        stub = server.stub
+        fill(ground, stub, ["live", "history", "altered", "retyped"])
+        for number, leaving in enumerate(disk.steps):
+            set_ = sdk.UpdateColumnValueOperation(column="v", value=f"{CANARY} {number}")
+            retyped = LIVE.replace(" v ", " v:BINARY " if number % 2 == 0 else " v ")
+            others = [
+                ("history", batch(ground, "history", 1000 + 20 * number, weight=disk.weight)),
+                ("altered", alter("s", definition("altered", f"{LIVE} new{number}"))),
+                ("retyped", alter("s", definition("retyped", retyped))),
+                ("altered", migrate("s", "altered", update_column_value=set_)),
+                (f"made{number}", create("s", definition(f"made{number}", LIVE))),
+            ]
+            asked = ("live", batch(ground, "live", 1000 + 20 * number, weight=disk.weight))
+            for name, request in (asked, others[number % len(others)]):
+                case = Case(ground, server, stub, name)
+                found.append(
+                    case.meet(
+                        f"with {leaving} bytes",
+                        request,
+                        lambda leaving=leaving: disk.full(server, leaving),
+                        lambda: disk.free(server),
+                    )
+                )
+    return found
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> list[Met]:
+    """What requests to a server met on a disk that was full."""
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "disk").mkdir()
+    own = ["unshare", "--map-root-user", "--mount", "sh", "-c", NAMESPACE, "sh", folder / "disk"]
+    if subprocess.run([*own, "true"], capture_output=True).returncode:
+        return on_a_full_disk(folder, Limits)
+    found = folder / "found.json"
+    paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [*own, sys.executable, __file__, folder, found]
+    done = subprocess.run(command, env=variables, capture_output=True, timeout=2 * SECONDS)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return [Met(**met) for met in json.loads(found.read_text())]
+
+
+def failed(met: Sequence[Met]) -> list[Met]:
+    return [one for one in met if one.member != "success"]
+
+
+def check_told(met: Sequence[Met]) -> None:
+    """A fault is told as a task or as a status, in words of ours without a value."""
+    assert {one.member for one in met} <= {"success", "task", "INTERNAL", "UNAVAILABLE"}
+    assert [] == [one for one in met if CANARY in one.words]
+    unclear = [(one.what, one.words) for one in failed(met) if not re.search(r"\bs\.\w", one.words)]
+    assert [] == unclear
+
+
+def check_kept(met: Sequence[Met]) -> None:
+    """The server is there and the table is as it was."""
+    assert [] == [one.what for one in met if not one.alive]
+    assert [] == [one.what for one in met if not one.same]
+
+
+def check_mended(met: Sequence[Met]) -> None:
+    """Without the fault the same request succeeds."""
+    assert [] == [(one.what, one.again) for one in met if one.again != "success" or not one.changed]
+
+
+def check_clean(met: Sequence[Met]) -> None:
+    """No file is left that no snapshot names."""
+    assert [] == [(one.what, one.orphans) for one in met if one.orphans]
+    assert [] == [(one.what, one.litter) for one in met if one.litter]
+
+
+def test_a_full_disk_fails_requests(full):
+    """The fault is real: requests of every step of a write fail, and with enough space they succeed."""
+    assert len(failed(full)) >= 3
+
+
+def test_a_full_disk_is_told(full):
+    """11, F17: a status or a task that names the table and no value."""
+    check_told(full)
+
+
+def test_a_full_disk_changes_nothing(full):
+    """2.0, 11: the server stays up, and the table is as it was."""
+    check_kept(full)
+
+
+def test_with_space_again_the_same_request_succeeds(full):
+    """7.7: nothing that a full disk cut short stands in its way."""
+    check_mended(full)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Ground:
+    found = Ground.at(tmp_path_factory.mktemp("storage") / "ground")
+    with found.server() as server:
+        fill(found, server.stub, ["live", "history", *(f"t{number}" for number in range(6))])
+        assert server.end() == 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(ground) -> Iterator[Server]:
+    with ground.server() as found:
+        yield found
+
+
+@pytest.fixture
+def stub(server) -> Any:
+    return server.stub
+
+
+def test_a_log_that_cannot_be_written_fails_no_request(ground, server, stub):
+    """11, 7.2: what was done is answered so, whether a line tells of it or not."""
+    limit([server.process.pid], 0)
+    try:
+        found = [describe("s", "live").outcome(stub), create("s", definition("unlogged", LIVE)).outcome(stub)]
+    finally:
+        limit([server.process.pid], RLIM_INFINITY)
+    assert [("table", ""), ("success", "")] == found
+
+
+@pytest.mark.parametrize("name", ["live", "history", "empty"])
+def test_a_file_where_the_data_folder_should_be(ground, server, stub, name):
+    """2.0, F17: an unwritable table; root may write everywhere, but not below a file."""
+    if name == "empty":
+        create("s", definition(name, LIVE)).done_by(stub)
+    data = ground.warehouse / "s" / name / "data"
+    aside = data.with_name("aside")
+    there = data.exists()
+
+    def block() -> None:
+        if there:
+            data.rename(aside)
+        data.write_text("in the way")
+
+    def clear() -> None:
+        data.unlink()
+        if there:
+            aside.rename(data)
+
+    case = Case(ground, server, stub, name)
+    found = case.meet("below a file", batch(ground, name, 2000), block, clear)
+    assert found.member != "success"
+    check_told([found])
+    check_kept([found])
+    check_mended([found])
+    check_clean([found])
+
+
+def gone(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The catalog's file is moved away, and back; one that came in its place goes."""
+    catalog, aside = ground.warehouse / "catalog.db", ground.warehouse / "aside.db"
+
+    def back() -> None:
+        catalog.unlink(missing_ok=True)
+        aside.rename(catalog)
+
+    return lambda: catalog.rename(aside), back
+
+
+def a_folder(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The catalog's file is moved away, and a folder is in its place."""
+    catalog, aside = ground.warehouse / "catalog.db", ground.warehouse / "aside.db"
+
+    def replaced() -> None:
+        catalog.rename(aside)
+        catalog.mkdir()
+
+    def back() -> None:
+        shutil.rmtree(catalog)
+        aside.rename(catalog)
+
+    return replaced, back
+
+
+@pytest.mark.parametrize("fault", [gone, a_folder])
+def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
+    """2.0, 7.7: without its catalog a server refuses to write; with it all is as before."""
+    name = fault.__name__
+    fill(ground, stub, [name])
+    case = Case(ground, server, stub, name)
+    found = [case.meet(name, batch(ground, name, 3000), *fault(ground))]
+    found.append(case.meet(name, alter("s", definition(name, f"{LIVE} new")), *fault(ground)))
+    made = Case(ground, server, stub, f"made-{name}")
+    found.append(made.meet(name, create("s", definition(f"made-{name}", LIVE)), *fault(ground)))
+    assert len(found) == len(failed(found))
+    check_told(found)
+    check_kept(found)
+    check_mended(found)
+    check_clean(found)
+
+
+def test_a_catalog_that_goes_while_many_write_loses_nothing(ground):
+    """7.7, F3: requests for many tables meet a catalog that is away; when it is back they all succeed
+    when sent again, every row is there, and every table can be read."""
+    names = [f"t{number}" for number in range(6)]
+    break_, mend = gone(ground)
+
+    def all_at_once(stub: Any, first: int, send: Callable[[Request, Any], Any]) -> list[Any]:
+        asked = [batch(ground, name, first) for name in names]
+        asked += [describe("s", name) for name in names] if send is Request.outcome else []
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return list(pool.map(lambda request: send(request, stub), asked))
+
+    with ground.server() as server:
+        stub = server.stub
+        break_()
+        try:
+            answers = all_at_once(stub, 1000, Request.outcome)
+        finally:
+            mend()
+        assert {member for member, _ in answers} <= {"success", "UNAVAILABLE", "INTERNAL", "table"}
+        for first in (1000, 1020, 1040):
+            all_at_once(stub, first, Request.done_by)
+    for name in names:
+        found = {row["id"] for row in ground.rows("s", name)}
+        assert set(range(1000, 1060)) <= found
+        assert ground.orphans("s", name) == set()
+
+
+def test_a_catalog_that_does_not_answer_at_start_is_told_in_one_line(tmp_path):
+    """7.1: one SEVERE line, exit code 1."""
+    grounds = [Ground.at(tmp_path / "folder"), Ground.at(tmp_path / "text")]
+    (grounds[0].warehouse / "catalog.db").mkdir(parents=True)
+    grounds[1].warehouse.mkdir()
+    (grounds[1].warehouse / "catalog.db").write_text("this is no database\n" * 500)
+    with grounds[0].server() as one, grounds[1].server() as two:
+        for found in (one, two):
+            assert found.process.wait(SECONDS) == 1
+            levels = [level for level, _ in found.lines()]
+            assert levels == ["SEVERE"]
+            assert "backstory" in found.lines()[0][1]
+
+
+if __name__ == "__main__":
+    met = on_a_full_disk(Path(sys.argv[1]), Disk)
+    Path(sys.argv[2]).write_text(json.dumps([asdict(one) for one in met]))
