@@ -11,7 +11,7 @@ from backstory.model.table import TableName
 from backstory.observe.metrics import timed
 from backstory.spread import Batch, spread
 from backstory.strategies.actions import Actions
-from backstory.tables.commit import Note, commit, discard
+from backstory.tables.commit import Note, commit, discarding
 from backstory.tables.data_files import write_rows
 from backstory.tables.faults import translated
 from backstory.tables.slice import read_slice
@@ -79,19 +79,13 @@ def _planned_here(store: Store, table: StoredTable, batch: Batch, note: Note, le
 
 def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:
     """Commit the actions, and give the snapshot's id."""
-    with timed("write"), translated(table.shape.table):
+    with timed("write"), translated(table.shape.table), discarding(table) as written:
         hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
-        io = table.iceberg.io()
         try:
             data_files = write_rows(store, table, actions.added)
-        except BaseException:
-            if not hidden.exception():
-                discard(io, hidden.result().added)
-            raise
-        try:
+            written.extend(data_files)
+        finally:
             deletions = hidden.result()
-        except BaseException:
-            discard(io, data_files)
-            raise
+            written.extend(deletions.added)
     with timed("commit"):
-        return commit(store, table, data_files, deletions, note, disorder=actions.disorder)
+        return commit(table, data_files, deletions, note, disorder=actions.disorder)

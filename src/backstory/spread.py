@@ -9,6 +9,7 @@ stored rows packed as bitmaps.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,11 +27,11 @@ from backstory.model.receipt import Receipt
 from backstory.observe.metrics import timed
 from backstory.shipped import Shipped, shipped
 from backstory.strategies.actions import FILE, POSITION, Actions
-from backstory.tables.commit import Note, commit
+from backstory.tables.commit import Note, commit, discarding
 from backstory.tables.conditions import positions_of
 from backstory.tables.data_files import write_frame
 from backstory.tables.faults import translated
-from backstory.tables.literals import column, quoted
+from backstory.tables.literals import column
 from backstory.tables.schema import spark_type
 from backstory.tables.slice import may_be_touched
 from backstory.tables.store import Store, StoredTable
@@ -98,7 +99,8 @@ def spread(store: Store, table: StoredTable, batch: Batch, note: Note) -> Receip
         try:
             with timed("decode"):
                 count, start, end = _facts(rows, batch)
-            since = None if table.disorderly else min(filter(None, (start, end)), default=None)
+            named = [instant for instant in (start, end) if instant is not None]
+            since = None if table.disorderly else min(named, default=None)
             stored = _stored(store, table, batch, rows, since)
             acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
             try:
@@ -111,6 +113,11 @@ def spread(store: Store, table: StoredTable, batch: Batch, note: Note) -> Receip
 
 def _names(batch: Batch) -> dict[str, str]:
     return {name: f"c{number}" for number, name in enumerate(batch.types)}
+
+
+def _kinds(batch: Batch) -> list[str]:
+    """The kinds of file that the batch has, by the numbers that rows carry."""
+    return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
 def _columns(batch: Batch) -> str:
@@ -126,7 +133,7 @@ def _decoded(store: Store, batch: Batch, files: Sequence[Shipped]) -> "DataFrame
 def _decode(
     batch: Batch, files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    kinds = list(dict.fromkeys(kind for kind, _ in batch.parts))
+    kinds = _kinds(batch)
     for number in (number for part in numbers for number in part["id"].to_pylist()):
         first = 0
         with carrying(), files[number].opened() as file:
@@ -205,10 +212,11 @@ def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
     names, schema = _names(batch), arrow_schema(batch.types)
     place = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
     numbered = ["file", "position", *names.values()]
-    known_stored = stored.select(numbered) if stored.num_columns else None
-    slice_ = pa.schema([*place, *schema]).empty_table()
-    if known_stored is not None:
-        slice_ = known_stored.rename_columns([*place.names, *schema.names]).cast(slice_.schema)
+    whole = pa.schema([*place, *schema])
+    # A bucket without stored rows may come without their columns.
+    slice_ = whole.empty_table()
+    if stored.num_columns:
+        slice_ = stored.select(numbered).rename_columns(whole.names).cast(whole)
     with carrying():
         actions = batch.change(_by_kind(batch, rows)).plan(slice_)
     told = {"counts": dict(actions.counts), "disorder": actions.disorder}
@@ -219,19 +227,15 @@ def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
 def _by_kind(batch: Batch, rows: pa.Table) -> dict[str, Rows]:
     """The rows of a bucket by kind, each in the order of its files."""
     schema = arrow_schema(batch.types)
-    kinds = list(dict.fromkeys(kind for kind, _ in batch.parts))
-    found = {}
-    if rows.num_rows:
-        rows = rows.sort_by([("kind", "ascending"), ("file", "ascending"), ("row", "ascending")])
-    for number, kind in enumerate(kinds):
-        part = rows.filter(pc.equal(rows["kind"], number)) if rows.num_rows else rows
-        if part.num_rows:
-            values = part.select(list(_names(batch).values())).rename_columns(schema.names).cast(schema)
-            found[kind] = Rows(values, _unpacked(part["known"], schema.names))
-    return {
-        kind: found.get(kind) or Rows.concat([], schema)
-        for kind in ("earliest", "replace", "update", "delete")
-    }
+    found: dict[str, Rows] = {}
+    if not rows.num_rows:
+        return found
+    rows = rows.sort_by([("file", "ascending"), ("row", "ascending")])
+    for number, kind in enumerate(_kinds(batch)):
+        part = rows.filter(pc.equal(rows["kind"], number))
+        values = part.select(list(_names(batch).values())).rename_columns(schema.names).cast(schema)
+        found[kind] = Rows(values, _unpacked(part["known"], schema.names))
+    return found
 
 
 def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str]) -> pa.Table:
@@ -260,18 +264,17 @@ def _commit(store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", n
     where = str(table.shape.table)
     if not any(bucket["changes"] for bucket in told):
         return Receipt(where, dict(counts))
-    with timed("write"):
+    with timed("write"), discarding(table) as written:
         removed = acts.where(column("act") == REMOVED).select(
             column("file").alias(FILE), column("position").alias(POSITION)
         )
         deletions = write_deletions(store, table, positions_of(removed))
-        names = {number: name for name, number in _names(batch).items()}
+        written.extend(deletions.added)
         added = acts.where(column("act") == ADDED)
-        new = added.select(*(column(number).alias(name) for number, name in names.items()))
-        order = [quoted(field.name()) for field in table.iceberg.schema().columns()]
-        files = write_frame(store, table, new.select(*order))
+        named = (column(number).alias(name) for name, number in _names(batch).items())
+        files = write_frame(store, table, added.select(*named))
     disorder = any(bucket["disorder"] for bucket in told)
     with timed("commit"):
-        counted = Note(note.door, note.token, dict(counts))
-        snapshot = commit(store, table, files, deletions, counted, disorder=disorder)
+        counted = replace(note, counts=dict(counts))
+        snapshot = commit(table, files, deletions, counted, disorder=disorder)
     return Receipt(where, dict(counts), snapshot)

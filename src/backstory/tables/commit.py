@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -35,7 +35,6 @@ class Note:
 
 
 def commit(
-    store: Store,
     table: StoredTable,
     data_files: Sequence[Any],
     deletions: Deletions,
@@ -51,25 +50,22 @@ def commit(
     planned is then what is true. Raises TryAgain if another writer came first; the files of a
     commit that failed are taken away.
     """
-    files = [*data_files, *deletions.added]
-    with _discarding(table, files), translated(table.shape.table):
+    with discarding(table) as files, translated(table.shape.table):
+        files.extend([*data_files, *deletions.added])
         transaction = staged or table.begin()
         if disorder:
             transaction.updateProperties().set(DISORDER, "true").commit()
         delta = transaction.newRowDelta()
+        seen = transaction.startMetadata().currentSnapshot()
+        if seen is not None:
+            # Iceberg would take every deletion vector of the table's past for a concurrent one.
+            delta.validateFromSnapshot(seen.snapshotId())
         for file in data_files:
             delta.addRows(file)
-        referenced = store.jvm.java.util.ArrayList()
         for file in deletions.added:
             delta.addDeletes(file)
-            if file.referencedDataFile():
-                referenced.add(file.referencedDataFile())
         for file in deletions.replaced:
             delta.removeDeletes(file)
-        if table.snapshot_id is not None:
-            delta.validateFromSnapshot(table.snapshot_id)
-        delta.validateDataFilesExist(referenced).validateDeletedFiles()
-        delta.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
     return finish(table.shape.table, transaction, delta, note, files)
 
 
@@ -77,25 +73,23 @@ def commit_all(
     store: Store, table: StoredTable, data_files: Sequence[Any], note: Note, *, staged: Any
 ) -> int:
     """Commit files that hold every row of the table, in its staged shape; else as `commit`."""
-    with _discarding(table, data_files), translated(table.shape.table):
+    with discarding(table) as files, translated(table.shape.table):
+        files.extend(data_files)
         overwrite = staged.newOverwrite()
         overwrite.overwriteByRowFilter(store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
         for file in data_files:
             overwrite.addFile(file)
-        if table.snapshot_id is not None:
-            overwrite.validateFromSnapshot(table.snapshot_id)
-        overwrite.validateNoConflictingData().validateNoConflictingDeletes()
-    return finish(table.shape.table, staged, overwrite, note, data_files)
+    return finish(table.shape.table, staged, overwrite, note, files)
 
 
 @contextmanager
-def _discarding(table: StoredTable, files: Sequence[Any]) -> Iterator[None]:
-    """Take the files away if a commit of them cannot even be prepared."""
-    try:
-        yield
-    except BackstoryError:
-        discard(table.iceberg.io(), files)
-        raise
+def discarding(table: StoredTable) -> Iterator[list[Any]]:
+    """A list for files that are written beside the table; what fails in it takes them away."""
+    files: list[Any] = []
+    with ExitStack() as undo:
+        undo.callback(lambda: discard(table.iceberg.io(), files))
+        yield files
+        undo.pop_all()
 
 
 def finish(table: TableName, transaction: Any, change: Any, note: Note, files: Sequence[Any]) -> int:

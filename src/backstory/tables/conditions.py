@@ -1,16 +1,16 @@
 """Change the rows for which a condition holds, however many there are, in one commit."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from backstory.model.table import Shape
-from backstory.tables.commit import Note, commit
+from backstory.tables.commit import Note, commit, discarding
 from backstory.tables.data_files import write_frame
 from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
-from backstory.tables.literals import quoted
-from backstory.tables.schema import spark_type
+from backstory.tables.literals import absent, quoted
 from backstory.tables.store import Store, StoredTable, settle
 from backstory.tables.vectors import write_deletions
 
@@ -47,12 +47,12 @@ def change_where(
     With `into` the table gets that shape in the same commit; it may only have columns more.
     """
     shape = into or table.shape
-    with translated(table.shape.table):
+    with translated(table.shape.table), discarding(table) as written:
         staged = None if into is None else stage(store, table, into)
         positions = {}
         if table.rows:
-            rows = _with_new(store.spark.table(store.sql_name(table.shape.table)), table.shape, shape)
-            rows = rows.where(condition)
+            rows = store.spark.table(store.sql_name(table.shape.table))
+            rows = rows.withColumns(absent(shape.columns, table.shape.names)).where(condition)
             positions = positions_of(rows)
         if not positions:
             if staged:
@@ -62,18 +62,11 @@ def change_where(
         if becoming:
             pending = table if staged is None else StoredTable(shape, staged.table())
             files = write_frame(store, pending, becoming(rows).select(*map(quoted, shape.names)))
+            written.extend(files)
         deletions = write_deletions(store, table, positions)
     count = sum(len(bitmap) for bitmap in positions.values())
-    counts = {"updated" if becoming else "deleted": count}
-    counted = Note(note.door, note.token, counts)
-    return commit(store, table, files, deletions, counted, staged=staged)
-
-
-def _with_new(rows: "DataFrame", shape: Shape, into: Shape) -> "DataFrame":
-    from pyspark.sql.functions import lit
-
-    new = {c.name: lit(None).cast(spark_type(c.type)) for c in into.columns if shape.column(c.name) is None}
-    return rows.withColumns(new) if new else rows
+    counted = replace(note, counts={"updated" if becoming else "deleted": count})
+    return commit(table, files, deletions, counted, staged=staged)
 
 
 def positions_of(frame: object) -> dict[str, BitMap64]:

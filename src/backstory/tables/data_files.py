@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,13 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         location, partition, part = piece
         return _write(table, location, partition, part.cast(schema))
 
-    try:
+    with ExitStack() as undo:
+        undo.callback(lambda: delete_files(table.iceberg.io(), [location for location, _, _ in pieces]))
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
-        return [_data_file(store, table, file) for file in written]
-    except BaseException:
-        delete_files(table.iceberg.io(), [location for location, _, _ in pieces])
-        raise
+        files = [_data_file(store, table, file) for file in written]
+        undo.pop_all()
+    return files
 
 
 def delete_files(io: Any, locations: Iterable[str]) -> None:

@@ -4,12 +4,15 @@ Spark takes Python's dates and times by way of Java's old calendar and of the ho
 and microseconds as numbers do neither.
 """
 
+from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from backstory.model.column import Column as SourceColumn
 from backstory.model.instant import EPOCH
+from backstory.tables.schema import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -38,6 +41,13 @@ def micros_of(time: datetime) -> int:
     """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
     span = time - EPOCH
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def absent(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
+    """NULL, of its type, for each of the columns that is not present."""
+    from pyspark.sql.functions import lit
+
+    return {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in present}
 
 
 def literals(values: pa.Array) -> "list[Column]":

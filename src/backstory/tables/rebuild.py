@@ -1,5 +1,6 @@
 """Write every row of a table anew, in another shape, in one commit."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backstory.model.table import Shape
@@ -56,7 +57,7 @@ def create_filled(
 
 
 def _counting(note: Note, outcome: str, files: "Sequence[Any]") -> Note:
-    return Note(note.door, note.token, {outcome: sum(int(file.recordCount()) for file in files)})
+    return replace(note, counts={outcome: sum(int(file.recordCount()) for file in files)})
 
 
 def _written(store: Store, shape: Shape, staged: "Any", rows: "DataFrame") -> "Sequence[Any]":

@@ -9,7 +9,7 @@ import pyarrow as pa
 from backstory.errors import Refused
 from backstory.files.casts import DoesNotFit, cast
 from backstory.model.column import Column, ColumnType
-from backstory.tables.literals import quoted
+from backstory.tables.literals import absent, quoted
 from backstory.tables.schema import spark_type
 from backstory.tables.workers import carrying
 
@@ -24,10 +24,7 @@ def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, C
 
     A value that does not fit ends the job with Refused, which names the column.
     """
-    from pyspark.sql.functions import lit
-
-    new = {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in stored}
-    rows = rows.withColumns(new).select(*(quoted(column.name) for column in columns))
+    rows = rows.withColumns(absent(columns, stored)).select(*(quoted(column.name) for column in columns))
     changed = {
         column.name: (stored[column.name], column.type)
         for column in columns

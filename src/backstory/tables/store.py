@@ -73,13 +73,11 @@ class Store:
 class StoredTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
-    `snapshot_id` was the newest snapshot's id then, None for a table that was never written, and
-    `metadata` the place of its metadata; Iceberg's object may have seen newer ones since.
+    `metadata` is the place of its metadata then; Iceberg's object may have seen newer ones since.
     """
 
     shape: Shape
     iceberg: Any
-    snapshot_id: int | None = None
     metadata: str | None = None
 
     def begin(self) -> Any:
@@ -133,10 +131,8 @@ def load(store: Store, table: TableName) -> StoredTable | None:
         if not catalog.tableExists(identifier):
             return None
         iceberg = catalog.loadTable(identifier)
-        snapshot = iceberg.currentSnapshot()
-        newest = None if snapshot is None else int(snapshot.snapshotId())
         metadata = iceberg.operations().current().metadataFileLocation()
-        return StoredTable(shape_of(table, iceberg), iceberg, newest, metadata)
+        return StoredTable(shape_of(table, iceberg), iceberg, metadata)
 
 
 def existing(store: Store, table: TableName) -> StoredTable:

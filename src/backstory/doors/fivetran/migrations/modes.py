@@ -12,7 +12,6 @@ from backstory.model.instant import MILLISECOND
 from backstory.model.table import Layout, Shape
 from backstory.strategies.migrations import plan
 from backstory.tables.conditions import update_where
-from backstory.tables.evolve import evolve
 from backstory.tables.literals import column, micros_of
 from backstory.tables.rebuild import rebuild, rows_of
 
@@ -109,10 +108,7 @@ def live_to_history(subject: Subject, _asked: Asked) -> None:
 
 
 def _rebuild(subject: Subject, into: Shape, rows: "DataFrame") -> None:
-    if subject.table.rows:
-        rebuild(subject.store, subject.table, into, rows, subject.note)
-    else:
-        evolve(subject.store, subject.table, into)
+    rebuild(subject.store, subject.table, into, rows, subject.note)
 
 
 def _add_flag(subject: Subject, flag: str) -> None:
