@@ -41,19 +41,13 @@ def live(rows):
     return in_order({c: row.get(c) for c in sorted([*LIVE_COLUMNS, LEFT_OVER])} for row in rows)
 
 
-def check_live(place, history):
-    """One batch of live rows gives the rule's table."""
+def check(place, history):
+    """One batch gives the rule's table, with history or without."""
+    rule, columns, all_of = (
+        (history_rule, COLUMNS, whole) if place.history else (live_rule, LIVE_COLUMNS, live)
+    )
     (batch,) = history.batches
     write(place, batch)
-    expected = live_rule(history.stored, KEY, LIVE_COLUMNS, **batch)
-    assert live(expected.rows) == live(place.rows())
-    place.drop()
-
-
-def check_history(place, history):
-    """One history batch gives the rule's table."""
-    (batch,) = history.batches
-    write(place, batch)
-    expected = history_rule(history.stored, KEY, COLUMNS, **batch)
-    assert whole(expected.rows) == whole(place.rows())
+    expected = rule(history.stored, KEY, columns, **batch)
+    assert all_of(expected.rows) == all_of(place.rows())
     place.drop()

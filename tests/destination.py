@@ -25,6 +25,14 @@ from backstory.tables.store import Store, existing
 
 LIVE = "id:LONG* v n:LONG synced"
 HISTORY = f"{LIVE} start* end active"
+# Two records with an open version each, and one that was deleted.
+VERSIONS = """
+    id v n start end  active synced
+    1  a 1 T1    T2-1 false  T1
+    1  b 1 T2    TMAX true   T2
+    2  c 2 T1    T3   false  T3
+    3  d 3 T3    TMAX true   T3
+"""
 SYSTEM = {
     "synced": "UTC_DATETIME",
     "start": "UTC_DATETIME",

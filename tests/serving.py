@@ -99,6 +99,25 @@ class Server:
         return self.process.wait(SECONDS)
 
 
+@contextmanager
+def all_the_time(look: Callable[[], object]) -> Iterator[None]:
+    """Look at something again and again meanwhile, and once more after it."""
+    done = threading.Event()
+
+    def looking() -> None:
+        while not done.wait(0.02):
+            look()
+
+    thread = threading.Thread(target=looking)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        look()
+
+
 def processes() -> list[int]:
     """The processes that run; one that ended and was not fetched by its parent does not."""
     found = []

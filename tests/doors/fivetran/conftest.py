@@ -1,7 +1,7 @@
 """A real server on a free port, and a sender to it."""
 
 import pytest
-from destination import serving
+from destination import HISTORY, VERSIONS, Place, serving
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,12 @@ def sender(address, tmp_path):
     from backstory.doors.fivetran.sender.client import Sender
 
     return Sender.to(address, tmp_path)
+
+
+@pytest.fixture
+def history(sender, store, schema):
+    """A history table with `VERSIONS`."""
+    return Place.made(sender, store, schema, HISTORY, VERSIONS)
 
 
 @pytest.fixture

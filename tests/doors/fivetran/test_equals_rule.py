@@ -1,7 +1,7 @@
 """Law: batches through the server and the real store give what the rule in plain Python says."""
 
 import pytest
-from against_rule import HISTORY, LIVE, check_history, check_live, whole, write
+from against_rule import HISTORY, LIVE, check, whole, write
 from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
@@ -40,28 +40,28 @@ def made_at(address, store, schema, folder):
 @given(live_batches())
 def test_live_rows(table, history):
     """64 to 78: any batch of live rows."""
-    check_live(table(LIVE, history.stored), history)
+    check(table(LIVE, history.stored), history)
 
 
 @FEW
 @given(wild_batches())
 def test_histories_of_any_batch(table, history):
     """81 to 91: any history batch of valid types, on a table with gaps."""
-    check_history(table(HISTORY, history.stored), history)
+    check(table(HISTORY, history.stored), history)
 
 
 @FEWER
 @given(live_batches())
 def test_live_rows_planned_where_spark_runs(spread_table, history):
     """64 to 78: as if they were too large for the driver."""
-    check_live(spread_table(LIVE, history.stored), history)
+    check(spread_table(LIVE, history.stored), history)
 
 
 @FEWER
 @given(wild_batches())
 def test_histories_planned_where_spark_runs(spread_table, history):
     """81 to 91: as if they were too large for the driver."""
-    check_history(spread_table(HISTORY, history.stored), history)
+    check(spread_table(HISTORY, history.stored), history)
 
 
 @FEW

@@ -124,14 +124,10 @@ def test_empty_requests_are_answered(sender):
         assert refusal(reply)
 
 
-def test_migrations_are_unsupported(sender, schema):
-    """94: whatever the operation, `unsupported = true` and nothing else."""
-    for details in (
-        sdk.MigrationDetails(),
-        sdk.MigrationDetails(schema=schema, table="t", drop=sdk.DropOperation(drop_table=True)),
-    ):
-        reply = sender.stub.Migrate(sdk.MigrateRequest(details=details))
-        assert reply == sdk.MigrateResponse(unsupported=True)
+def test_a_migration_of_no_kind_is_unsupported(sender):
+    """94: details that name no operation get `unsupported = true` and nothing else."""
+    reply = sender.stub.Migrate(sdk.MigrateRequest(details=sdk.MigrationDetails()))
+    assert reply == sdk.MigrateResponse(unsupported=True)
 
 
 def test_unknown_rpcs_are_unimplemented(address):

@@ -25,24 +25,12 @@ TYPES = [
     ("BINARY", "w6k=", "é".encode()),
 ]
 STORED = "id v n synced \n 1 a 1 T1 \n 2 - 2 T2"
-VERSIONS = """
-    id v n start end  active synced
-    1  a 1 T1    T2-1 false  T1
-    1  b 1 T2    TMAX true   T2
-    2  c 2 T1    T3   false  T3
-    3  d 3 T3    TMAX true   T3
-"""
 P = "2024-02-29T00:00:05Z"  # T5
 
 
 @pytest.fixture
 def live(sender, store, schema):
     return Place.made(sender, store, schema, LIVE, STORED)
-
-
-@pytest.fixture
-def history(sender, store, schema):
-    return Place.made(sender, store, schema, HISTORY, VERSIONS)
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)

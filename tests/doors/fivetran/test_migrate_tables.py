@@ -1,7 +1,7 @@
 """Migrations of tables and of sync modes: requirements 93, 94, 103 to 110."""
 
 import pytest
-from destination import HISTORY, LIVE, Place, done, gives, migration, refusal, serving, twice
+from destination import HISTORY, LIVE, VERSIONS, Place, done, gives, migration, refusal, serving, twice
 from tables_as_text import table
 
 from backstory.doors.fivetran.sender.client import Sender
@@ -21,13 +21,6 @@ FLAGGED = [
         table("id v synced \n 1 a T1 \n 2 b T3 \n 3 c T2 \n 4 d T2"), [False, True, None, False], strict=True
     )
 ]
-VERSIONS = """
-    id v n start end  active synced
-    1  a 1 T1    T2-1 false  T1
-    1  b 1 T2    TMAX true   T2
-    2  c 2 T1    T3   false  T3
-    3  d 3 T3    TMAX true   T3
-"""
 
 
 def mode(place, name, **asked):
@@ -37,11 +30,6 @@ def mode(place, name, **asked):
 def other(place, name):
     """A table of a name of its own beside this one."""
     return place.named(f"{place.table.name}_{name}")
-
-
-@pytest.fixture
-def history(sender, store, schema):
-    return Place.made(sender, store, schema, HISTORY, VERSIONS)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import stat
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,6 +22,7 @@ from destination import Place, definition, refusal, status
 from destination import told as told_columns
 from doors.fivetran.test_process import address, lines, process
 from pyiceberg.catalog.sql import SqlCatalog
+from serving import all_the_time
 from tables_as_text import WORDS, in_order
 
 from backstory.doors.fivetran.sender.batch_files import AS_FIVETRAN, encrypt, seal
@@ -97,20 +97,8 @@ class Disk:
     @contextmanager
     def watched(self):
         """Look all the time meanwhile, and once more after it."""
-        done = threading.Event()
-
-        def looking():
-            while not done.wait(0.02):
-                self.look()
-
-        thread = threading.Thread(target=looking)
-        thread.start()
-        try:
+        with all_the_time(self.look):
             yield self
-        finally:
-            done.set()
-            thread.join()
-            self.look()
 
 
 def family(process):

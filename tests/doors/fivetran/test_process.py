@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 from destination import Place, definition, refusal, told
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from serving import all_the_time
 
 from backstory.doors.fivetran.sender.batch_files import encrypt
 from backstory.doors.fivetran.sender.client import Sender
@@ -92,20 +92,9 @@ def server(ground):
 @contextmanager
 def watched(folder):
     """Collects the files of the folder that hold the canary at any moment meanwhile."""
-    found, done = set(), threading.Event()
-
-    def look():
-        while not done.is_set():
-            found.update(holding(folder))
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    found = set()
+    with all_the_time(lambda: found.update(holding(folder))):
         yield found
-    finally:
-        done.set()
-        thread.join()
 
 
 def holding(folder, *, but=()):

@@ -78,6 +78,18 @@ def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, w
     assert place.metadata() == metadata
 
 
+def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
+    """F10: instants of 1970-01-01T00:00:00Z are instants like any other, not none."""
+    at = {"_fivetran_start": "1970-01-01T00:00:00Z", "_fivetran_end": "1970-01-01T00:00:00Z"}
+    closed = {"id": 1, "v": "a", "_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_active": False}
+    place = Place.made(sender, store, schema, HISTORY, [closed | at])
+    place.write(
+        earliest=[{"id": 1, "_fivetran_start": at["_fivetran_start"]}],
+        delete=[{"id": 2, "_fivetran_end": "2024-01-01T00:00:00Z"}],
+    )
+    assert place.rows() == []
+
+
 def test_a_slice_too_large_for_the_driver_is_spread(spark, store, schema, tmp_path):
     """One key with more versions than the driver may collect."""
     with serving({"backstory": store}) as address:
