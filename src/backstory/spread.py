@@ -27,15 +27,13 @@ from backstory.model.receipt import Receipt
 from backstory.observe.metrics import timed
 from backstory.shipped import Shipped, shipped
 from backstory.strategies.actions import FILE, POSITION, Actions
-from backstory.tables.commit import Note, commit, discarding
-from backstory.tables.conditions import positions_of
-from backstory.tables.data_files import write_frame
+from backstory.tables.commit import Note
 from backstory.tables.faults import translated
 from backstory.tables.literals import column
+from backstory.tables.replace import replace_rows
 from backstory.tables.schema import spark_type
 from backstory.tables.slice import may_be_touched
 from backstory.tables.store import Store, StoredTable
-from backstory.tables.vectors import write_deletions
 from backstory.tables.workers import carrying
 
 if TYPE_CHECKING:
@@ -264,17 +262,11 @@ def _commit(store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", n
     where = str(table.shape.table)
     if not any(bucket["changes"] for bucket in told):
         return Receipt(where, dict(counts))
-    with timed("write"), discarding(table) as written:
-        removed = acts.where(column("act") == REMOVED).select(
-            column("file").alias(FILE), column("position").alias(POSITION)
-        )
-        deletions = write_deletions(store, table, positions_of(removed))
-        written.extend(deletions.added)
-        added = acts.where(column("act") == ADDED)
-        named = (column(number).alias(name) for name, number in _names(batch).items())
-        files = write_frame(store, table, added.select(*named))
+    removed = acts.where(column("act") == REMOVED)
+    removed = removed.select(column("file").alias(FILE), column("position").alias(POSITION))
+    added = acts.where(column("act") == ADDED)
+    added = added.select(*(column(number).alias(name) for name, number in _names(batch).items()))
     disorder = any(bucket["disorder"] for bucket in told)
-    with timed("commit"):
-        counted = replace(note, counts=dict(counts))
-        snapshot = commit(table, files, deletions, counted, disorder=disorder)
+    counted = replace(note, counts=dict(counts))
+    snapshot = replace_rows(store, table, removed, added, counted, disorder=disorder)
     return Receipt(where, dict(counts), snapshot)

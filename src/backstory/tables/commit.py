@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -18,15 +18,17 @@ from backstory.tables.vectors import Deletions
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit says of itself in the snapshot's properties."""
+    """What a commit says of itself in the snapshot's properties; `more` are a door's own."""
 
     door: str
     token: str
     counts: Mapping[str, int]
+    more: Mapping[str, str] = field(default_factory=dict)
 
     def properties(self) -> dict[str, str]:
-        """The four properties that every commit carries."""
+        """The four properties that every commit carries, and the door's own."""
         return {
+            **self.more,
             "backstory.door": self.door,
             "backstory.token": self.token,
             "backstory.counts": json.dumps(self.counts),

@@ -3,21 +3,18 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from backstory.model.table import Shape
-from backstory.tables.commit import Note, commit, discarding
-from backstory.tables.data_files import write_frame
+from backstory.tables.commit import Note
 from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
-from backstory.tables.literals import absent, quoted
+from backstory.tables.literals import absent
+from backstory.tables.positions import positions_of
+from backstory.tables.replace import replace_rows
 from backstory.tables.store import Store, StoredTable, settle
-from backstory.tables.vectors import write_deletions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 
@@ -47,7 +44,7 @@ def change_where(
     With `into` the table gets that shape in the same commit; it may only have columns more.
     """
     shape = into or table.shape
-    with translated(table.shape.table), discarding(table) as written:
+    with translated(table.shape.table):
         staged = None if into is None else stage(store, table, into)
         positions = {}
         if table.rows:
@@ -58,31 +55,7 @@ def change_where(
             if staged:
                 settle(staged)
             return None
-        files = []
-        if becoming:
-            pending = table if staged is None else StoredTable(shape, staged.table())
-            files = write_frame(store, pending, becoming(rows).select(*map(quoted, shape.names)))
-            written.extend(files)
-        deletions = write_deletions(store, table, positions)
     count = sum(len(bitmap) for bitmap in positions.values())
     counted = replace(note, counts={"updated" if becoming else "deleted": count})
-    return commit(table, files, deletions, counted, staged=staged)
-
-
-def positions_of(frame: object) -> dict[str, BitMap64]:
-    """For each data file the positions of its rows, packed where Spark runs."""
-    packed = (
-        frame.select("_file", "_pos")  # type: ignore[attr-defined]
-        .groupBy("_file")
-        .applyInArrow(_packed, "file string, positions binary")
-        .collect()
-    )
-    return {row.file: BitMap64.deserialize(bytes(row.positions)) for row in packed}
-
-
-def _packed(rows: "pa.Table") -> "pa.Table":
-    import pyarrow as pa
-    from pyroaring import BitMap64
-
-    bitmap = BitMap64(rows["_pos"].to_numpy())
-    return pa.table({"file": [rows["_file"][0].as_py()], "positions": [bitmap.serialize()]})
+    come = becoming(rows) if becoming else None
+    return replace_rows(store, table, positions, come, counted, staged=staged)

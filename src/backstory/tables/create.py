@@ -34,7 +34,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 def create(store: Store, shape: Shape) -> None:
     """Create the table, and its schema if it is missing (section 2.5).
 
-    History tables are partitioned by `_fivetran_active`: open versions lie apart from closed ones.
+    Histories are partitioned so that open versions lie apart from closed ones.
     Raises Refused if the table exists or has a name that Iceberg cannot hold.
     """
     with translated(shape.table):
@@ -54,6 +54,9 @@ def builder(store: Store, shape: Shape) -> Any:
     spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
     if shape.layout is Layout.FIVETRAN_HISTORY:
         spec = spec.identity(ACTIVE)
+    if shape.layout is Layout.HIST:
+        # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
+        spec = spec.year("version_ended_at").identity("version_state")
     properties = jvm.java.util.HashMap()
     for name, value in (PROPERTIES | _own(store, shape)).items():
         properties.put(name, value)

@@ -1,0 +1,159 @@
+"""What must change at a table before it can be loaded: metadata against what stands there (section 4.3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlglot
+from sqlglot import exp
+
+from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.statements import Statement
+from backstory.doors.historize.widening import EQUAL, OTHER, WIDENING, drift
+from backstory.errors import Refused
+
+_KIND = exp.DataType.Type
+_DATATYPES = {
+    _KIND.INT: Datatype.INTEGER,
+    _KIND.SMALLINT: Datatype.INTEGER,
+    _KIND.TINYINT: Datatype.INTEGER,
+    _KIND.BIGINT: Datatype.BIGINT,
+    _KIND.DECIMAL: Datatype.DECIMAL,
+    _KIND.DOUBLE: Datatype.FLOAT,
+    _KIND.FLOAT: Datatype.FLOAT,
+    _KIND.BOOLEAN: Datatype.BOOLEAN,
+    _KIND.BIT: Datatype.BOOLEAN,
+    _KIND.DATE: Datatype.DATE,
+    _KIND.TIME: Datatype.TIME,
+    _KIND.TIMESTAMP: Datatype.TIMESTAMP,
+    _KIND.TIMESTAMPTZ: Datatype.TIMESTAMP,
+    _KIND.TIMESTAMPNTZ: Datatype.TIMESTAMP,
+    _KIND.DATETIME2: Datatype.TIMESTAMP,
+    _KIND.VARBINARY: Datatype.BINARY,
+    _KIND.BINARY: Datatype.BINARY,
+    _KIND.UUID: Datatype.UUID,
+    _KIND.JSON: Datatype.JSON,
+}
+_TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The changes of one table, in the order in which they are made; what only deserves a word."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    widened: Sequence[tuple[Column, str]] = ()
+    added: Sequence[Column] = ()
+    warnings: Sequence[str] = ()
+
+    @property
+    def told(self) -> list[str]:
+        """The changes in words."""
+        return [
+            *(f"RENAME_COLUMN {old} to {new}" for old, new in self.renamed.items()),
+            *(f"ALTER_COLUMN_TYPE {column.name} from {old}" for column, old in self.widened),
+            *(f"ADD_COLUMN {column.name}" for column in self.added),
+        ]
+
+    def statements(self, dialect: Dialect, schema: str, table: str) -> list[Statement]:
+        """The changes in a dialect: renames, then types, then new columns."""
+        name = dialect.render_table_identifier(schema, table)
+        renames = [dialect.render_rename_column(schema, table, old, new) for old, new in self.renamed.items()]
+        types = []
+        for column, old in self.widened:
+            sql = dialect.render_alter_column_type(name, column, old)
+            if not sql or not dialect.supports_alter_column_type:
+                raise Refused(
+                    "UNSUPPORTED_TYPE_EVOLUTION",
+                    f"{dialect.DIALECT_NAME} cannot widen {table}.{column.name} from {old} in place.",
+                    "Widen it by hand, or give the new values a column of their own.",
+                    [column.name],
+                )
+            types.append(sql)
+        added = [dialect.render_add_column(name, column) for column in self.added]
+        return [Statement("ddl_sync", sql) for sql in (*renames, *types, *added)]
+
+
+def plan(table: str, columns: Sequence[Column], stored: Mapping[str, str], dialect: Dialect) -> Plan:
+    """The changes that bring a table with `stored` columns (name to type) to these columns.
+
+    Columns that only the table has stay. Names compare trimmed and without case. Raises Refused
+    for a table without columns, an ambiguous rename, and a type that does not widen.
+    """
+    if not stored:
+        raise Refused("NO_COLUMNS_RETURNED", f"{table} stands there without columns.", "Look at the table.")
+    known = {name.strip().lower(): name for name in stored}
+    if len(known) < len(stored):
+        raise Refused("DUPLICATE_COLUMN", f"{table} has two columns of one name.", "Rename one of them.")
+    renamed, widened, added, warnings = {}, [], [], []
+    for column in columns:
+        former = [known[name.lower()] for name in column.former_names if name.lower() in known]
+        if column.name in known:
+            warnings += [f"DUPLICATE_COLUMN: {table} has {column.name} and {name}" for name in former]
+            widened += _widened(table, column, stored[known[column.name]], dialect)
+        elif len(former) > 1:
+            raise Refused(
+                "AMBIGUOUS_RENAME",
+                f"{table} has no {column.name} and several columns that once were it.",
+                "Rename the right one by hand.",
+                former,
+            )
+        elif former and column.active:
+            renamed[former[0]] = column.name
+            widened += _widened(table, column, stored[former[0]], dialect)
+        elif column.active:
+            added.append(column)
+    return Plan(renamed, widened, added, warnings)
+
+
+def _widened(table: str, column: Column, stored: str, dialect: Dialect) -> list[tuple[Column, str]]:
+    old, new = logical(stored, dialect), logical(dialect.type_of(column), dialect)
+    if old is None or new is None or not column.active:
+        return []
+    match drift(old, new):
+        case _ if _unknown_length(old) or drift(old, new) == EQUAL:
+            return []
+        case verdict if verdict == WIDENING:
+            return [(column, stored)]
+    raise Refused(
+        "UNSAFE_TYPE_DRIFT",
+        f"{table}.{column.name} is {stored}, and {dialect.type_of(column)} does not hold all of its values.",
+        "Give the column another name; a history's types never get narrower.",
+        [column.name],
+    )
+
+
+def _unknown_length(old: Column) -> bool:
+    """Text without a length holds every length: DuckDB forgets them."""
+    return old.datatype is Datatype.STRING and old.max_length is None
+
+
+def logical(type_: str, dialect: Dialect) -> Column | None:
+    """A database's type as a column of ours; None for one that we do not know."""
+    parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
+    numbers = [int(each.name) for each in parsed.expressions if each.name.isdigit()]
+    if parsed.this in _TEXT:
+        length = numbers[0] if numbers else None
+        return Column(target_column_name="c", datatype=Datatype.STRING, max_length=length)
+    datatype = _DATATYPES.get(parsed.this)
+    if datatype is None:
+        return None
+    if datatype is Datatype.DECIMAL and numbers:
+        precision, scale = (*numbers, 0)[:2]
+        return Column(
+            target_column_name="c", datatype=datatype, decimal_precision=precision, decimal_scale=scale
+        )
+    return Column(target_column_name="c", datatype=datatype)
+
+
+def fits(stage: str, column: Column, dialect: Dialect) -> bool:
+    """Whether every value of a stage column's type is one of a base column, so that nothing is cast away."""
+    old, new = logical(stage, dialect), logical(dialect.type_of(column), dialect)
+    if old is None or new is None:
+        return stage.lower() == dialect.type_of(column).lower()
+    integers = {Datatype.INTEGER, Datatype.BIGINT}
+    if {old.datatype, new.datatype} <= integers or old.datatype is new.datatype is Datatype.STRING:
+        return True  # the database refuses a value that is too large or too long
+    if old.datatype is Datatype.STRING and column.datatype in {Datatype.JSON, Datatype.TIME, Datatype.UUID}:
+        return True  # it is checked by the type itself
+    return drift(old, new) != OTHER

@@ -1,0 +1,1 @@
+"""Connections that run a load's statements on a database."""

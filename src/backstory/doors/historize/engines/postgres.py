@@ -1,0 +1,122 @@
+"""A PostgreSQL server."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from psycopg import sql as psycopg_sql
+
+from backstory.doors.historize.dialects.postgres import Postgres
+from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.model import Column
+from backstory.errors import Failed, TryAgain, UsageError
+
+# Serialization failures, deadlocks, locks, lost connections.
+_AGAIN = ("40", "55P03", "57", "08", "53")
+
+
+class PostgresEngine(Engine):
+    """A connection in UTC; its transactions see one snapshot (repeatable read)."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str) -> int:
+        with _translated():
+            cursor = self._connection.execute(sql.encode())
+            return max(cursor.rowcount, 0)
+
+    def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
+        with _translated():
+            return self._connection.execute(sql.encode()).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with _translated(), self._connection.transaction():
+            yield
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[bool]:
+        with _translated():
+            asked = self._connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [name])
+            taken = bool(asked.fetchall()[0][0])
+        try:
+            yield taken
+        finally:
+            if taken and not self._connection.broken:
+                self._connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [name])
+
+    def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
+        query = (
+            "SELECT c.oid, a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+            "WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum"
+        )
+        with _translated():
+            rows = self._connection.execute(query, [schema, table]).fetchall()
+        return {name: type_ for _, name, type_ in rows if name} if rows else None
+
+    def bind_secret(self, name: str, value: str) -> None:
+        with _translated():
+            self._connection.execute("SELECT set_config(%s, %s, false)", [f"backstory.{name}", value])
+
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
+        dialect = Postgres()
+        typed = ", ".join(
+            f"{dialect.quote_ident(column.name)} "
+            + dialect.map_logical_type(
+                column.datatype, None, column.decimal_precision, column.decimal_scale, strict=False
+            )
+            for column in columns
+        )
+        with _translated():
+            quoted = dialect.quote_ident(name)
+            self._connection.execute(f"DROP TABLE IF EXISTS pg_temp.{quoted}".encode())
+            self._connection.execute(f"CREATE TEMPORARY TABLE {quoted} ({typed})".encode())
+            copy = psycopg_sql.SQL("COPY {} FROM STDIN (FORMAT csv)").format(psycopg_sql.Identifier(name))
+            with self._connection.cursor() as cursor, cursor.copy(copy) as target:
+                for batch in _as_text(rows).to_batches():
+                    sink = pa.BufferOutputStream()
+                    pa_csv.write_csv(batch, sink, pa_csv.WriteOptions(include_header=False))
+                    target.write(sink.getvalue().to_pybytes())
+        return quoted
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _as_text(rows: pa.Table) -> pa.Table:
+    """Bytes as PostgreSQL writes them."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_binary(field.type):
+            told = [None if value is None else "\\x" + value.hex() for value in rows[place].to_pylist()]
+            rows = rows.set_column(place, field.name, pa.array(told, pa.string()))
+    return rows
+
+
+def open_postgres(url: str) -> PostgresEngine:
+    """A connection to `postgresql://user@host:port/db`; TryAgain if the server does not answer."""
+    if url.partition("://")[0] not in {"postgres", "postgresql"}:
+        raise UsageError(
+            "wrong-url", "This is no address of PostgreSQL.", "Write postgresql://user@host:port/database."
+        )
+    with _translated():
+        connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    return PostgresEngine(connection)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
+        told = error.diag.message_primary or str(error).split("\n", 1)[0]
+        if state.startswith(_AGAIN):
+            raise TryAgain("conflict", f"PostgreSQL: {told}.", "Try again.") from None
+        raise Failed("database-failed", f"PostgreSQL: {told}.", "Look at the database.") from None

@@ -1,0 +1,291 @@
+"""The model of a historization, as its YAML has it (section 1 of the specification).
+
+The classes are the document, its validation and its JSON Schema in one. `resolve` fills in what may be
+left out; everything below works on resolved models.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
+COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
+TOKEN = r"^[A-Za-z0-9_.+/=~|-]*$"
+
+DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+ColumnName = Annotated[str, StringConstraints(pattern=COLUMN_NAME)]
+Token = Annotated[str, StringConstraints(pattern=TOKEN, max_length=64)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class Datatype(StrEnum):
+    """The logical types of columns."""
+
+    STRING = "STRING"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    DECIMAL = "DECIMAL"
+    FLOAT = "FLOAT"
+    BOOLEAN = "BOOLEAN"
+    DATE = "DATE"
+    TIME = "TIME"
+    TIMESTAMP = "TIMESTAMP"
+    BINARY = "BINARY"
+    UUID = "UUID"
+    JSON = "JSON"
+
+
+class Role(StrEnum):
+    """What a column is for; a business attribute has no role."""
+
+    BUSINESS_KEY = "business_key"
+    SURROGATE_KEY = "surrogate_key"
+    FOREIGN_KEY = "foreign_key"
+    ENTITY_KEY = "entity_key"
+    ROW_HASH = "row_hash"
+    PAYLOAD = "payload"
+    LOAD_RUN_ID = "load_run_id"
+    LOADED_AT = "loaded_at"
+    STARTED = "version_started_at"
+    ENDED = "version_ended_at"
+    STATE = "version_state"
+
+
+# Columns that the tool makes and the user never names.
+TECHNICAL = frozenset(
+    {
+        Role.PAYLOAD,
+        Role.LOAD_RUN_ID,
+        Role.LOADED_AT,
+        Role.ROW_HASH,
+        Role.STARTED,
+        Role.ENDED,
+        Role.STATE,
+    }
+)
+GENERATED = TECHNICAL | {Role.SURROGATE_KEY, Role.ENTITY_KEY, Role.FOREIGN_KEY}
+
+
+class _Part(BaseModel):
+    """A part of the document: unknown keys are an error, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetSchema(_Part):
+    """A layer and the rules of its keys."""
+
+    short_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,9}$")]
+    database_name: str | None = None
+    schema_name: str | None = None
+    physical_prefix: str | None = None
+    default_materialization_type: Literal["table"] = "table"
+    default_historize: bool | None = None
+    incremental_strategy_default: Literal["full", "merge"] | None = None
+    surrogate_keys_enabled: bool = True
+    surrogate_key_algorithm: Literal["sha256"] = "sha256"
+    surrogate_key_null_token: Token = "null_replaced"  # noqa: S105 - no secret
+    surrogate_key_pair_separator: Token = "~"
+    surrogate_key_component_separator: Token = "|"
+    pepper_strategy: Literal["runtime_pepper"] = "runtime_pepper"
+    hash_profile: Literal["elevata_v1", "strict_v2"] | None = None
+
+
+class IncrementPolicy(_Part):
+    """How far back a delta reaches in one environment."""
+
+    environment: str
+    increment_interval_length: int = Field(gt=0)
+    increment_interval_unit: Literal["day", "month", "year"]
+    active: bool = True
+
+
+class SourceDataset(_Part):
+    """Where a delta comes from: its filter scopes the delete detection."""
+
+    name: str
+    incremental: bool = False
+    increment_filter: str | None = None
+    static_filter: str | None = None
+    increment_policies: tuple[IncrementPolicy, ...] = ()
+
+
+class HashAs(_Part):
+    """The decimal as which a FLOAT goes into a hash, written `DECIMAL(p,s)`."""
+
+    precision: int = Field(ge=1, le=38)
+    scale: int = Field(ge=0, le=37)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        told = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", value) if isinstance(value, str) else None
+        if told is None:
+            return value
+        return {"precision": int(told[1]), "scale": int(told[2])}
+
+
+class Column(_Part):
+    """A column of a base table or of its history."""
+
+    target_column_name: ColumnName
+    datatype: Datatype
+    max_length: int | None = Field(default=None, gt=0)
+    decimal_precision: int | None = Field(default=None, ge=1, le=38)
+    decimal_scale: int | None = Field(default=None, ge=0, le=37)
+    nullable: bool = True
+    system_role: Role | None = None
+    lineage_key: str | None = None
+    key_name: str | None = None
+    former_names: tuple[ColumnName, ...] = ()
+    hash: bool = True
+    hash_as: HashAs | None = None
+    active: bool = True
+    retired_at: str | None = None
+    is_system_managed: bool = False
+    description: str | None = None
+    input: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+        return self.target_column_name
+
+
+class KeyComponent(_Part):
+    """A column of the child that holds a business key column of the parent."""
+
+    from_: ColumnName = Field(alias="from")
+    to: ColumnName
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Reference(_Part):
+    """A foreign key: the parent's key, made of the child's columns."""
+
+    id: int | str
+    referenced_dataset: DatasetName
+    reference_prefix: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
+    key_components: tuple[KeyComponent, ...] = Field(min_length=1)
+
+    @property
+    def column(self) -> str:
+        """The name of the foreign key column."""
+        prefix = f"{self.reference_prefix}_" if self.reference_prefix else ""
+        return f"{prefix}{self.referenced_dataset}_key"
+
+
+class EffectiveDating(_Part):
+    """The column that says from when on a row is true in the world (section 7.1)."""
+
+    column: ColumnName
+    granularity: Literal["timestamp", "date"] = "timestamp"
+    late_policy: Literal["accept", "reject"] = "accept"
+
+
+class StateLabels(_Part):
+    """Other words for the states of versions (section 7.2)."""
+
+    new: Label = "new"
+    changed: Label = "changed"
+    deleted: Label = "deleted"
+    reappeared: Label = "new"
+    mode: Literal["view", "stored"] = "view"
+
+
+class SoftDelete(_Part):
+    """A flag in the base that stands for a deletion (section 7.3)."""
+
+    column: ColumnName
+    deleted_values: tuple[str, ...] = ("true",)
+    deleted_at: ColumnName | None = None
+    on_delete: Literal["delete", "flag"] = "delete"
+
+
+class Historization(_Part):
+    """How a history is loaded; every option may be left out."""
+
+    engine: Literal["auto", "four_step", "merge"] = "auto"
+    snapshot: Literal["full", "partial"] = "full"
+    delete_scope: str | None = None
+    max_delete_ratio: float | None = Field(default=None, ge=0, le=1)
+    allow_empty_snapshot: bool = False
+    duplicate_keys: Literal["reject", "collapse_identical"] = "reject"
+    reappear_state: Literal["new"] = "new"
+    on_incompatible_type: Literal["block", "fork"] = "block"
+    effective_dating: EffectiveDating | None = None
+    state_labels: StateLabels | None = None
+    soft_delete: SoftDelete | None = None
+    allow_prune: bool = False
+    keep_last: bool = True
+
+
+class HistState(_Part):
+    """The history's metadata, which the base alone does not tell; written by the tool."""
+
+    target_dataset_name: DatasetName
+    lineage_key: str
+    former_names: tuple[DatasetName, ...] = ()
+    hash_profile: str | None = None
+    state_labels: StateLabels | None = None
+    prune_watermark: str | None = None
+    active: bool = True
+    target_columns: tuple[Column, ...] = ()
+
+
+class Dataset(_Part):
+    """A base table, what it is loaded from, and how its history is kept."""
+
+    target_schema: str
+    target_dataset_name: DatasetName
+    lineage_key: str | None = None
+    former_names: tuple[DatasetName, ...] = ()
+    input: str | None = None
+    historize: bool | None = None
+    handle_deletes: bool = True
+    incremental_strategy: Literal["full", "append", "merge", "snapshot", "historize"] | None = None
+    incremental_source: str | None = None
+    materialization_type: Literal["table"] | None = None
+    active: bool = True
+    retired_at: str | None = None
+    is_system_managed: bool = False
+    description: str | None = None
+    target_columns: tuple[Column, ...] = Field(min_length=1)
+    references: tuple[Reference, ...] = ()
+    historization: Historization = Historization()
+    hist_state: HistState | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the base table."""
+        return self.target_dataset_name
+
+    @property
+    def hist_name(self) -> str:
+        """The name of the history table."""
+        return f"{self.name}_hist"
+
+    @property
+    def key(self) -> str:
+        """The column of the base's surrogate key, which is the history's entity key."""
+        return f"{self.name}_key"
+
+    @property
+    def hist_key(self) -> str:
+        """The column of the history's surrogate key."""
+        return f"{self.hist_name}_key"
+
+
+class Model(_Part):
+    """A whole document."""
+
+    format: Literal["historize/1"]
+    environment: str = "dev"
+    dialect: str = "spark"
+    hash_profile: Literal["elevata_v1", "strict_v2"] = "elevata_v1"
+    target_schemas: tuple[TargetSchema, ...] = Field(min_length=1)
+    source_datasets: tuple[SourceDataset, ...] = ()
+    target_datasets: tuple[Dataset, ...] = Field(min_length=1)

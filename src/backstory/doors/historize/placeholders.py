@@ -1,0 +1,26 @@
+"""The placeholders of statements, each of which stands for a whole literal (sections 3.5 and 5.2)."""
+
+import re
+from collections.abc import Mapping
+
+from backstory.errors import Failed
+
+PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+def resolved(template: str, values: Mapping[str, str]) -> str:
+    """The statement with each placeholder's SQL in its place, in one pass: values stay data.
+
+    Raises Failed for a placeholder without a value: such a statement is never run.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in values:
+            raise Failed(
+                "unresolved-placeholder",
+                f"A statement has the placeholder {name}, and no value is known for it.",
+            )
+        return values[name]
+
+    return PLACEHOLDER.sub(value, template)

@@ -1,0 +1,160 @@
+"""What refuses a load before it writes, as queries for any dialect (section 3.6).
+
+Each query gives the keys that offend, at most ten: business keys where the row is in the base or in
+the history.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from backstory.doors.historize.columns import business_keys, user_columns
+from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.expressions import LOAD_TIMESTAMP
+from backstory.doors.historize.model import Column, Role
+from backstory.doors.historize.statements import Load
+from backstory.errors import MAX_KEYS, Refused
+
+REMEDIES = {
+    "NULL_KEY": "Load the base anew; every row needs its key.",
+    "NULL_VALUE": "Mend the rows in the stage, or let the column be nullable.",
+    "NULL_ROW_HASH": "Load the base anew; every row needs its hash.",
+    "DUPLICATE_KEY": "Make the business keys unique in the stage; identical rows may be collapsed with "
+    "duplicate_keys: collapse_identical.",
+    "MULTIPLE_OPEN": "Close all but the newest open version of each key.",
+    "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
+    "EMPTY_SNAPSHOT": "Look at the stage; allow_empty_snapshot (--allow-empty) lets it close everything.",
+    "MASS_DELETE": "Look at the stage; max_delete_ratio (--max-delete-ratio) allows more.",
+    "LATE_EFFECTIVE": "Mend the effective dates, or say late_policy: accept.",
+}
+
+
+class Check(NamedTuple):
+    """A query of offending keys, the code of what it finds, and the sentence to tell."""
+
+    code: str
+    sql: str
+    told: str
+
+
+def rejection(code: str, told: str, keys: Sequence[object] = ()) -> Refused:
+    """The error of a check that found something."""
+    return Refused(code, told, REMEDIES[code], keys)
+
+
+def told_key(names: Sequence[str], values: Sequence[object]) -> str:
+    """A business key as people write it: the value, or `a=1 b=2`."""
+    if len(names) == 1:
+        return str(values[0])
+    return " ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+
+
+def stage_checks(load: Load) -> Iterator[Check]:
+    """Checks of the stage's rows before they come into the base."""
+    keys = business_keys(load.dataset)
+    for column in user_columns(load.dataset):
+        if not column.nullable:
+            code = "NULL_KEY" if column.system_role is Role.BUSINESS_KEY else "NULL_VALUE"
+            where = f"{load.of('s', column.name)} IS NULL"
+            yield Check(
+                code, _keys(load, keys, load.staged, "s", where), f"{column.name} is NULL in the stage."
+            )
+    yield Check(
+        "DUPLICATE_KEY", _repeated(load, keys, load.staged, "s"), "Rows of the stage share a business key."
+    )
+
+
+def hist_checks(load: Load) -> Iterator[Check]:
+    """The checks P1 to P5, in their order, on base and history."""
+    keys = business_keys(load.dataset)
+    base, hist, key = load.base, load.hist_table, load.dataset.key
+    null_key = f"{load.of('r', key)} IS NULL{load.live('r')}"
+    yield Check(
+        "NULL_KEY", _keys(load, keys, load.base_table, "r", null_key), f"Rows of the base have no {key}."
+    )
+    null_hash = f"{load.of('r', Role.ROW_HASH)} IS NULL{load.live('r')}"
+    yield Check(
+        "NULL_ROW_HASH",
+        _keys(load, keys, load.base_table, "r", null_hash),
+        "Rows of the base have no row_hash.",
+    )
+    if load.dataset.historization.duplicate_keys == "reject":
+        yield Check(
+            "DUPLICATE_KEY",
+            _repeated(load, keys, base, "r", load.live("r")),
+            f"Rows of the base share {key}.",
+        )
+    else:
+        other = (
+            f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
+            f"{load.dialect.null_safe_ne(load.of('x', Role.ROW_HASH), load.of('r', Role.ROW_HASH))})"
+        )
+        yield Check(
+            "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
+        )
+    mirrored = [column for column in load.mirrored if column.system_role is Role.BUSINESS_KEY]
+    several = _repeated(load, mirrored, hist, "h", f" AND {load.open('h')}")
+    yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
+    started, ended = load.of("h", Role.STARTED), load.of("h", Role.ENDED)
+    closing = f"({load.changed()} OR ({load.gone()}))" if load.closes_deleted else load.changed()
+    early = f"{load.open('h')} AND {started} >= {LOAD_TIMESTAMP} AND {closing}"
+    told = "Versions begin or end at or after the load's timestamp."
+    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), told)
+    same = (
+        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {load.open('o')}"
+        f" AND NOT ({load.dialect.null_safe_ne(load.of('o', Role.ROW_HASH), load.of('r', Role.ROW_HASH))}))"
+    )
+    versioned = (
+        f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')} AND NOT {same})"
+    )
+    late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
+    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", late), told)
+    yield from _late_effective(load, mirrored)
+
+
+def _late_effective(load: Load, keys: Sequence[Column]) -> Iterator[Check]:
+    dating = load.dataset.historization.effective_dating
+    if dating is None or dating.late_policy == "accept":
+        return
+    other = load.dialect.null_safe_ne(load.of("r", Role.ROW_HASH), load.of("h", Role.ROW_HASH))
+    late = (
+        f"{load.open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')}"
+        f" AND {other} AND {load.of('r', dating.column)} < {load.of('h', dating.column)})"
+    )
+    yield Check(
+        "LATE_EFFECTIVE",
+        _keys(load, keys, load.hist_table, "h", late),
+        f"Changed rows have an earlier {dating.column} than their open version.",
+    )
+
+
+def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapping[str, str]) -> None:
+    """Raises Refused for the first check that finds something."""
+    names = [column.name for column in business_keys(load.dataset)]
+    for check in checks:
+        found = engine.query(check.sql, values)
+        if found:
+            keys = [told_key(names, row) for row in found[:MAX_KEYS]]
+            raise rejection(check.code, check.told, keys)
+
+
+def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where: str) -> str:
+    """A query of up to ten business keys of the rows that meet a condition."""
+    listed = ", ".join(load.of(alias, name) for name in names)
+    return (
+        f"SELECT DISTINCT {listed} FROM {source} AS {alias} WHERE {where} ORDER BY {listed} LIMIT {MAX_KEYS}"
+    )
+
+
+def _keys(load: Load, keys: Sequence[Column], source: str, alias: str, where: str) -> str:
+    return keys_query(load, [column.name for column in keys], source, alias, where)
+
+
+def _repeated(load: Load, keys: Sequence[Column], source: str, alias: str, where: str = "") -> str:
+    """The business keys of rows whose key stands there more than once; `where` begins with AND."""
+    inner, key = f"{alias}{alias}", load.dataset.key
+    condition = where.replace(f"{alias}.", f"{inner}.")
+    twice = (
+        f"SELECT {load.of(inner, key)} FROM {source} AS {inner} WHERE {load.of(inner, key)} IS NOT NULL{condition}"
+        f" GROUP BY {load.of(inner, key)} HAVING COUNT(*) > 1"
+    )
+    return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where}")

@@ -1,0 +1,84 @@
+"""What a load did, and what it could not do (design: interface, section 5)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from backstory.errors import BackstoryError
+
+Status = Literal["success", "unchanged", "rejected", "failed"]
+OUTCOMES = ("new", "changed", "deleted", "reappeared", "unchanged")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a load: its rows, and how long it took in milliseconds."""
+
+    name: str
+    rows: int = 0
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The records by what became of them, the schema changes, and the steps.
+
+    `base` is the count of base rows that were read, `version` what the database calls that state.
+    `changed_base` counts rows of the base that were written or taken away. `healed` says that an
+    interrupted load was completed.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    schema_changes: Sequence[str] = ()
+    steps: Sequence[Step] = ()
+    base: int = 0
+    changed_base: int = 0
+    version: str | None = None
+    keys: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """`unchanged` if nothing was written."""
+        wrote = any(self.counts[name] for name in OUTCOMES if name != "unchanged")
+        return "success" if wrote or self.schema_changes or self.changed_base else "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReceipt:
+    """One dataset's load; `error` has code, message, keys and remedy.
+
+    `load_timestamp` is an instant in UTC as ISO text, None where the load did not come to have one.
+    A dry run also gives up to ten `keys` for each outcome.
+    """
+
+    dataset: str
+    run_id: str
+    load_timestamp: str | None
+    status: Status
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    schema_changes: Sequence[str] = ()
+    error: Mapping[str, Any] | None = None
+    exit_code: int = 0
+    keys: Mapping[str, Sequence[object]] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        told = asdict(self)
+        told["schema_changes"] = list(self.schema_changes)
+        del told["exit_code"]
+        if self.keys is None:
+            del told["keys"]
+        return told
+
+
+def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
+    """The receipt of a load that was not made."""
+    status: Status = "failed" if error.exit_code == 1 else "rejected"
+    told = None if instant is None else iso(instant)
+    return HistoryReceipt(dataset, run_id, told, status, error=error.to_dict(), exit_code=error.exit_code)
+
+
+def iso(instant: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

@@ -1,0 +1,317 @@
+"""Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from backstory.doors.historize.columns import business_keys, every_column, user_columns
+from backstory.doors.historize.document import Document
+from backstory.doors.historize.hashing import STRICT
+from backstory.doors.historize.model import (
+    GENERATED,
+    TECHNICAL,
+    Column,
+    Dataset,
+    Datatype,
+    Model,
+    TargetSchema,
+)
+from backstory.doors.historize.stage import parted
+
+RAWCORE = "rawcore"
+HIST = "_hist"
+LONGEST_BASE = 63 - len("_hist_key")
+DEFAULT_DECIMAL = (38, 10)
+Place = tuple[str | int, ...]
+
+
+def resolve(model: Model, document: Document) -> Model:
+    """The model with every default and every generated column written out; UsageError for what is wrong.
+
+    Resolving what was resolved gives the same.
+    """
+    schemas = [_schema(schema, model) for schema in model.target_schemas]
+    by_name = {schema.short_name: schema for schema in schemas}
+    _refuse_twice(document, "target_schemas", [schema.short_name for schema in schemas])
+    _refuse_twice(document, "source_datasets", [source.name for source in model.source_datasets])
+    datasets = []
+    for number, dataset in enumerate(model.target_datasets):
+        place: Place = ("target_datasets", number)
+        schema = by_name.get(dataset.target_schema)
+        if schema is None:
+            raise document.wrong((*place, "target_schema"), f"there is no layer {dataset.target_schema!r}.")
+        filled = _dataset(dataset, schema, model, document, place)
+        _refuse_dataset(filled, schema, model, document, place)
+        datasets.append(filled)
+    _refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
+    resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
+    for number, dataset in enumerate(datasets):
+        _refuse_references(dataset, resolved, document, ("target_datasets", number))
+    return resolved.model_copy(
+        update={"target_datasets": tuple(_with_generated(dataset) for dataset in datasets)}
+    )
+
+
+def schema_of(model: Model, dataset: Dataset) -> TargetSchema:
+    """The layer of a dataset."""
+    return next(schema for schema in model.target_schemas if schema.short_name == dataset.target_schema)
+
+
+def is_hist(dataset: Dataset) -> bool:
+    """Whether the dataset is a history itself (R3)."""
+    return dataset.target_schema == RAWCORE and dataset.incremental_strategy == "historize"
+
+
+def findings(model: Model) -> list[str]:
+    """What is no error and yet worth a word."""
+    return [
+        f"{dataset.name} ends in {HIST} and is no history."
+        for dataset in model.target_datasets
+        if dataset.name.endswith(HIST) and not is_hist(dataset)
+    ]
+
+
+def _schema(schema: TargetSchema, model: Model) -> TargetSchema:
+    rawcore = schema.short_name == RAWCORE
+    defaults: dict[str, Any] = {
+        "schema_name": schema.short_name,
+        "physical_prefix": "rc" if rawcore else schema.short_name,
+        "default_historize": rawcore,
+        "incremental_strategy_default": "merge" if rawcore else "full",
+        "hash_profile": model.hash_profile,
+    }
+    return _filled(schema, defaults)
+
+
+def _filled(part: Any, defaults: dict[str, Any]) -> Any:
+    return part.model_copy(
+        update={name: value for name, value in defaults.items() if getattr(part, name) is None}
+    )
+
+
+def _dataset(
+    dataset: Dataset, schema: TargetSchema, model: Model, document: Document, place: Place
+) -> Dataset:
+    stage, columns = _staged(dataset, document, place)
+    source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
+    if dataset.incremental_source and source is None:
+        raise document.wrong(
+            (*place, "incremental_source"), f"there is no source dataset {dataset.incremental_source!r}."
+        )
+    strategy = schema.incremental_strategy_default if source and source.incremental else "full"
+    return _filled(
+        dataset.model_copy(update={"input": stage, "target_columns": tuple(columns)}),
+        {
+            "historize": schema.default_historize and dataset.incremental_strategy != "historize",
+            "incremental_strategy": strategy,
+            "materialization_type": schema.default_materialization_type,
+            "lineage_key": f"{schema.short_name}:{dataset.incremental_source or stage or dataset.name}",
+        },
+    )
+
+
+def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | None, list[Column]]:
+    """The one table or file that the columns come from, and the columns with their names there."""
+    stage, columns = dataset.input, []
+    for number, column in enumerate(dataset.target_columns):
+        at = (*place, "target_columns", number)
+        if column.system_role in GENERATED:
+            continue
+        name = column.input or column.name
+        if column.input and dataset.input and column.input.startswith(f"{dataset.input}."):
+            name = column.input[len(dataset.input) + 1 :]
+        elif column.input and not dataset.input:
+            found = parted(column.input)
+            if found is None or found[1] is None:
+                raise document.wrong(
+                    (*at, "input"),
+                    f"{column.input!r} names no column of a table or file.",
+                    "Write it as schema.table.column or file.csv.column, or give the dataset an input.",
+                )
+            if stage not in {None, found[0]}:
+                raise document.wrong(
+                    (*at, "input"), f"the dataset's other columns come from {stage}.", "Name one input."
+                )
+            stage, name = found[0], found[1]
+        columns.append(_column(column.model_copy(update={"input": name}), document, at))
+    if dataset.input is not None and parted(dataset.input) is None:
+        raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
+    return stage, columns
+
+
+def _column(column: Column, document: Document, at: Place) -> Column:
+    if column.datatype is Datatype.DECIMAL:
+        precision, scale = column.decimal_precision, column.decimal_scale
+        column = column.model_copy(
+            update={
+                "decimal_precision": DEFAULT_DECIMAL[0] if precision is None else precision,
+                "decimal_scale": (DEFAULT_DECIMAL[1] if precision is None else 0) if scale is None else scale,
+            }
+        )
+        if (column.decimal_scale or 0) > (column.decimal_precision or 0):
+            raise document.wrong((*at, "decimal_scale"), "the scale is larger than the precision.")
+    elif column.decimal_precision is not None or column.decimal_scale is not None:
+        raise document.wrong(at, f"a {column.datatype} has neither precision nor scale.")
+    if column.max_length is not None and column.datatype is not Datatype.STRING:
+        raise document.wrong((*at, "max_length"), f"a {column.datatype} has no length.")
+    hashed = column.hash or column.system_role is not None
+    if column.datatype is Datatype.FLOAT and hashed and column.active and column.hash_as is None:
+        raise document.wrong(
+            at,
+            "a FLOAT cannot be hashed as it is: engines print it in different ways.",
+            "Say hash_as: DECIMAL(p,s), or hash: false.",
+        )
+    if column.hash_as and column.datatype is not Datatype.FLOAT:
+        raise document.wrong((*at, "hash_as"), "only a FLOAT is hashed as something else.")
+    return column
+
+
+def _with_generated(dataset: Dataset) -> Dataset:
+    return dataset.model_copy(update={"target_columns": tuple(every_column(dataset))})
+
+
+def _refuse_dataset(
+    dataset: Dataset, schema: TargetSchema, model: Model, document: Document, place: Place
+) -> None:
+    if is_hist(dataset):
+        if not dataset.name.endswith(HIST) or dataset.historize or dataset.incremental_source:
+            raise document.wrong(
+                place, "a history has a name that ends in _hist, historize: false and no source."
+            )
+        return
+    if dataset.incremental_strategy in {"append", "snapshot", "historize"}:
+        raise document.wrong(
+            (*place, "incremental_strategy"),
+            f"the strategy {dataset.incremental_strategy} is not built here.",
+            "Use full or merge.",
+        )
+    _refuse_columns(dataset, document, place)
+    if dataset.historize:
+        _refuse_historized(dataset, schema, document, place)
+    if dataset.incremental_strategy == "merge" and not (
+        business_keys(dataset) and dataset.incremental_source
+    ):
+        raise document.wrong(
+            place,
+            "a merge needs business keys and an incremental_source.",
+            "Give them, or use incremental_strategy: full with a stage that holds everything.",
+        )
+    source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
+    cutoff = source and source.increment_filter and "DELTA_CUTOFF" in source.increment_filter
+    if (
+        cutoff
+        and source
+        and not any(
+            policy.active and policy.environment == model.environment for policy in source.increment_policies
+        )
+    ):
+        raise document.wrong(
+            (*place, "incremental_source"),
+            f"the filter of {source.name} has a cutoff and no active policy for {model.environment!r}.",
+            "Add an increment policy for this environment.",
+        )
+
+
+def _refuse_historized(dataset: Dataset, schema: TargetSchema, document: Document, place: Place) -> None:
+    at = (*place, "target_dataset_name")
+    if schema.short_name != RAWCORE:
+        raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
+    if len(dataset.name) > LONGEST_BASE:
+        raise document.wrong(
+            at, f"the name is longer than {LONGEST_BASE} letters, so {dataset.hist_key} is too."
+        )
+    if dataset.name.endswith(HIST):
+        raise document.wrong(at, "a historized base is not called _hist.")
+    if not business_keys(dataset):
+        raise document.wrong(
+            (*place, "target_columns"),
+            "no column is a business_key.",
+            "Give one the system_role business_key.",
+        )
+    if not schema.surrogate_keys_enabled:
+        raise document.wrong(place, "a history needs surrogate_keys_enabled.")
+    usual = (schema.surrogate_key_pair_separator, schema.surrogate_key_component_separator) == ("~", "|")
+    if schema.hash_profile == STRICT and not usual:
+        raise document.wrong(("target_schemas",), "strict_v2 has the separators ~ and | and no others.")
+    names = {column.name: column for column in user_columns(dataset)}
+    rules = dataset.historization
+    if rules.effective_dating:
+        column = names.get(rules.effective_dating.column)
+        if column is None or column.datatype not in {Datatype.TIMESTAMP, Datatype.DATE}:
+            raise document.wrong(
+                (*place, "historization"), "effective_dating names no TIMESTAMP or DATE column."
+            )
+    if rules.soft_delete and not {
+        rules.soft_delete.column,
+        rules.soft_delete.deleted_at or rules.soft_delete.column,
+    } <= set(names):
+        raise document.wrong((*place, "historization"), "soft_delete names a column that is not there.")
+    if labels := rules.state_labels:
+        distinct = [labels.new, labels.changed, labels.deleted]
+        if len(set(distinct)) < len(distinct):
+            raise document.wrong((*place, "historization"), "two states have one label.")
+
+
+def _refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
+    reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
+    reserved |= {reference.column for reference in dataset.references}
+    for number, column in enumerate(dataset.target_columns):
+        if column.name in reserved:
+            raise document.wrong(
+                (*place, "target_columns", number),
+                f"{column.name} is a name that the tool keeps for itself.",
+                f"Call the column {column.name}_src.",
+            )
+    _refuse_twice(
+        document,
+        "target_columns",
+        [column.name for column in dataset.target_columns],
+        place,
+    )
+    columns = [reference.column for reference in dataset.references]
+    _refuse_twice(document, "references", columns, place)
+
+
+def _refuse_references(dataset: Dataset, model: Model, document: Document, place: Place) -> None:
+    children = {column.name: column for column in user_columns(dataset)}
+    for number, reference in enumerate(dataset.references):
+        at = (*place, "references", number)
+        parent = next(
+            (each for each in model.target_datasets if each.name == reference.referenced_dataset), None
+        )
+        if parent is None:
+            raise document.wrong(at, f"there is no dataset {reference.referenced_dataset!r}.")
+        mapped = Counter(part.to for part in reference.key_components)
+        wanted = {column.name: column for column in business_keys(parent)}
+        if mapped != Counter(wanted):
+            raise document.wrong(
+                (*at, "key_components"),
+                f"each business key of {parent.name} ({', '.join(wanted)}) is mapped once.",
+            )
+        for part in reference.key_components:
+            child = children.get(part.from_)
+            if child is None:
+                raise document.wrong((*at, "key_components"), f"there is no column {part.from_!r}.")
+            if _printed(child) != _printed(wanted[part.to]):
+                raise document.wrong(
+                    (*at, "key_components"),
+                    f"{part.from_} is a {child.datatype} and {part.to} a {wanted[part.to].datatype}: "
+                    "equal values would have different keys.",
+                )
+
+
+def _printed(column: Column) -> tuple[Any, ...]:
+    """What decides how a value is written in a key."""
+    if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
+        return (Datatype.BIGINT,)
+    return column.datatype, column.decimal_scale, column.hash_as
+
+
+def _refuse_twice(
+    document: Document, what: str, names: Iterable[str], place: Sequence[str | int] = ()
+) -> None:
+    seen: set[str] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            raise document.wrong((*place, what, number), f"{name} stands there twice.")
+        seen.add(name)

@@ -1,0 +1,73 @@
+"""The registry of runs and the logs of loads: their tables and rows (section 6)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from backstory.doors.historize.model import Column, Dataset, Datatype
+
+META = "meta"
+LEASE_MINUTES = 10
+LONGEST_ERROR = 1_500
+
+_TYPES = {
+    "string": Datatype.STRING,
+    "bool": Datatype.BOOLEAN,
+    "int": Datatype.BIGINT,
+    "timestamp": Datatype.TIMESTAMP,
+}
+
+
+def _columns(text: str) -> list[Column]:
+    """Columns as `name:type`; text by default, and an exclamation mark for one that is never NULL."""
+    found = []
+    for word in text.split():
+        name, _, kind = word.rstrip("!").partition(":")
+        found.append(
+            Column(
+                target_column_name=name, datatype=_TYPES[kind or "string"], nullable=not word.endswith("!")
+            )
+        )
+    return found
+
+
+TABLES: Mapping[str, list[Column]] = {
+    "load_run_log": _columns(
+        "batch_run_id! load_run_id! target_schema! target_dataset! target_system! profile! run_kind! "
+        "source_system source_dataset source_object ingest_mode delta_cutoff:timestamp rows_extracted:int "
+        "chunk_size:int mode! handle_deletes:bool! historize:bool! started_at:timestamp! "
+        "finished_at:timestamp render_ms:int execution_ms:int sql_length:int rows_affected:int status! "
+        "error_message attempt_no:int! status_reason blocked_by"
+    ),
+    "hist_run": _columns(
+        "dataset_key! load_run_id! load_timestamp:timestamp! base_version base_row_count:int engine! status! "
+        "attempt_no:int! lease_until:timestamp closed_changed:int closed_deleted:int inserted_changed:int "
+        "inserted_new:int unchanged:int error_code error_message started_at:timestamp! finished_at:timestamp "
+        "receipt"
+    ),
+    "hist_step_log": _columns(
+        "dataset_key! load_run_id! attempt_no:int! step_no:int! step! rows_affected:int duration_ms:int "
+        "status! error_code"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the registry says of a run: its instant, and the receipt of a run that ended well."""
+
+    load_timestamp: datetime
+    attempt: int
+    receipt: Mapping[str, Any] | None = None
+
+
+def dataset_key(dataset: Dataset) -> str:
+    """The name of a dataset in the registry, which stays when the dataset is renamed."""
+    return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
+
+
+def error_text(message: str) -> str:
+    """An error for a log: on one line, and not too long."""
+    return re.sub(r"\s+", " ", message).strip()[:LONGEST_ERROR]

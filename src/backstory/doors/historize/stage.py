@@ -1,0 +1,48 @@
+"""The stage input of a base table: a table, or a file, and which of its columns (decision H7)."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from backstory.doors.historize.model import Dataset
+from backstory.files.batch_file import Format
+
+# `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
+FILE = re.compile(r"(?P<file>.+\.(?:csv|parquet))(?:[.:#](?P<column>.+))?", re.IGNORECASE | re.DOTALL)
+TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`schema.table`, or the path of a file."""
+
+    name: str
+    path: Path | None = None
+
+    @property
+    def format(self) -> Format:
+        """What a file holds."""
+        return Format.PARQUET if self.name.lower().endswith(".parquet") else Format.CSV
+
+    @property
+    def table(self) -> tuple[str, str]:
+        """The schema and the name of a table."""
+        schema, _, name = self.name.partition(".")
+        return schema, name
+
+
+def parted(text: str) -> tuple[str, str | None] | None:
+    """The table or file that an `input` names, and its column if it names one; None if it names none."""
+    if told := FILE.fullmatch(text):
+        return told["file"], told["column"]
+    if told := TABLE.fullmatch(text):
+        return told["table"], told["column"]
+    return None
+
+
+def stage_of(dataset: Dataset, folder: Path) -> Stage | None:
+    """The stage input of a resolved dataset; a file's path is relative to the model's folder."""
+    if dataset.input is None:
+        return None
+    is_file = FILE.fullmatch(dataset.input)
+    return Stage(dataset.input, folder / dataset.input if is_file else None)

@@ -1,0 +1,124 @@
+"""Files as stage input: rows of the declared types, or an error with file and line (decision H7)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.stage import Stage
+from backstory.errors import Refused, UsageError
+from backstory.files.batch_file import BatchFile, Encoding, Format
+from backstory.files.cells import UnreadableCell, parse
+from backstory.files.csv_text import LONGEST_LINE, broken, line_of
+from backstory.files.rows import arrow_type
+from backstory.model.column import ColumnType, Kind
+
+_KINDS = {
+    Datatype.STRING: Kind.STRING,
+    Datatype.INTEGER: Kind.INT,
+    Datatype.BIGINT: Kind.LONG,
+    Datatype.FLOAT: Kind.DOUBLE,
+    Datatype.BOOLEAN: Kind.BOOLEAN,
+    Datatype.DATE: Kind.NAIVE_DATE,
+    Datatype.TIME: Kind.NAIVE_TIME,
+    Datatype.TIMESTAMP: Kind.UTC_DATETIME,
+    Datatype.BINARY: Kind.BINARY,
+    Datatype.UUID: Kind.STRING,
+    Datatype.JSON: Kind.JSON,
+}
+PLAIN = Encoding()
+
+
+def column_type(column: Column) -> ColumnType:
+    """The type that a table of ours has for the column."""
+    if column.datatype is Datatype.DECIMAL:
+        return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
+    return ColumnType(_KINDS[column.datatype])
+
+
+def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
+    """The rows of a stage file, each column under its name in the file.
+
+    In CSV an unquoted empty cell is NULL, a quoted one an empty text; the columns are found by the
+    header, and others than those that the model names are passed over. Raises UsageError for a
+    missing file, Refused for a missing column, broken CSV or an unreadable cell.
+    """
+    assert stage.path is not None
+    if not stage.path.exists():
+        raise UsageError(
+            "no-stage", f"The stage input {stage.path} is not there.", "Bring the file, or mend the model."
+        )
+    wanted = {column.input or column.name: column_type(column) for column in columns}
+    if stage.format is Format.PARQUET:
+        return _parquet(stage.path, wanted)
+    return _csv(stage.path, wanted)
+
+
+def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
+    file = BatchFile(path)
+    try:
+        with pa_csv.open_csv(path) as opened:
+            header = opened.schema.names
+    except pa.ArrowInvalid as stop:
+        raise broken(file, PLAIN, stop) from None
+    _refuse_missing(path, wanted, header)
+    options = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(header, pa.string()),
+        include_columns=list(wanted),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        text = pa_csv.read_csv(
+            path,
+            read_options=pa_csv.ReadOptions(block_size=min(LONGEST_LINE, max(path.stat().st_size, 1 << 20))),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=options,
+        )
+    except pa.ArrowInvalid as stop:
+        raise broken(file, PLAIN, stop) from None
+    values = {}
+    for name, type_ in wanted.items():
+        try:
+            values[name] = parse(text[name].combine_chunks(), type_)
+        except UnreadableCell as cell:
+            line = line_of(file, PLAIN, cell.row)
+            raise file.unreadable_cell(f"line {line}", name, type_) from None
+    return pa.table(values)
+
+
+def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
+    try:
+        stored = pq.read_schema(path)
+        _refuse_missing(path, wanted, stored.names)
+        rows = pq.read_table(path, columns=list(wanted))
+    except pa.ArrowInvalid:
+        raise BatchFile(path).unreadable("it is not Parquet") from None
+    values = {}
+    for name, type_ in wanted.items():
+        column = rows[name].combine_chunks()
+        try:
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                values[name] = parse(column.cast(pa.string()), type_)
+            else:
+                values[name] = column.cast(arrow_type(type_))
+        except UnreadableCell as cell:
+            raise BatchFile(path).unreadable_cell(f"row {cell.row + 1}", name, type_) from None
+        except pa.ArrowInvalid:
+            raise BatchFile(path).unreadable_cell("some row", name, type_) from None
+    return pa.table(values)
+
+
+def _refuse_missing(path: Path, wanted: dict[str, ColumnType], header: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise Refused(
+            "missing-column",
+            f"{path.name} has no column {', '.join(missing)}.",
+            f"Its columns are {', '.join(header[:20])}; mend the model or the file.",
+            missing,
+        )

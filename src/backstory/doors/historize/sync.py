@@ -1,0 +1,167 @@
+"""The history's metadata from the base's: one pure function (section 4.2)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from backstory.doors.historize.columns import TAIL, base_columns, made, mirrored
+from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.model import Column, Dataset, HistState, Role
+from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
+from backstory.doors.historize.widening import EQUAL, WIDENING, drift
+from backstory.errors import Refused
+
+FIXED = frozenset({Role.SURROGATE_KEY, Role.ENTITY_KEY, *TAIL})
+
+
+def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistState | None:
+    """The history's metadata; None for a dataset that has none.
+
+    Columns are matched by their input, their lineage key, their name or a former name. One that the
+    base has no more is retired and stays. Raises Refused for a retired column that comes back with
+    another type. Applied to its own result it changes nothing.
+    """
+    if base.target_schema != RAWCORE or is_hist(base):
+        return None
+    if not base.historize:
+        return previous.model_copy(update={"active": False}) if previous else None
+    before = list(previous.target_columns) if previous else []
+    old = [column for column in before if column.system_role not in FIXED]
+    forked = base.historization.on_incompatible_type == "fork"
+    claimed = _claimed(mirrored(base_columns(base)), old)
+    live, forks, used = [], [], set()
+    for column in mirrored(base_columns(base)):
+        match = _match(column, old, claimed)
+        if match:
+            used.add(match.name)
+        kept, fork = _mirror(column, match, now, forked=forked)
+        live.append(kept)
+        forks += [fork] if fork else []
+    names = {column.name for column in live}
+    former = {name for column in live for name in column.former_names}
+    retired = [
+        _retired(column, now)
+        for column in old
+        if column.name not in used | names and (not column.active or column.name not in former)
+    ]
+    live = _without_names_of([*retired, *forks], live)
+    return HistState(
+        target_dataset_name=base.hist_name,
+        lineage_key=base.lineage_key or base.name,
+        former_names=tuple(_former_tables(base, previous)),
+        hash_profile=previous.hash_profile if previous else None,
+        state_labels=previous.state_labels if previous else base.historization.state_labels,
+        prune_watermark=previous.prune_watermark if previous else None,
+        target_columns=tuple(
+            [
+                made(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
+                made(
+                    base.key,
+                    Role.ENTITY_KEY,
+                    former=[f"{name}_key" for name in _former_bases(base, previous)],
+                ),
+                *live,
+                *retired,
+                *forks,
+                *(made(role, role, nullable=role is Role.ENDED) for role in TAIL),
+            ]
+        ),
+    )
+
+
+def _claimed(columns: Sequence[Column], previous: Sequence[Column]) -> dict[str, str]:
+    """For each name in the history that a renamed base column had, the name that it has now."""
+    active = {old.name for old in previous if old.active}
+    return {
+        former: column.name
+        for column in columns
+        if column.name not in active
+        for former in column.former_names
+        if former in active
+    }
+
+
+def _match(column: Column, previous: Sequence[Column], claimed: Mapping[str, str]) -> Column | None:
+    """The history's column that mirrored this one before."""
+    free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
+    tests = (
+        lambda old: old.active and old.name == column.name,
+        lambda old: old.active and old.input in {column.name, *column.former_names},
+        lambda old: old.lineage_key is not None and old.lineage_key == column.lineage_key,
+        lambda old: old.name == column.name,
+        lambda old: old.active and old.name in column.former_names,
+    )
+    return next((old for test in tests for old in free if test(old)), None)
+
+
+def _without_names_of(inactive: Sequence[Column], live: Sequence[Column]) -> list[Column]:
+    """The live columns without former names that inactive columns keep."""
+    kept = {name for column in inactive for name in (column.name, *column.former_names)}
+    return [
+        column.model_copy(
+            update={"former_names": tuple(name for name in column.former_names if name not in kept)}
+        )
+        for column in live
+    ]
+
+
+def _mirror(
+    column: Column, match: Column | None, now: datetime, *, forked: bool
+) -> tuple[Column, Column | None]:
+    """The history's column, and the one that keeps the old values where the type went another way."""
+    former = list(match.former_names) if match else []
+    former += column.former_names
+    if match and match.name != column.name:
+        former.append(match.name)
+    mirror = column.model_copy(
+        update={
+            "nullable": True,
+            "former_names": tuple(name for name in dict.fromkeys(former) if name != column.name),
+            "input": column.name,
+            "active": True,
+            "retired_at": None,
+            "is_system_managed": True,
+        }
+    )
+    if match is None or drift(match, mirror) in {EQUAL, WIDENING}:
+        return mirror, None
+    if not forked:
+        raise Refused(
+            "HIST_TYPE_CONFLICT" if match.active else "REINTRODUCED_TYPE_CONFLICT",
+            f"The history has {match.name} as {_type(match)}, the base as {_type(mirror)}.",
+            "Give the column another name, or say on_incompatible_type: fork.",
+            [match.name],
+        )
+    name = f"{match.name}__until_{now:%Y%m%d%H%M%S}"
+    fork = _retired(match, now).model_copy(update={"target_column_name": name})
+    fork = fork.model_copy(update={"former_names": (*match.former_names, match.name)})
+    return mirror, fork
+
+
+def _type(column: Column) -> str:
+    if column.decimal_precision:
+        return f"{column.datatype}({column.decimal_precision},{column.decimal_scale})"
+    return f"{column.datatype}({column.max_length})" if column.max_length else str(column.datatype)
+
+
+def _retired(column: Column, now: datetime) -> Column:
+    return column.model_copy(
+        update={"active": False, "retired_at": column.retired_at or instant_text(now), "input": None}
+    )
+
+
+def _former_tables(base: Dataset, previous: HistState | None) -> list[str]:
+    """Names that the history's table had, none of which is a base's."""
+    known = list(previous.former_names) if previous else []
+    known += [f"{name}{HIST}" for name in base.former_names]
+    if previous and previous.target_dataset_name != base.hist_name:
+        known.append(previous.target_dataset_name)
+    return [name for name in dict.fromkeys(known) if name.endswith(HIST) and name != base.hist_name]
+
+
+def _former_bases(base: Dataset, previous: HistState | None) -> list[str]:
+    names = [name.removesuffix(HIST) for name in _former_tables(base, previous)]
+    return list(dict.fromkeys([*names, *base.former_names]))
+
+
+def _former_keys(base: Dataset, previous: HistState | None) -> list[str]:
+    return [f"{name}_key" for name in _former_tables(base, previous)]

@@ -1,0 +1,35 @@
+"""How a column's type may change (section 4.3)."""
+
+from backstory.doors.historize.model import Column, Datatype
+
+EQUAL, WIDENING, OTHER = "equal", "widening", "other"
+
+
+def drift(old: Column, new: Column) -> str:
+    """Whether every value of the old type is one of the new: equal, widening, or other.
+
+    DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither its fraction nor its whole digits get fewer;
+    DECIMAL never becomes FLOAT in a history.
+    """
+    if old.datatype is new.datatype:
+        match old.datatype:
+            case Datatype.DECIMAL:
+                return _decimal(old, new)
+            case Datatype.STRING:
+                return _length(old.max_length, new.max_length)
+        return EQUAL
+    wider = {(Datatype.INTEGER, Datatype.BIGINT), (Datatype.DATE, Datatype.TIMESTAMP)}
+    return WIDENING if (old.datatype, new.datatype) in wider else OTHER
+
+
+def _length(old: int | None, new: int | None) -> str:
+    if old == new:
+        return EQUAL
+    return WIDENING if new is None or (old is not None and old < new) else OTHER
+
+
+def _decimal(old: Column, new: Column) -> str:
+    (p1, s1), (p2, s2) = ((each.decimal_precision or 38, each.decimal_scale or 0) for each in (old, new))
+    if (p1, s1) == (p2, s2):
+        return EQUAL
+    return WIDENING if s2 >= s1 and p2 - s2 >= p1 - s1 else OTHER

@@ -1,0 +1,44 @@
+"""Rows that go and rows that come, both where Spark runs, in one commit."""
+
+from typing import TYPE_CHECKING, Any
+
+from backstory.observe.metrics import timed
+from backstory.tables.commit import Note, commit, discarding
+from backstory.tables.data_files import write_frame
+from backstory.tables.faults import translated
+from backstory.tables.literals import quoted
+from backstory.tables.positions import positions_of
+from backstory.tables.store import Store, StoredTable
+from backstory.tables.vectors import Positions, write_deletions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def replace_rows(
+    store: Store,
+    table: StoredTable,
+    gone: "DataFrame | Positions",
+    come: "DataFrame | None",
+    note: Note,
+    *,
+    disorder: bool = False,
+    staged: Any = None,
+) -> int:
+    """Take the rows at `_file` and `_pos` away and add others, and give the snapshot's id.
+
+    With `staged`, a transaction, the table gets its shape in the same commit, and the rows that come
+    are of that shape. Raises TryAgain if another writer came first.
+    """
+    with timed("write"), translated(table.shape.table), discarding(table) as written:
+        files = []
+        if come is not None:
+            pending = table if staged is None else StoredTable(table.shape, staged.table())
+            names = [field.name() for field in pending.iceberg.schema().columns()]
+            files = write_frame(store, pending, come.select(*map(quoted, names)))
+            written.extend(files)
+        positions = gone if isinstance(gone, dict) else positions_of(gone)
+        deletions = write_deletions(store, table, positions)
+        written.extend(deletions.added)
+    with timed("commit"):
+        return commit(table, files, deletions, note, disorder=disorder, staged=staged)
