@@ -14,6 +14,7 @@ from backstory.model.table import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.tables.store import Store
 
 
@@ -61,6 +62,44 @@ class Warehouse:
         table = table_name(name)
         existing(self.store, table)
         return Table(self.store, table)
+
+    def historize(
+        self,
+        model: str | Path,
+        *,
+        dataset: str | None = None,
+        run_id: str | None = None,
+        load_timestamp: str | datetime | None = None,
+        skip_base: bool = False,
+        dialect: str | None = None,
+        url: str | None = None,
+        allow_empty: bool = False,
+        max_delete_ratio: float | None = None,
+        hash_change: str | None = None,
+        relabel: bool = False,
+        dry_run: bool = False,
+    ) -> "list[HistoryReceipt]":
+        """Load the base tables and histories of a model, here or in a database; a receipt for each dataset.
+
+        Raises UsageError for a wrong model; a load that is refused is a receipt with an error.
+        """
+        from backstory.doors.historize import door
+        from backstory.doors.historize.run import Asked
+
+        asked = Asked(
+            dataset=dataset,
+            run_id=run_id,
+            load_timestamp=load_timestamp,
+            skip_base=skip_base,
+            dry_run=dry_run,
+            allow_empty=allow_empty,
+            max_delete_ratio=max_delete_ratio,
+            hash_change=hash_change,
+            relabel=relabel,
+        )
+        if door.needs_spark(model, dialect):
+            return door.historize_on_spark(model, self.store, asked)
+        return door.historize_on_database(model, dialect, url, asked)
 
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""

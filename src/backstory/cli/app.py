@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from backstory.cli import demo, read, send, serve
+from backstory.cli import demo, historize, read, send, serve
 from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
@@ -18,6 +18,7 @@ app = App(
 app.command(demo.demo)
 app.command(serve.serve)
 app.command(send.send)
+app.command(historize.historize)
 app.command(read.tables)
 app.command(read.current)
 app.command(read.as_of)
@@ -36,7 +37,7 @@ def run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
             return _serve(arguments)
-        app(arguments, exit_on_error=False, print_error=False)
+        ended = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as wrong:
         wrong.verbose = False
         errors.print(f"usage: {wrong}", markup=False)
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> int:
         show_error(_as_failure(bug), _output(arguments))
         _trace(arguments)
         return 1
-    return 0
+    return ended if isinstance(ended, int) else 0
 
 
 def _serve(arguments: list[str]) -> int:

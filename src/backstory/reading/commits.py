@@ -7,6 +7,9 @@ from typing import Any
 from backstory.model.table import Layout, TableName
 from backstory.tables.store import Store, existing, load, tables
 
+# Which versions of a history are open.
+OPEN = {Layout.FIVETRAN_HISTORY: "_fivetran_active", Layout.HIST: "version_ended_at IS NULL"}
+
 
 def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
     """A table's commits, newest first: time, snapshot id, door, token and counts."""
@@ -34,14 +37,14 @@ def inventory(store: Store) -> list[dict[str, Any]]:
         if table is None:
             continue
         rows = store.spark.table(store.sql_name(name))
-        history = table.shape.layout is Layout.FIVETRAN_HISTORY
+        open_ = OPEN.get(table.shape.layout)
         newest = commits(store, name)[:1]
         found.append(
             {
                 "table": str(name),
                 "layout": table.shape.layout.value,
                 "rows": rows.count(),
-                "open_versions": rows.where("_fivetran_active").count() if history else None,
+                "open_versions": rows.where(open_).count() if open_ else None,
                 "last_commit": newest[0]["committed_at"] if newest else None,
             }
         )

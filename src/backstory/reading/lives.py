@@ -12,14 +12,20 @@ from backstory.tables.literals import instant, micros_of, quoted
 from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
+HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST)
+STARTED, ENDED = "version_started_at", "version_ended_at"
+HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loaded_at")
 
 
 def user_columns(shape: Shape) -> list[str]:
     """The columns that the source sent, without the technical ones of the layout."""
-    return [name for name in shape.names if not name.startswith("_fivetran_")]
+    own: set[str] = set()
+    if shape.layout is Layout.HIST:
+        own = {*HIST_COLUMNS, f"{shape.table.name}_key", f"{shape.table.name.removesuffix('_hist')}_key"}
+    return [name for name in shape.names if not name.startswith("_fivetran_") and name not in own]
 
 
 def current(store: Store, table: TableName) -> "DataFrame":
@@ -27,7 +33,7 @@ def current(store: Store, table: TableName) -> "DataFrame":
     from pyspark.sql.functions import col, lit
 
     shape = existing(store, table).shape
-    if shape.layout is Layout.FIVETRAN_HISTORY:
+    if shape.layout in HISTORIES:
         return lives(store, table).where(col(VALID_TO).isNull())
     rows = store.spark.table(store.sql_name(table))
     if shape.column(DELETED):
@@ -45,30 +51,39 @@ def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":
 
 
 def lives(store: Store, table: TableName) -> "DataFrame":
-    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
-
-    A version whose successor starts within a millisecond of its end reaches up to that start; a
-    deleted one ends at its `_fivetran_end`.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import col, expr, lead, when
-
+    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true."""
     shape = existing(store, table).shape
-    if shape.layout is not Layout.FIVETRAN_HISTORY:
+    if shape.layout not in HISTORIES:
         raise UsageError(
             "no-history",
             f"{table} keeps no history (its layout is {shape.layout}).",
             "Read its rows with `current`.",
         )
+    rows = store.spark.table(store.sql_name(table))
+    span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
+    return rows.withColumns(span).select(
+        *(quoted(name) for name in user_columns(shape)), VALID_FROM, VALID_TO
+    )
+
+
+def _hist_span() -> "dict[str, Column]":
+    from pyspark.sql.functions import col
+
+    return {VALID_FROM: col(STARTED), VALID_TO: col(ENDED)}
+
+
+def _fivetran_span(shape: Shape) -> "dict[str, Column]":
+    """A version whose successor starts within a millisecond of its end reaches up to that start; a
+    deleted one ends at its `_fivetran_end`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, expr, lead, when
+
     key = [quoted(name) for name in shape.key]
     following = lead(START).over(Window.partitionBy(*key).orderBy(START))
     adjoining = following.between(col(END), col(END) + expr("INTERVAL 1 MILLISECOND"))
     open_ = col(ACTIVE) | (col(END) >= instant(micros_of(TMAX)))
-    ended = when(adjoining, following).when(~open_, col(END))
-    rows = store.spark.table(store.sql_name(table))
-    return rows.withColumns({VALID_FROM: col(START), VALID_TO: ended}).select(
-        *(quoted(name) for name in user_columns(shape)), VALID_FROM, VALID_TO
-    )
+    return {VALID_FROM: col(START), VALID_TO: when(adjoining, following).when(~open_, col(END))}
 
 
 def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFrame":

@@ -1,6 +1,5 @@
 """The history's metadata beside the model: `<dataset>.hist.lock.yaml` (section 1.3)."""
 
-import os
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -34,7 +33,7 @@ def write_state(dataset: Dataset, state: HistState, folder: Path) -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             fresh = path.with_suffix(".new")
             fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, path)
+            fresh.replace(path)
         for name in dataset.former_names:
             _path(folder, name).unlink(missing_ok=True)
     except OSError as stop:

@@ -1,6 +1,6 @@
 """What is done to stored versions before a load when the user asks for it (sections 7.2 and 7.6)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.model import Role, StateLabels
@@ -18,31 +18,51 @@ def maintenance(load: Load, run: Run) -> Iterator[Statement]:
 
 
 def _rehash(load: Load) -> Statement:
-    """Hashes of open versions by today's definition, of their own columns."""
-    expressions = Expressions(load.dialect, schema_of(load.model, load.dataset))
-    value = expressions.row_hash(load.dataset, "h")
-    sql = load.dialect.render_update_exists(
-        load.hist_table, "h", {load.name(Role.ROW_HASH): value}, load.open("h")
+    values = {load.name(Role.ROW_HASH): rehashed(load)}
+    return Statement(
+        "rehash", load.dialect.render_update_exists(load.hist_table, "h", values, load.open("h"))
     )
-    return Statement("rehash", sql)
+
+
+def rehashed(load: Load) -> str:
+    """The hash of a version by today's definition, of its own columns; its alias is `h`."""
+    return Expressions(load.dialect, schema_of(load.model, load.dataset)).row_hash(load.dataset, "h")
 
 
 def relabels(before: StateLabels, after: StateLabels) -> dict[str, str]:
-    """For each label that is another now, the new one."""
-    pairs = [
-        (getattr(before, state), getattr(after, state))
-        for state in ("new", "changed", "deleted", "reappeared")
-    ]
-    return {old: new for old, new in pairs if old != new}
+    """For each label that is another now, the new one; a returned record's own is the weakest."""
+    states = ("reappeared", "new", "changed", "deleted")
+    pairs = {getattr(before, state): getattr(after, state) for state in states}
+    return {old: new for old, new in pairs.items() if old != new}
 
 
 def _relabel(load: Load, before: StateLabels) -> Statement:
-    state = load.of("h", Role.STATE)
-    pairs = relabels(before, load.labels)
-    cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
-    value = f"CASE {state} {cases} ELSE {state} END" if cases else state
-    listed = ", ".join(load.text(old) for old in pairs) or "NULL"
-    sql = load.dialect.render_update_exists(
-        load.hist_table, "h", {load.name(Role.STATE): value}, f"{state} IN ({listed})"
-    )
+    pairs, state = relabels(before, load.labels), load.of("h", Role.STATE)
+    value, old = relabelled(load, pairs), dict.fromkeys(pairs)
+    if load.labels.new != load.labels.reappeared:
+        old |= dict.fromkeys((before.new, before.reappeared))
+        again = load.text(load.labels.reappeared)
+        value = f"CASE WHEN {_returned(load, before)} THEN {again} ELSE {value} END"
+    listed = ", ".join(load.text(each) for each in old) or "NULL"
+    values = {load.name(Role.STATE): value}
+    sql = load.dialect.render_update_exists(load.hist_table, "h", values, f"{state} IN ({listed})")
     return Statement("relabel", sql)
+
+
+def _returned(load: Load, before: StateLabels) -> str:
+    """Whether a version is open and began when its record came back; its alias is `h`."""
+    state, started = load.of("h", Role.STATE), load.of("h", Role.STARTED)
+    earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
+    continued = f"{load.of('p', Role.ENDED)} = {started} AND {load.of('p', Role.STATE)} = "
+    return (
+        f"{load.open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
+        f" AND EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started})"
+        f" AND NOT EXISTS ({earlier} AND {continued}{load.text(before.changed)})"
+    )
+
+
+def relabelled(load: Load, pairs: Mapping[str, str]) -> str:
+    """A version's state by its new label; its alias is `h`."""
+    state = load.of("h", Role.STATE)
+    cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
+    return f"CASE {state} {cases} ELSE {state} END" if cases else state

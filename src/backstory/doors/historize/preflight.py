@@ -12,6 +12,7 @@ from backstory.doors.historize.engines.base import Engine
 from backstory.doors.historize.expressions import LOAD_TIMESTAMP
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.statements import Load
+from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 
 REMEDIES = {
@@ -24,6 +25,7 @@ REMEDIES = {
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
     "EMPTY_SNAPSHOT": "Look at the stage; allow_empty_snapshot (--allow-empty) lets it close everything.",
     "MASS_DELETE": "Look at the stage; max_delete_ratio (--max-delete-ratio) allows more.",
+    "HIST_COLUMNS": "Bring the columns back from a copy of the table; a new one would not know the old values.",
     "LATE_EFFECTIVE": "Mend the effective dates, or say late_policy: accept.",
 }
 
@@ -109,6 +111,13 @@ def hist_checks(load: Load) -> Iterator[Check]:
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
     yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", late), told)
     yield from _late_effective(load, mirrored)
+
+
+def require_hist_columns(load: Load, added: Sequence[Column]) -> None:
+    """P8; raises Refused if a column that every version has would have to be added."""
+    lacking = [column.name for column in added if column.system_role in FIXED]
+    if lacking:
+        raise rejection("HIST_COLUMNS", f"{load.hist_table} has no {', '.join(lacking)}.", lacking)
 
 
 def _late_effective(load: Load, keys: Sequence[Column]) -> Iterator[Check]:

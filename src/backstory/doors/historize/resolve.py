@@ -283,7 +283,7 @@ def _refuse_references(dataset: Dataset, model: Model, document: Document, place
             raise document.wrong(at, f"there is no dataset {reference.referenced_dataset!r}.")
         mapped = Counter(part.to for part in reference.key_components)
         wanted = {column.name: column for column in business_keys(parent)}
-        if mapped != Counter(wanted):
+        if mapped != Counter(wanted.keys()):
             raise document.wrong(
                 (*at, "key_components"),
                 f"each business key of {parent.name} ({', '.join(wanted)}) is mapped once.",

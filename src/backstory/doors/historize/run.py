@@ -155,7 +155,11 @@ class _Work:
         run: Run | None = None
         try:
             with self.target.holding(dataset, self.run_id):
-                known = self.target.known(dataset, self.run_id)
+                known = (
+                    self.target.known(self._schema(dataset), dataset, self.run_id)
+                    if self.asked.run_id
+                    else None
+                )
                 if known and known.receipt:
                     return HistoryReceipt(**known.receipt)
                 run = self._run(dataset, known, began)
@@ -170,6 +174,9 @@ class _Work:
             self._refused(dataset, run, began, error)
             return refusal(dataset.name, self.run_id, run and run.instant, error)
         raise AssertionError("unreachable")
+
+    def _schema(self, dataset: Dataset) -> str:
+        return schema_of(self.model, dataset).schema_name or dataset.target_schema
 
     def blocked(self, dataset: Dataset, upstream: str) -> HistoryReceipt:
         """The receipt of a dataset that is not begun, because what it is loaded from failed."""
@@ -216,7 +223,7 @@ class _Work:
     def _allocated(self, dataset: Dataset) -> datetime:
         """The clock's instant, raised a little where the clock is behind by at most a second."""
         now = self.clock()
-        schema = schema_of(self.model, dataset).schema_name or dataset.target_schema
+        schema = self._schema(dataset)
         names = [dataset.hist_name, *(f"{name}_hist" for name in dataset.former_names)]
         newest = self.target.newest(schema, names)
         if newest is None or newest < now:
@@ -266,7 +273,7 @@ class _Work:
 
     def _adopted(self, dataset: Dataset) -> HistState | None:
         """The state that the table itself tells, where no lock file is left."""
-        schema = schema_of(self.model, dataset).schema_name or dataset.target_schema
+        schema = self._schema(dataset)
         for name in (dataset.name, *dataset.former_names):
             stored = self.target.columns(schema, f"{name}_hist")
             if stored is not None:

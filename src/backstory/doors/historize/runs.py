@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from backstory.doors.historize.model import Column, Dataset, Datatype
+from backstory.doors.historize.receipts import Outcome
 
 META = "meta"
 LEASE_MINUTES = 10
@@ -71,3 +72,16 @@ def dataset_key(dataset: Dataset) -> str:
 def error_text(message: str) -> str:
     """An error for a log: on one line, and not too long."""
     return re.sub(r"\s+", " ", message).strip()[:LONGEST_ERROR]
+
+
+def counted(outcome: Outcome) -> dict[str, Any]:
+    """The counts of a load as the registry has them."""
+    rows = {step.name: step.rows for step in outcome.steps}
+    return {
+        "base_row_count": outcome.base,
+        "closed_changed": rows.get("close_changed", 0),
+        "closed_deleted": rows.get("close_deleted", 0),
+        "inserted_changed": rows.get("insert_changed", 0),
+        "inserted_new": rows.get("insert_new", 0),
+        "unchanged": outcome.counts["unchanged"],
+    }

@@ -1,8 +1,8 @@
 """Conditions that users write, parsed and bound to the columns of a table (sections 3.7 and 1.1)."""
 
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import sqlglot
 from sqlglot import exp
@@ -11,11 +11,12 @@ from sqlglot.errors import SqlglotError
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.dialects.base import Dialect
 from backstory.doors.historize.model import Dataset, HistState, IncrementPolicy, Model, SourceDataset
+from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.errors import UsageError
 
 CUTOFF = re.compile(r"\{\{\s*DELTA_CUTOFF\s*\}\}")
 _CUTOFF_NAME = "backstory_delta_cutoff"
-_FORBIDDEN = (exp.Subquery, exp.Select, exp.Exists, exp.Command, exp.AggFunc, exp.Window)
+_FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Placeholder)
 
 
 def source_of(model: Model, dataset: Dataset) -> SourceDataset | None:
@@ -32,43 +33,50 @@ def increment_scope(model: Model, dataset: Dataset, dialect: Dialect, alias: str
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
         return None
-    names = {_normal(column.input or column.name): column.name for column in user_columns(dataset)}
+    names = [(column.input or column.name, column.name) for column in user_columns(dataset)]
     text = CUTOFF.sub(_CUTOFF_NAME, source.increment_filter)
     return _bound(text, names, dialect, alias, f"the increment_filter of {source.name}")
 
 
-def hist_scope(dataset: Dataset, hist: HistState, dialect: Dialect) -> str | None:
-    """The scope of deletes of a partial snapshot, on the alias `h`; UsageError for what it cannot say."""
+def hist_scope(dataset: Dataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
+    """The scope of deletes of a partial snapshot; UsageError for what it cannot say."""
     scope = dataset.historization.delete_scope
     if scope is None:
         return None
-    names = {_normal(column.name): column.name for column in hist.target_columns}
-    return _bound(scope, names, dialect, "h", f"the delete_scope of {dataset.name}")
+    names = [(column.name, column.name) for column in hist.target_columns]
+    return _bound(scope, names, dialect, alias, f"the delete_scope of {dataset.name}")
 
 
-def _bound(text: str, names: Mapping[str, str], dialect: Dialect, alias: str, what: str) -> str:
+def _bound(text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str) -> str:
+    """The condition on the alias's columns; `names` has what users call them, and what they are called."""
+
+    def wrong(why: str) -> UsageError:
+        return UsageError("wrong-model", f"{what} {why}", "Mend the model.")
+
+    if PLACEHOLDER.search(text):
+        raise wrong("has a placeholder that nothing is known for.")
     try:
-        parsed = sqlglot.parse_one(text, read=dialect.SQLGLOT_NAME or None)
+        parsed = sqlglot.parse_one(text, read=dialect.SQLGLOT_NAME or None, into=exp.Condition)
     except SqlglotError:
-        raise UsageError("wrong-model", f"{what} is no condition: {text!r}.", "Mend the model.") from None
-    if any(parsed.find(kind) for kind in _FORBIDDEN):
-        raise UsageError("wrong-model", f"{what} is more than a condition on columns.", "Mend the model.")
+        raise wrong(f"is no condition: {text!r}.") from None
+    if not isinstance(parsed, exp.Condition) or any(parsed.find(kind) for kind in _FORBIDDEN):
+        raise wrong("is more than a condition on columns.")
 
     def column(name: str) -> exp.Expression:
-        if name == _CUTOFF_NAME:
-            return exp.column(_CUTOFF_NAME)
-        if _normal(name) not in names:
-            raise UsageError(
-                "wrong-model", f"{what} names {name!r}, which is none of its columns.", "Mend the model."
-            )
-        return exp.column(exp.to_identifier(names[_normal(name)], quoted=True), table=alias)
+        found = [ours for theirs, ours in names if theirs == name]
+        found = found or [ours for theirs, ours in names if _normal(theirs) == _normal(name)]
+        if len(found) != 1:
+            raise wrong(f"names {name!r}, which is {'several' if found else 'none'} of its columns.")
+        return exp.column(exp.to_identifier(found[0], quoted=True), table=alias)
 
     def bind(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column | exp.Literal) and node.name == _CUTOFF_NAME:
+            return exp.column(_CUTOFF_NAME)  # in quotes too: the cutoff is a whole literal
         if isinstance(node, exp.Anonymous) and str(node.this).lower() == "col" and len(node.expressions) == 1:
             return column(node.expressions[0].name)
         return column(node.name) if isinstance(node, exp.Column) else node
 
-    sql = str(parsed.transform(bind).sql(dialect=dialect.SQLGLOT_NAME or None))
+    sql = str(parsed.transform(bind).sql(dialect=dialect.SQLGLOT_NAME or None, comments=False))
     return sql.replace(_CUTOFF_NAME, "{{ DELTA_CUTOFF }}")
 
 
@@ -82,7 +90,12 @@ def delta_cutoff(model: Model, dataset: Dataset, now: datetime) -> datetime | No
     policies = source.increment_policies if source else ()
     active = (each for each in policies if each.active and each.environment == model.environment)
     policy = next(active, None)
-    return None if policy is None else _back(now, policy)
+    if policy is None:
+        return None
+    try:
+        return _back(now, policy)
+    except (OverflowError, ValueError):  # before the first year
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _back(now: datetime, policy: IncrementPolicy) -> datetime:

@@ -18,7 +18,7 @@ from backstory.doors.historize.maintenance import maintenance
 from backstory.doors.historize.model import Column, Dataset, Role
 from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
-from backstory.doors.historize.runs import LEASE_MINUTES, META, TABLES, Known, dataset_key
+from backstory.doors.historize.runs import LEASE_MINUTES, META, TABLES, Known, counted, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import read_stage
 from backstory.doors.historize.statements import Load, Statement
@@ -72,7 +72,8 @@ class SqlTarget(Target):
         )
         return found[0][0] if found else None
 
-    def known(self, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+        del schema  # the registry is one for all
         if self.columns(META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
@@ -113,7 +114,7 @@ class SqlTarget(Target):
                 if run.dry_run:
                     raise _TakenBack
                 told = finished(outcome).to_dict()
-                self._write_run(run, "success", {"receipt": json.dumps(told), **_counted(outcome)})
+                self._write_run(run, "success", {"receipt": json.dumps(told), **counted(outcome)})
         except _TakenBack:
             pass
         return outcome
@@ -233,6 +234,8 @@ class SqlTarget(Target):
             told.append(f"RENAME_DATASET {old} to {table}")
             stored = self.columns(load.schema, table)
         plan = ddl.plan(table, columns, stored or {}, dialect)
+        if table == load.dataset.hist_name:
+            preflight.require_hist_columns(load, plan.added)
         for statement in plan.statements(dialect, load.schema, table):
             engine.execute(statement.sql)
         return [*told, *(f"{change} ({table})" for change in plan.told)]
@@ -266,7 +269,8 @@ class SqlTarget(Target):
         if load.merges:
             changed = count(f"{load.hist_table} AS h WHERE {load.open('h')} AND {load.changed()}", values)
             new = count(f"{load.base} AS r WHERE {load.no_open()}{load.live('r')}", values) - healed
-            steps += self._run([load.hist_merge()], values)
+            kept = self._engine.keep("backstory_actions", load.actions(), values)
+            steps += self._run([load.hist_merge(kept)], values)
             closed = {"close_changed": changed, "close_deleted": gone, "insert_changed": changed + healed}
             rows = {**closed, "insert_new": new}
         else:
@@ -368,18 +372,6 @@ def _as_staged(columns: Sequence[Column]) -> list[Column]:
     return [
         column.model_copy(update={"target_column_name": column.input or column.name}) for column in columns
     ]
-
-
-def _counted(outcome: Outcome) -> dict[str, Any]:
-    rows = {step.name: step.rows for step in outcome.steps}
-    return {
-        "base_row_count": outcome.base,
-        "closed_changed": rows.get("close_changed", 0),
-        "closed_deleted": rows.get("close_deleted", 0),
-        "inserted_changed": rows.get("insert_changed", 0),
-        "inserted_new": rows.get("insert_new", 0),
-        "unchanged": outcome.counts["unchanged"],
-    }
 
 
 def _milliseconds(since: float) -> int:

@@ -1,6 +1,6 @@
 """The statements of a load: what is done; a dialect gives each its shape (sections 3.3, 3.7, 9.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -139,15 +139,7 @@ class Load:
         brought = "".join(
             f",\n    {self.of('i', name)} AS {self.name(name)}" for name in sorted(self.brought)
         )
-        values = {
-            self.dataset.key: self.expressions.base_key(self.dataset, "s"),
-            **{column.name: self.of("s", column.name) for column in user_columns(self.dataset)},
-            **self._foreign_keys("s"),
-            Role.ROW_HASH: self.expressions.row_hash(self.dataset, "s"),
-            Role.LOAD_RUN_ID: LOAD_RUN_ID,
-            Role.LOADED_AT: LOAD_TIMESTAMP,
-            **{name: self.of("s", name) for name in sorted(self.brought)},
-        }
+        values = self.base_values("s", self.brought)
         outer = ",\n  ".join(f"{value} AS {self.name(name)}" for name, value in values.items())
         made = (
             f"(SELECT\n  {outer}\nFROM (\n  SELECT\n    {inner}{brought}\n  FROM {self.stage} AS i\n) AS s)"
@@ -155,6 +147,18 @@ class Load:
         if self.dataset.historization.duplicate_keys == "reject":
             return made
         return self._once(made, base_columns(self.dataset))
+
+    def base_values(self, alias: str, brought: Collection[str]) -> dict[str, str]:
+        """The base's columns of a stage row that has the base's names."""
+        return {
+            self.dataset.key: self.expressions.base_key(self.dataset, alias),
+            **{column.name: self.of(alias, column.name) for column in user_columns(self.dataset)},
+            **self._foreign_keys(alias),
+            Role.ROW_HASH: self.expressions.row_hash(self.dataset, alias),
+            Role.LOAD_RUN_ID: LOAD_RUN_ID,
+            Role.LOADED_AT: LOAD_TIMESTAMP,
+            **{name: self.of(alias, name) for name in sorted(brought)},
+        }
 
     def _from_stage(self, column: Column) -> str:
         """A stage column's value; text becomes a time or an id here, and what is none is an error."""
@@ -374,8 +378,8 @@ class Load:
             f", {self.dialect.cast_expression('NULL', types[name])} AS {name}" for name in self._payload
         )
 
-    def hist_merge(self) -> Statement:
-        """The single pass as one MERGE (section 9.3)."""
+    def hist_merge(self, kept: str | None = None) -> Statement:
+        """The single pass as one MERGE (section 9.3); of actions that are `kept` elsewhere, if they are."""
         values = {
             self.name(Role.STARTED): LOAD_TIMESTAMP,
             self.name(Role.ENDED): "NULL",
@@ -390,7 +394,7 @@ class Load:
         }
         sql = self.dialect.render_hist_merge_statement(
             self.hist_table,
-            self.actions(),
+            f"SELECT * FROM {kept} AS k" if kept else self.actions(),
             f"{self.of('t', self.dataset.hist_key)} = s.match_key AND {self.open('t')}",
             update,
             self.hist_columns,

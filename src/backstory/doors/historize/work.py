@@ -52,7 +52,7 @@ class Target(ABC):
         """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
 
     @abstractmethod
-    def known(self, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
         """What is registered of a run."""
 
     @abstractmethod

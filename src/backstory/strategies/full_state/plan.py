@@ -1,10 +1,11 @@
 """A delivered state against the stored one, on Spark: one join, its outcomes kept once."""
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -15,6 +16,7 @@ VANISHED: Final = "vanished"
 KEPT: Final = "kept"  # vanished, and out of the scope of deletes
 
 DELIVERED, STORED = "r", "v"
+NO_CHECKS: "Mapping[str, Column]" = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Outcomes:
     stored: int
     repeats_delivered: bool
     repeats_stored: bool
+    failed: Mapping[str, int]
 
     @property
     def nothing(self) -> bool:
@@ -49,35 +52,37 @@ def outcomes(
     key: str,
     differs: "Column",
     scope: "Column | None" = None,
+    checks: "Mapping[str, Column]" = NO_CHECKS,
 ) -> Iterator[Outcomes]:
     """Compare the two by a key column of both, which is never NULL.
 
     `differs` tells of the columns `r.…` and `v.…` whether a record changed; `scope` of `v.…` whether
-    one that vanished counts, all do without it. Each side is read once. A key that a side has more
+    one that vanished counts, all do without it. `checks` are conditions that no delivered row may
+    meet; `failed` counts the rows that do. Each side is read once. A key that a side has more
     than once shows in `repeats_…`; the outcomes then mean nothing.
     """
-    from pyspark.sql import Observation
     from pyspark.sql.functions import col, count, lit, struct, when
 
-    seen = [Observation(f"{side} {uuid4()}") for side in ("delivered", "stored", "joined")]
     number = count(lit(1)).alias("rows")
-    left = delivered.observe(seen[0], number).select(struct("*").alias(DELIVERED))
-    right = stored.observe(seen[1], number).select(struct("*").alias(STORED))
+    counted = [count(when(condition, 1)).alias(name) for name, condition in checks.items()]
+    left = delivered.observe("delivered", number, *counted).select(struct("*").alias(DELIVERED))
+    right = stored.observe("stored", number).select(struct("*").alias(STORED))
     joined = left.join(right, col(f"{DELIVERED}.`{key}`") == col(f"{STORED}.`{key}`"), "full_outer")
     only_left, only_right = col(STORED).isNull(), col(DELIVERED).isNull()
     gone = lit(VANISHED) if scope is None else when(scope, VANISHED).otherwise(KEPT)
     action = when(only_right, gone).when(only_left, APPEARED).when(differs, CHANGED)
-    counted = joined.select(action.alias("action"), DELIVERED, STORED).observe(
-        seen[2],
+    told = joined.select(action.alias("action"), DELIVERED, STORED).observe(
+        "joined",
         count(when(~only_left & ~only_right, 1)).alias("pairs"),
         count(when(only_left, 1)).alias("appeared"),
         count(when(only_right, 1)).alias("vanished"),
     )
-    actions = counted.where(col("action").isNotNull()).persist()
+    actions = told.where(col("action").isNotNull()).persist()
     try:
         found = {row["action"]: row["rows"] for row in actions.groupBy("action").agg(number).collect()}
-        both, alone = seen[2].get["pairs"], seen[2].get
-        rows = [observation.get["rows"] for observation in seen[:2]]
+        seen = _observed(actions)
+        rows = [seen["delivered"]["rows"], seen["stored"]["rows"]]
+        both, alone = seen["joined"]["pairs"], seen["joined"]
         yield Outcomes(
             actions,
             appeared=found.get(APPEARED, 0),
@@ -92,9 +97,30 @@ def outcomes(
             or _repeats(actions, DELIVERED, key, APPEARED),
             repeats_stored=both + alone["appeared"] != rows[0]
             or _repeats(actions, STORED, key, VANISHED, KEPT),
+            failed={name: seen["delivered"][name] for name in checks},
         )
     finally:
         actions.unpersist()
+
+
+def _observed(actions: "DataFrame") -> "defaultdict[str, Counter[str]]":
+    """The counts of the observed rows below a cached frame; 0 where an empty side was not even read.
+
+    Spark's own `Observation` hears of them later, by another thread, or never: an adaptive plan that
+    finds a side empty drops its node.
+    """
+    jvm: Any = actions.sparkSession._jvm  # noqa: SLF001
+    collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
+    relation = actions._jdf.queryExecution().withCachedData()  # noqa: SLF001
+    plan = relation.cacheBuilder().cachedPlan()
+    metrics = collect.getField("MODULE$").get(None).collect(plan).iterator()
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    while metrics.hasNext():
+        metric = metrics.next()
+        row = metric._2()  # noqa: SLF001
+        names = list(row.schema().fieldNames())
+        found[metric._1()] = Counter({name: row.getLong(place) for place, name in enumerate(names)})  # noqa: SLF001
+    return found
 
 
 def _repeats(actions: "DataFrame", side: str, key: str, *outcome: str) -> bool:

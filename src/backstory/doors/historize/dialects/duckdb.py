@@ -1,9 +1,10 @@
 """DuckDB."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Datatype
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class DuckDB(Dialect):
     supports_hist_merge: ClassVar[bool] = True
 
     def timestamp_literal(self, instant: datetime) -> str:
-        return f"TIMESTAMP '{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
+        return f"TIMESTAMP '{instant_text(instant)}'"
 
     def map_logical_type(
         self,

@@ -1,9 +1,10 @@
 """PostgreSQL, 11 and later."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Datatype
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Postgres(Dialect):
         return "E" + super().string_literal(text.replace("\\", "\\\\"))
 
     def timestamp_literal(self, instant: datetime) -> str:
-        return f"TIMESTAMPTZ '{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}+00'"
+        return f"TIMESTAMPTZ '{instant_text(instant)}+00'"
 
     def map_logical_type(
         self,

@@ -38,27 +38,33 @@ def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> K
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)
+    if why := fault(dialect):
+        raise _refused(dialect, why)
     name = dialect.DIALECT_NAME
-    if not name or not dialect.RESERVED_KEYWORDS:
-        raise _refused(dialect, "it needs a DIALECT_NAME and RESERVED_KEYWORDS")
-    if any(word != word.upper() for word in dialect.RESERVED_KEYWORDS):
-        raise _refused(dialect, "its RESERVED_KEYWORDS are not in upper case")
-    taken = {**OTHER_NAMES, **_registered}
-    if name in taken and not replace:
+    if name in OTHER_NAMES or (name in _registered and not replace):
         raise _refused(dialect, f"the name {name!r} is taken")
-    if missing := sorted(dialect.__abstractmethods__):
-        raise _refused(dialect, f"it lacks {', '.join(missing)}")
-    for method, ours in inspect.getmembers(Dialect, inspect.isfunction):
-        theirs = getattr(dialect, method)
-        if _parameters(theirs) != _parameters(ours):
-            raise _refused(dialect, f"{method} takes other arguments than the contract's")
     _registered[name] = dialect
     return dialect
 
 
+def fault(dialect: type[Dialect]) -> str | None:
+    """What a dialect lacks of the contract, its DIALECT_NAME, words and methods; None if it is whole."""
+    if not dialect.DIALECT_NAME or not dialect.RESERVED_KEYWORDS:
+        return "it needs a DIALECT_NAME and RESERVED_KEYWORDS"
+    if any(word != word.upper() for word in dialect.RESERVED_KEYWORDS):
+        return "its RESERVED_KEYWORDS are not in upper case"
+    if missing := sorted(dialect.__abstractmethods__):
+        return f"it lacks {', '.join(missing)}"
+    for method, ours in inspect.getmembers(Dialect, inspect.isfunction):
+        theirs = getattr(dialect, method)
+        if not callable(theirs) or _parameters(theirs) != _parameters(ours):
+            return f"{method} takes other arguments than the contract's"
+    return None
+
+
 def get_dialect(name: str) -> Dialect:
     """The dialect of this name; UsageError, with the names that there are, if there is none."""
-    if name in NOT_BUILT:
+    if name in NOT_BUILT and name not in _registered:
         raise UsageError("unknown-dialect", NOT_BUILT[name], f"Known are {', '.join(dialect_names())}.")
     found = _registered.get(OTHER_NAMES.get(name, name))
     if found is None:

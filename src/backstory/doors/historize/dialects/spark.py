@@ -1,10 +1,11 @@
 """Spark with Iceberg tables: SQL for people; loads run as one pass (decision H2)."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar
 
 from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Datatype
 
 _TYPES = {
@@ -37,7 +38,7 @@ class Spark(Dialect):
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
     def timestamp_literal(self, instant: datetime) -> str:
-        return f"TIMESTAMP '{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'"
+        return f"TIMESTAMP '{instant_text(instant)}Z'"
 
     def map_logical_type(
         self,

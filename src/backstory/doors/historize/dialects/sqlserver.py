@@ -1,14 +1,94 @@
 """SQL Server 2022: its text is written and parsed here, and not run (decision H3)."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import ClassVar
 
 from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Datatype
 
 # Reserved words of Transact-SQL that sqlglot's tokenizer has no need to know.
-_RESERVED = ["BACKUP", "BREAK", "BROWSE", "BULK", "CHECKPOINT", "CLUSTERED", "COMPUTE", "CONTAINS", "CONTAINSTABLE", "DBCC", "DENY", "DISK", "DISTRIBUTED", "DUMP", "ERRLVL", "EXEC", "EXIT", "FILE", "FILLFACTOR", "FREETEXT", "HOLDLOCK", "IDENTITY", "IDENTITYCOL", "INDEX", "KEY", "KILL", "LINENO", "LOAD", "NATIONAL", "NOCHECK", "NONCLUSTERED", "OFF", "OFFSETS", "OPEN", "OPENQUERY", "OPENROWSET", "OPENXML", "PERCENT", "PLAN", "PRECISION", "PRINT", "PROC", "PROCEDURE", "PUBLIC", "RAISERROR", "READ", "READTEXT", "RECONFIGURE", "REPLICATION", "RESTORE", "RESTRICT", "RETURN", "REVERT", "ROWCOUNT", "ROWGUIDCOL", "RULE", "SAVE", "SCHEMA", "SECURITYAUDIT", "SETUSER", "SHUTDOWN", "STATISTICS", "SYSTEM_USER", "TABLESAMPLE", "TEXTSIZE", "TOP", "TRAN", "TRANSACTION", "TRIGGER", "TRUNCATE", "TSEQUAL", "UPDATETEXT", "USE", "USER", "VARYING", "WAITFOR", "WHILE", "WRITETEXT"]
+_RESERVED = [
+    "BACKUP",
+    "BREAK",
+    "BROWSE",
+    "BULK",
+    "CHECKPOINT",
+    "CLUSTERED",
+    "COMPUTE",
+    "CONTAINS",
+    "CONTAINSTABLE",
+    "DBCC",
+    "DENY",
+    "DISK",
+    "DISTRIBUTED",
+    "DUMP",
+    "ERRLVL",
+    "EXEC",
+    "EXIT",
+    "FILE",
+    "FILLFACTOR",
+    "FREETEXT",
+    "HOLDLOCK",
+    "IDENTITY",
+    "IDENTITYCOL",
+    "INDEX",
+    "KEY",
+    "KILL",
+    "LINENO",
+    "LOAD",
+    "NATIONAL",
+    "NOCHECK",
+    "NONCLUSTERED",
+    "OFF",
+    "OFFSETS",
+    "OPEN",
+    "OPENQUERY",
+    "OPENROWSET",
+    "OPENXML",
+    "PERCENT",
+    "PLAN",
+    "PRECISION",
+    "PRINT",
+    "PROC",
+    "PROCEDURE",
+    "PUBLIC",
+    "RAISERROR",
+    "READ",
+    "READTEXT",
+    "RECONFIGURE",
+    "REPLICATION",
+    "RESTORE",
+    "RESTRICT",
+    "RETURN",
+    "REVERT",
+    "ROWCOUNT",
+    "ROWGUIDCOL",
+    "RULE",
+    "SAVE",
+    "SCHEMA",
+    "SECURITYAUDIT",
+    "SETUSER",
+    "SHUTDOWN",
+    "STATISTICS",
+    "SYSTEM_USER",
+    "TABLESAMPLE",
+    "TEXTSIZE",
+    "TOP",
+    "TRAN",
+    "TRANSACTION",
+    "TRIGGER",
+    "TRUNCATE",
+    "TSEQUAL",
+    "UPDATETEXT",
+    "USE",
+    "USER",
+    "VARYING",
+    "WAITFOR",
+    "WHILE",
+    "WRITETEXT",
+]
 
 _TYPES = {
     Datatype.INTEGER: "INT",
@@ -37,7 +117,7 @@ class SqlServer(Dialect):
         return "N" + super().string_literal(text)
 
     def timestamp_literal(self, instant: datetime) -> str:
-        return f"CAST('{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}' AS DATETIME2(6))"
+        return f"CAST('{instant_text(instant).replace(' ', 'T')}' AS DATETIME2(6))"
 
     def boolean_literal(self, value: bool) -> str:  # noqa: FBT001
         return "1" if value else "0"

@@ -46,6 +46,14 @@ class Engine(ABC):
     def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
         """Rows of a file as a relation of this session; gives its name in SQL."""
 
+    def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
+        """A query's rows as a relation that the transaction's own writes do not change; its SQL.
+
+        By default the query itself: statements mostly do not see what they write.
+        """
+        del name, values
+        return f"(\n{template}\n)"
+
     @abstractmethod
     def close(self) -> None:
         """End the connection."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from backstory.doors.historize.engines.base import Engine
 from backstory.doors.historize.model import Column
+from backstory.doors.historize.placeholders import resolved
 from backstory.errors import Failed, TryAgain, UsageError
 
 _BUSY = (duckdb.IOException, duckdb.TransactionException)
@@ -76,6 +77,11 @@ class DuckDBEngine(Engine):
         )
         with _translated():
             self._connection.register(name, rows.cast(zoneless))
+        return name
+
+    def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
+        # A MERGE of DuckDB reads rows of its source that it has written already.
+        self.execute(f"CREATE OR REPLACE TEMPORARY TABLE {name} AS\n{resolved(template, values)}")
         return name
 
     def close(self) -> None:

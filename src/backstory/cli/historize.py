@@ -1,0 +1,121 @@
+"""`backstory historize`: base tables and their histories by a model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from backstory.cli.options import Options
+from backstory.cli.output import errors, show
+from backstory.cli.read import opened
+from backstory.errors import UsageError
+from backstory.observe.logs import log_for_people
+
+DEFAULTS = Options()
+Flag = Annotated[bool, Parameter(negative="")]
+COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
+
+
+def historize(
+    model: Path | None = None,
+    *,
+    dataset: str | None = None,
+    run_id: str | None = None,
+    load_timestamp: str | None = None,
+    skip_base: Flag = False,
+    dialect: str | None = None,
+    url: str | None = None,
+    allow_empty: Flag = False,
+    max_delete_ratio: float | None = None,
+    hash_change: Literal["version", "rehash"] | None = None,
+    relabel: Flag = False,
+    dry_run: Flag = False,
+    sql: Flag = False,
+    resolved: Flag = False,
+    schema: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Load base tables from their stage, and the history of each.
+
+    The same --run-id again changes nothing: a run that was interrupted goes on where it was.
+
+    Args:
+        model: The model, a YAML file of the format historize/1.
+        dataset: Only this dataset.
+        run_id: Name of the run; a new one if it is left out.
+        load_timestamp: The run's instant, ISO 8601; now if it is left out.
+        skip_base: Take the base tables as they stand.
+        dialect: spark, duckdb, postgres, sqlserver (only --sql), or a registered one.
+        url: Where the database is: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
+        allow_empty: Let an empty stage or base close every version, this once.
+        max_delete_ratio: At most this part of the open versions may be closed as deleted, this once.
+        hash_change: What a switched hash profile means: a new version of every record, or none.
+        relabel: Give stored states the model's labels.
+        dry_run: Print counts and keys, and change nothing.
+        sql: Print the statements, with placeholders, and change nothing.
+        resolved: Print the model with every default and generated column, and change nothing.
+        schema: Print the JSON Schema of models, for editors.
+        options: Common options.
+    """
+    from backstory.doors.historize import door
+    from backstory.doors.historize.lock import as_yaml
+    from backstory.doors.historize.model import Model
+    from backstory.doors.historize.run import Asked, exit_code, open_model
+
+    if schema:
+        sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")
+        return 0
+    if model is None:
+        raise UsageError("no-model", "No model is given.", "Write backstory historize MODEL.yaml.")
+    log_for_people(quiet=options.quiet)
+    if resolved:
+        sys.stdout.write(as_yaml(open_model(model)[0]))
+        return 0
+    if sql:
+        sys.stdout.write(door.sql_of(model, dialect, dataset))
+        return 0
+    asked = Asked(
+        dataset=dataset,
+        run_id=run_id,
+        load_timestamp=load_timestamp,
+        skip_base=skip_base,
+        dry_run=dry_run,
+        allow_empty=allow_empty,
+        max_delete_ratio=max_delete_ratio,
+        hash_change=hash_change,
+        relabel=relabel,
+    )
+    if door.needs_spark(model, dialect):
+        with opened(options) as warehouse:
+            receipts = door.historize_on_spark(model, warehouse.store, asked)
+    else:
+        receipts = door.historize_on_database(model, dialect, url, asked)
+    told = [receipt.to_dict() for receipt in receipts]
+    if options.answer == "json":
+        show(told, "json")
+    else:
+        columns = (*COLUMNS, "keys") if dry_run else COLUMNS
+        show([_cells(each, columns) for each in told], options.answer, columns)
+        for each in told:
+            if each["error"]:
+                error = each["error"]
+                errors.print(f"{each['dataset']}: {error['code']}: {error['message']}", markup=False)
+                if error["keys"]:
+                    errors.print(f"  keys: {', '.join(map(str, error['keys']))}", markup=False)
+                errors.print(f"  {error['remedy']}", markup=False)
+    return exit_code(receipts)
+
+
+def _cells(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
+    """A receipt as a row of a table; nested values as text."""
+    row = {name: receipt.get(name) for name in columns}
+    changes = row["schema_changes"]
+    row["schema_changes"] = ", ".join(changes) if isinstance(changes, list) and changes else None
+    keys = row.get("keys")
+    if isinstance(keys, dict):
+        row["keys"] = (
+            "; ".join(f"{name}: {', '.join(found)}" for name, found in keys.items() if found) or None
+        )
+    return row

@@ -1,0 +1,123 @@
+"""What a dialect is examined with: a small model, and how a fault is told (section 5.4)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+
+from backstory.doors.historize.document import Document
+from backstory.doors.historize.model import Dataset, Datatype, HistState, Model
+from backstory.doors.historize.resolve import resolve
+from backstory.doors.historize.sync import sync_hist
+
+SCHEMA = "backstory_conformance"
+NASTY_NAMES = (
+    *("select", "Order", "1st", "two words", "tüür", "per.iod", ""),
+    *('quo"te', "back`tick", "brac]ket", "'"),
+)
+NASTY_TEXTS = (
+    "",
+    " ",
+    "it's",
+    "''",
+    'say "so"',
+    "back\\slash",
+    "\\",
+    "\\'; --",
+    "a\nb\tc\r\nd",
+    "{x} {{ load_run_id }} %s %% :a ?",
+    "a|b~c^d^0|^p",
+    "null_replaced",
+    "Köln 東京 🦆 e\u0301",
+)
+
+_KEY = {"system_role": "business_key", "nullable": False}
+_MORE: Mapping[Datatype, Mapping[str, object]] = {
+    Datatype.DECIMAL: {"decimal_precision": 20, "decimal_scale": 6},
+    Datatype.FLOAT: {"hash_as": "DECIMAL(18,4)"},
+    Datatype.STRING: {"max_length": 200},
+}
+
+
+def _column(name: str, datatype: str, **more: object) -> dict[str, object]:
+    return {"target_column_name": name, "datatype": datatype, **more}
+
+
+def _dataset(name: str, *columns: dict[str, object], **more: object) -> dict[str, object]:
+    return {"target_schema": "rawcore", "target_dataset_name": name, "target_columns": columns, **more}
+
+
+@cache
+def sample_model(profile: str = "elevata_v1") -> Model:
+    """Four datasets: one for the scenarios, one for the golden vectors, one of all types, its parent."""
+    types = [_column(each.lower(), each, **_MORE.get(each, {})) for each in Datatype]
+    tree = {
+        "format": "historize/1",
+        "hash_profile": profile,
+        "target_schemas": [{"short_name": "rawcore", "schema_name": SCHEMA}],
+        "target_datasets": [
+            _dataset(
+                "rc_c",
+                _column("cust_id", "STRING", **_KEY),
+                _column("name", "STRING"),
+                _column("city", "STRING"),
+            ),
+            _dataset(
+                "rc_crm_customer",
+                _column("customer_id", "BIGINT", system_role="business_key"),
+                _column("mandant", "STRING", max_length=3, **_KEY),
+                _column("name", "STRING"),
+                _column("city", "STRING"),
+                _column("active", "BOOLEAN"),
+                _column("credit", "DECIMAL", decimal_precision=10, decimal_scale=2),
+                _column("since", "DATE"),
+                _column("note", "STRING"),
+            ),
+            _dataset("rc_region", _column("region", "STRING", **_KEY)),
+            _dataset(
+                "rc_types",
+                _column("order", "BIGINT", **_KEY),
+                *types,
+                references=[
+                    {
+                        "id": 1,
+                        "referenced_dataset": "rc_region",
+                        "key_components": [{"from": "string", "to": "region"}],
+                    }
+                ],
+            ),
+        ],
+    }
+    return resolve(Model.model_validate(tree), Document("conformance", tree))
+
+
+def dataset_of(model: Model, name: str) -> Dataset:
+    """A dataset of the sample."""
+    return next(dataset for dataset in model.target_datasets if dataset.name == name)
+
+
+def history_of(dataset: Dataset) -> HistState:
+    """The metadata of a sample's history."""
+    hist = sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
+    assert hist is not None
+    return hist
+
+
+@contextmanager
+def examined(what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is an AssertionError that begins with the method or scenario."""
+    try:
+        yield
+    except Exception as wrong:
+        raise AssertionError(f"{what}: {wrong}") from wrong
+
+
+def require(holds: object, told: object) -> None:
+    """AssertionError with these words unless it holds, with `python -O` too."""
+    if not holds:
+        raise AssertionError(str(told))
+
+
+def require_equal(found: object, expected: object, of: object) -> None:
+    """AssertionError that shows both sides unless they are equal."""
+    require(found == expected, f"{of} gives {found!r} instead of {expected!r}")

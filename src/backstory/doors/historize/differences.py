@@ -1,0 +1,165 @@
+"""What changed between points in time, as queries of any dialect (section 7.4)."""
+
+from collections.abc import Sequence
+
+from backstory.doors.historize.histories import History, Query, Shown, instant_of, select, shown
+from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.doors.historize.point_in_time import valid
+from backstory.errors import UsageError
+
+# What a database cannot compare as other values are.
+_AS_TEXT = {Datatype.JSON}
+
+
+def changes(history: History, after: object, until: object) -> Query:
+    """What happened later than `after` and not later than `until`, a row for each event.
+
+    `change` is inserted, changed, deleted or reappeared, `changed_at` its instant; each attribute comes as
+    `old_<name>` and `new_<name>`.
+    """
+    low, high = history.whole_at(instant_of(after)), instant_of(until)
+    within = " AND ".join(
+        f"{{0}} {sign} {history.dialect.timestamp_literal(time)}" for sign, time in ((">", low), ("<=", high))
+    )
+    begun = _begun(history, within.format(history.of("h", Role.STARTED)))
+    ended = select(
+        history.dialect,
+        [
+            Shown("change", history.text("deleted")),
+            Shown("changed_at", history.of("h", Role.ENDED)),
+            *shown(history, "h", history.identifying),
+            *shown(history, "h", history.attributes, "old_"),
+            *(Shown(f"new_{each.name}", _nothing(history, each)) for each in history.attributes),
+        ],
+        f"FROM {history.table} AS h\nWHERE {history.of('h', Role.STATE)} = "
+        f"{history.text(history.labels.deleted)} AND {within.format(history.of('h', Role.ENDED))}",
+    )
+    return Query(f"{begun.sql}\nUNION ALL\n{ended.sql}", begun.columns)
+
+
+def _begun(history: History, within: str) -> Query:
+    """The events that begin a version."""
+    started, key = history.of("h", Role.STARTED), history.dialect.render_identifier(history.key)
+    first = history.dialect.render_identifier("first_started_at")
+    kind = (
+        f"CASE WHEN {history.of('o', history.key)} IS NOT NULL THEN {history.text('changed')} "
+        f"WHEN f.{first} < {started} THEN {history.text('reappeared')} ELSE {history.text('inserted')} END"
+    )
+    return select(
+        history.dialect,
+        [
+            Shown("change", kind),
+            Shown("changed_at", started),
+            *shown(history, "h", history.identifying),
+            *shown(history, "o", history.attributes, "old_"),
+            *shown(history, "h", history.attributes, "new_"),
+        ],
+        f"FROM {history.table} AS h\n"
+        f"LEFT JOIN {history.table} AS o ON o.{key} = h.{key} AND {history.of('o', Role.ENDED)} = {started}"
+        f" AND {history.of('o', Role.STATE)} = {history.text(history.labels.changed)}\n"
+        f"JOIN (SELECT e.{key}, MIN({history.of('e', Role.STARTED)}) AS {first}"
+        f" FROM {history.everything} AS e GROUP BY e.{key}) AS f ON f.{key} = h.{key}\nWHERE {within}",
+    )
+
+
+def diff(history: History, first: object, second: object, columns: Sequence[str] | None = None) -> Query:
+    """How the state at one time differs from that at another, in all attributes or in these.
+
+    `change` is added, changed or removed. A changed record has a row for each attribute that differs, in
+    `column_name`, with `old_value` and `new_value` as canonical text; the other rows have NULL there.
+    """
+    compared = _chosen(history, columns)
+    versions = _versions_of_two(history, first, second, compared)
+    names = [
+        f"SELECT {history.dialect.cast_expression('NULL', _text_type(history))} AS column_name",
+        *(f"SELECT {history.text(column.name)}" for column in compared),
+    ]
+    differs = "".join(
+        f" OR (c.column_name = {history.text(each.name)} AND {_differs(history, each, number)})"
+        for number, each in enumerate(compared)
+    )
+    is_changed = f"p.backstory_change = {history.text('changed')}"
+    return select(
+        history.dialect,
+        [
+            Shown("change", "p.backstory_change"),
+            *shown(history, "p", history.identifying),
+            Shown("column_name", "c.column_name"),
+            Shown("old_value", _value(history, compared, "o")),
+            Shown("new_value", _value(history, compared, "n")),
+        ],
+        f"FROM (\n{versions}\n) AS p\nJOIN (\n{' UNION ALL '.join(names)}\n) AS c\n"
+        f"ON (c.column_name IS NULL AND NOT {is_changed}) OR ({is_changed} AND (1 = 0{differs}))",
+    )
+
+
+def _chosen(history: History, columns: Sequence[str] | None) -> list[Column]:
+    known = {column.name: column for column in history.attributes}
+    if unknown := [name for name in columns or [] if name not in known]:
+        raise UsageError(
+            "unknown-column",
+            f"{history.hist.target_dataset_name} has no attribute {unknown[0]!r}.",
+            f"It has {', '.join(known)}.",
+        )
+    return list(known.values()) if columns is None else [known[name] for name in columns]
+
+
+def _versions_of_two(history: History, first: object, second: object, columns: Sequence[Column]) -> str:
+    """Each record that is valid at one of two times: what became of it, and its attributes at both."""
+    sides = []
+    for alias, time in (("o", first), ("n", second)):
+        values = [
+            f"{history.of('h', each.name)} AS backstory_{alias}{number}"
+            for number, each in enumerate(columns)
+        ]
+        listed = ", ".join([*(history.of("h", each.name) for each in history.identifying), *values])
+        sides.append(f"(SELECT {listed} FROM {history.table} AS h WHERE {valid(history, 'h', time)})")
+    old, new = (history.of(alias, history.key) for alias in ("o", "n"))
+    keys = [
+        f"COALESCE({history.of('n', each.name)}, {history.of('o', each.name)}) AS "
+        f"{history.dialect.render_identifier(each.name)}"
+        for each in history.identifying
+    ]
+    values = [f"{alias}.backstory_{alias}{number}" for alias in ("o", "n") for number in range(len(columns))]
+    change = (
+        f"CASE WHEN {old} IS NULL THEN {history.text('added')} "
+        f"WHEN {new} IS NULL THEN {history.text('removed')} ELSE {history.text('changed')} END"
+    )
+    return (
+        f"SELECT {', '.join([f'{change} AS backstory_change', *keys, *values])}\nFROM {sides[0]} AS o\nFULL JOIN {sides[1]} AS n "
+        f"ON {new} = {old}"
+    )
+
+
+def _differs(history: History, column: Column, number: int) -> str:
+    sides = [f"p.backstory_{alias}{number}" for alias in ("o", "n")]
+    if column.datatype in _AS_TEXT:
+        sides = [_printed(history, column, side) for side in sides]
+    return history.dialect.null_safe_ne(*sides)
+
+
+def _value(history: History, columns: Sequence[Column], alias: str) -> str:
+    """The canonical text of the attribute that a row is about."""
+    if not columns:
+        return history.dialect.cast_expression("NULL", _text_type(history))
+    cases = " ".join(
+        f"WHEN {history.text(each.name)} THEN {_printed(history, each, f'p.backstory_{alias}{number}')}"
+        for number, each in enumerate(columns)
+    )
+    return f"CASE c.column_name {cases} END"
+
+
+def _printed(history: History, column: Column, sql: str) -> str:
+    if column.datatype is Datatype.FLOAT:
+        return history.dialect.cast_expression(sql, _text_type(history))
+    return history.dialect.canonical_text(
+        sql, column.datatype, column.decimal_precision, column.decimal_scale
+    )
+
+
+def _nothing(history: History, column: Column) -> str:
+    return history.dialect.cast_expression("NULL", history.dialect.type_of(column))
+
+
+def _text_type(history: History) -> str:
+    return history.dialect.map_logical_type(Datatype.STRING)

@@ -1,0 +1,18 @@
+"""The secret that goes into every key (section 1.1): it is never stored, printed or part of a plan."""
+
+import os
+
+from backstory.errors import UsageError
+
+
+def find_pepper(environment: str) -> str:
+    """The pepper: BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER; UsageError without."""
+    names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
+    raise UsageError(
+        "no-pepper",
+        "There is no pepper, which goes into every key.",
+        f"Set {names[0]} (or {', '.join(names[1:])}).",
+    )

@@ -1,0 +1,60 @@
+"""The statements of a model as plain SQL, for people and for other tools; nothing is touched."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from backstory.doors.historize.columns import base_columns
+from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.lock import find_state
+from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.run import historized, prepared
+from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.statements import Load
+from backstory.doors.historize.sync import sync_hist
+
+
+def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
+    """Create, base load and the four steps of each dataset, with their placeholders."""
+    parts = [
+        part for dataset in historized(model, only) for part in _dataset(model, dataset, folder, dialect)
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+    hist = sync_hist(dataset, find_state(dataset, folder), datetime.now(UTC))
+    assert hist is not None
+    load = prepared(model, dataset, hist, dialect)
+    live = [column for column in hist.target_columns if column.active]
+    yield f"-- Tables of {dataset.name}"
+    yield _ended(dialect.render_create_schema_if_not_exists(load.schema))
+    make = dialect.render_create_table_if_not_exists_from_columns
+    yield _ended(make(load.base_table, base_columns(dataset)))
+    yield _ended(make(load.hist_table, live))
+    yield from _base(load, dataset, folder, dialect)
+    yield f"-- History load for {dataset.name}"
+    for statement in load.hist_steps():
+        yield f"-- {statement.step}\n{_ended(statement.sql)}"
+
+
+def _base(load: Load, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+    stage = stage_of(dataset, folder)
+    if stage is None:
+        yield f"-- {dataset.name} has no stage input: its base is taken as it stands"
+        return
+    relation = dialect.render_table_identifier(*stage.table)
+    comment = f"-- Base load of {dataset.name}"
+    if stage.path:
+        relation = dialect.render_identifier(f"backstory_stage_{dataset.name}")
+        comment += f" from {stage.name}, which stands in {relation}"
+    yield comment
+    if not load.deletes_base:
+        yield "-- No delete detection: the source has no filter that says what the stage should hold"
+    for statement in replace(load, stage=relation).base_steps():
+        yield f"-- {statement.step}\n{_ended(statement.sql)}"
+
+
+def _ended(sql: str) -> str:
+    return f"{sql};"

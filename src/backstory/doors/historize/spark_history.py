@@ -1,0 +1,353 @@
+"""Load a history on Spark: what a MERGE would make, in one commit of its own (sections 9.1 and 9.3).
+
+The base is joined once with the open versions. What the join finds is planned on exactly the table
+that it is committed to: versions that close are written anew with their end, versions that begin are
+added, and a deletion vector takes the old rows away.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
+from backstory.doors.historize.model import Role
+from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
+from backstory.doors.historize.scopes import hist_scope
+from backstory.doors.historize.spark_tables import empty_rows, hist_shape
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.model.instant import parse_instant
+from backstory.model.table import Shape, TableName
+from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
+from backstory.tables.conditions import change_where
+from backstory.tables.faults import translated
+from backstory.tables.literals import absent, column, quoted
+from backstory.tables.replace import replace_rows
+from backstory.tables.store import Store, StoredTable, existing, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NEWEST = "backstory.newest"
+
+
+def newest_of(store: Store, table: StoredTable) -> datetime | None:
+    """No start or end in the history is later: told by the last load, else by the bounds of its files."""
+    from pyspark.sql.functions import max as greatest
+
+    snapshot = table.iceberg.currentSnapshot()
+    if snapshot is None:
+        return None
+    told = snapshot.summary().get(NEWEST)
+    if told:
+        return parse_instant(told)
+    files = store.spark.table(store.sql_name(table.shape.table, "files"))
+    bounds = [f"readable_metrics.{role}.upper_bound" for role in (Role.STARTED, Role.ENDED)]
+    found = files.agg(*(greatest(bound) for bound in bounds)).collect()[0]
+    return max((each.replace(tzinfo=each.tzinfo or UTC) for each in found if each is not None), default=None)
+
+
+def maintain(work: SparkWork) -> None:
+    """Make open versions' hashes anew, or give states other labels, where the run asks for it."""
+    if work.run.rehash:
+        _update(work, _open(), Role.ROW_HASH, rehashed(work.load))
+    if work.run.relabel is not None:
+        pairs = relabels(work.run.relabel, work.load.labels)
+        _update(work, column(Role.STATE).isin(list(pairs)), Role.STATE, relabelled(work.load, pairs))
+
+
+def _update(work: SparkWork, where: "Column", name: str, value: str) -> None:
+    table = existing(work.store, hist_shape(work.load).table)
+    change_where(
+        work.store,
+        table,
+        where,
+        lambda rows: rows.alias("h").withColumn(name, work.sql(value)),
+        replace(work.note({}), token=""),
+    )
+
+
+def load_history(
+    work: SparkWork,
+    base: "DataFrame | None",
+    before: Outcome,
+    finished: Callable[[Outcome], HistoryReceipt],
+) -> Outcome:
+    """Bring the base's state into the history; `base` has its rows where none were written.
+
+    `finished` makes the receipt that the commit carries. Raises Refused with the codes of section 3.6.
+    """
+    began = time.monotonic()
+    shape = hist_shape(work.load)
+    table = load(work.store, shape.table)
+    newest = None if table is None else newest_of(work.store, table)
+    late = newest is not None and newest >= work.run.instant
+    live, open_ = _live(work, base), _open_versions(work, table, shape)
+    checks = {
+        "NULL_KEY": column(work.load.dataset.key).isNull(),
+        "NULL_ROW_HASH": column(Role.ROW_HASH).isNull(),
+    }
+    with (
+        translated(shape.table),
+        outcomes(live, open_, work.load.dataset.key, _changed(), _scope(work), checks) as found,
+    ):
+        _refuse(work, live, open_, found)
+        begun = _begun(work, found, table, late=late)
+        if table is not None and late:
+            _refuse_late(work, found, begun, table)
+        outcome = _told(work, found, begun, before, began)
+        if work.run.dry_run:
+            return replace(outcome, keys=_sample(work, found))
+        if found.nothing:
+            return outcome
+        assert table is not None
+        newest = max(filter(None, (newest, work.run.instant)))
+        more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
+        gone, come = _closed(work, found, table), _inserted(work, begun, table)
+        closes = found.changed or found.vanished
+        version = replace_rows(
+            work.store,
+            table,
+            found.actions.where(column("action").isin(CHANGED, VANISHED)).select(f"v.{FILE}", f"v.{POSITION}")
+            if closes
+            else {},
+            come.unionByName(gone) if closes else come,
+            work.note(outcome.counts, **more),
+        )
+    return replace(outcome, version=str(version))
+
+
+def _open() -> "Column":
+    return column(Role.ENDED).isNull()
+
+
+def _live(work: SparkWork, base: "DataFrame | None") -> "DataFrame":
+    """The base's rows that are not flagged as deleted, with the columns that a version takes."""
+    the = work.load
+    if base is None:
+        base = work.store.spark.table(work.store.sql_name(TableName(the.schema, the.dataset.name)))
+    rows = base.alias("r")
+    if flag := the.live("r"):
+        rows = rows.where(work.sql(f"TRUE{flag}"))
+    names = [the.dataset.key, *(each.input or each.name for each in the.mirrored), Role.ROW_HASH]
+    rows = rows.select(*(column(name) for name in names))
+    if the.dataset.historization.duplicate_keys == "reject":
+        return rows
+    return _collapsed(work, rows)
+
+
+def _collapsed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+    """One of the rows that share key and hash: the one with the least texts."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import row_number
+
+    texts = [column(name).cast("string") for name in rows.columns]
+    order = Window.partitionBy(quoted(work.load.dataset.key), quoted(Role.ROW_HASH)).orderBy(*texts)
+    return (
+        rows.withColumn("copy number", row_number().over(order))
+        .where(column("copy number") == 1)
+        .drop("copy number")
+    )
+
+
+def _open_versions(work: SparkWork, table: StoredTable | None, shape: Shape) -> "DataFrame":
+    """The open versions, with what the join needs of them and their place."""
+    if table is None:
+        return empty_rows(work.store, shape)
+    rows = work.store.spark.table(work.store.sql_name(shape.table))
+    rows = rows.withColumns(absent(shape.columns, table.shape.names)).where(_open())
+    rules = work.load.dataset.historization
+    names = [work.load.dataset.key, Role.ROW_HASH, Role.STARTED]
+    if rules.delete_scope or rules.effective_dating or work.run.dry_run:
+        names = shape.names
+    return rows.select(*map(quoted, names), FILE, POSITION)
+
+
+def _changed() -> "Column":
+    from pyspark.sql.functions import col
+
+    return ~col(f"r.{Role.ROW_HASH}").eqNullSafe(col(f"v.{Role.ROW_HASH}"))
+
+
+def _scope(work: SparkWork) -> "Column | None":
+    from pyspark.sql.functions import lit
+
+    if not work.load.closes_deleted:
+        return lit(False)
+    scope = hist_scope(work.load.dataset, work.load.hist, work.load.dialect, "v")
+    return work.sql(scope) if scope else None
+
+
+def _refuse(work: SparkWork, live: "DataFrame", open_: "DataFrame", found: Outcomes) -> None:
+    """P1 to P4, P6, P7."""
+    dataset, rules = work.load.dataset, work.load.dataset.historization
+    conditions = {"NULL_KEY": dataset.key, "NULL_ROW_HASH": Role.ROW_HASH}
+    for code, name in conditions.items():
+        if found.failed[code]:
+            keys = work.keys(live.where(column(name).isNull()))
+            work.refuse(code, f"{found.failed[code]} rows of the base have no {name}.", keys)
+    if found.repeats_delivered and (repeated := work.repeated(live)):
+        work.refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", repeated)
+    if found.repeats_stored and (repeated := _repeated_open(work, open_)):
+        work.refuse("MULTIPLE_OPEN", "Keys have more than one open version.", repeated)
+    if not found.delivered and found.stored and not rules.allow_empty_snapshot:
+        work.refuse("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
+    if rules.max_delete_ratio is not None and found.vanished > rules.max_delete_ratio * found.stored:
+        told = f"{found.vanished} of {found.stored} open versions would be closed as deleted."
+        work.refuse("MASS_DELETE", told, _keys_of(work, found, VANISHED))
+    dating = rules.effective_dating
+    if dating and dating.late_policy == "reject":
+        early = column("action") == CHANGED
+        early &= column_of("r", dating.column) < column_of("v", dating.column)
+        if keys := work.keys(found.actions.where(early), "r."):
+            work.refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dating.column} than before.", keys)
+
+
+def column_of(side: str, name: str) -> "Column":
+    """A column of a struct."""
+    from pyspark.sql.functions import col
+
+    return col(f"{side}.{quoted(name)}")
+
+
+def _repeated_open(work: SparkWork, open_: "DataFrame") -> list[str]:
+    key = work.load.dataset.key
+    twice = open_.groupBy(quoted(key)).count().where(column("count") > 1).select(quoted(key))
+    return _business_keys(work, twice)
+
+
+def _keys_of(work: SparkWork, found: Outcomes, *outcome: str) -> list[str]:
+    """Business keys of stored versions with an outcome."""
+    keys = found.actions.where(column("action").isin(*outcome))
+    return _business_keys(work, keys.select(column_of("v", work.load.dataset.key)))
+
+
+def _business_keys(work: SparkWork, keys: "DataFrame") -> list[str]:
+    rows = work.store.spark.table(work.store.sql_name(hist_shape(work.load).table))
+    return work.keys(rows.join(keys.limit(100), work.load.dataset.key, "left_semi"))
+
+
+def _begun(work: SparkWork, found: Outcomes, table: StoredTable | None, *, late: bool) -> "DataFrame":
+    """The base rows that begin a version: `action`, whether the record comes back `again`, and `r`."""
+    from pyspark.sql.functions import lit
+
+    begun = found.actions.where(column("action").isin(APPEARED, CHANGED)).select("action", "r")
+    begun = begun.withColumn("key", column_of("r", work.load.dataset.key))
+    if table is None or not found.appeared:
+        return begun.withColumns({"again": lit(False), "healed": lit(False)})
+    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(
+        column(Role.ENDED).isNotNull()
+    )
+    state, key = column(Role.STATE), column(work.load.dataset.key).alias("key")
+    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn("again", lit(True))
+    begun = begun.join(gone, "key", "left")
+    if late:
+        # An interrupted load of four steps closed a version at this instant and did not come further.
+        now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
+        closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
+        begun = begun.join(closed.withColumn("healed", lit(True)), "key", "left")
+    else:
+        begun = begun.withColumn("healed", lit(False))
+    again = (column("action") == APPEARED) & column("again").eqNullSafe(lit(True))
+    healed = (column("action") == APPEARED) & column("healed").eqNullSafe(lit(True))
+    return begun.withColumns({"again": again & ~healed, "healed": healed})
+
+
+def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", table: StoredTable) -> None:
+    """P5, where the history knows an instant at or after the load's."""
+    instant = work.sql("{{ load_timestamp }}")
+    told = "Versions begin or end at or after the load's timestamp."
+    early = found.actions.where(column_of("v", Role.STARTED) >= instant).where(
+        column("action").isin(CHANGED, VANISHED)
+    )
+    if keys := _business_keys(work, early.select(column_of("v", work.load.dataset.key))):
+        work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
+    rows = work.store.spark.table(work.store.sql_name(table.shape.table))
+    later = rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
+    named = begun.select(column("key").alias(work.load.dataset.key))
+    if keys := work.keys(later.join(named, work.load.dataset.key, "left_semi")):
+        work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
+
+
+def _told(work: SparkWork, found: Outcomes, begun: "DataFrame", before: Outcome, began: float) -> Outcome:
+    """The records by what became of them, and the steps as the four of section 3.3."""
+    again = healed = 0
+    if found.appeared:
+        flags = begun.where(column("again") | column("healed")).groupBy("healed").count().collect()
+        again = sum(row["count"] for row in flags if not row["healed"])
+        healed = sum(row["count"] for row in flags if row["healed"])
+    new = found.appeared - healed
+    counts = {
+        "new": new - again,
+        "changed": found.changed + healed,
+        "deleted": found.vanished,
+        "reappeared": again,
+        "unchanged": found.same,
+    }
+    took = round((time.monotonic() - began) * 1000)
+    steps = [
+        Step("close_changed", found.changed),
+        Step("close_deleted", found.vanished),
+        Step("insert_changed", found.changed + healed),
+        Step("insert_new", new),
+        Step("merge", found.changed * 2 + found.vanished + found.appeared, took),
+    ]
+    return replace(before, counts=counts, steps=[*before.steps, *steps], base=found.delivered)
+
+
+def _sample(work: SparkWork, found: Outcomes) -> dict[str, list[str]]:
+    """Up to ten business keys of each outcome, for a dry run."""
+    sides = {"new": (APPEARED, "r."), "changed": (CHANGED, "r."), "deleted": (VANISHED, "v.")}
+    return {
+        outcome: work.keys(found.actions.where(column("action") == action), side)
+        for outcome, (action, side) in sides.items()
+    }
+
+
+def _closed(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
+    """The versions that close, whole, with their end."""
+    from pyspark.sql.functions import lit, when
+
+    labels = work.load.labels
+    closing = found.actions.where(column("action").isin(CHANGED, VANISHED))
+    closing = closing.select(
+        column("action").alias("closing as"),
+        column_of("v", FILE).alias("in"),
+        column_of("v", POSITION).alias("at"),
+    )
+    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(_open())
+    here = (column(FILE) == column("in")) & (column(POSITION) == column("at"))
+    rows = rows.select("*", FILE, POSITION).join(closing, here)
+    state = when(column("closing as") == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
+    values = {
+        Role.ENDED: work.sql("{{ load_timestamp }}"),
+        Role.STATE: state,
+        Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),
+    }
+    return rows.withColumns(values).select(*map(quoted, table.shape.names))
+
+
+def _inserted(work: SparkWork, begun: "DataFrame", table: StoredTable) -> "DataFrame":
+    """The versions that begin."""
+    from pyspark.sql.functions import expr, lit, when
+
+    the = work.load
+    rows = work.peppered(begun.select("action", "again", "healed", "r.*"), "r")
+    labels = the.labels
+    state = when((column("action") == CHANGED) | column("healed"), lit(labels.changed))
+    state = state.when(column("again"), lit(labels.reappeared)).otherwise(lit(labels.new))
+    names = the.hist_columns
+    values = dict(zip(names, the.hist_values("NULL"), strict=True))
+    del values[the.name(Role.STATE)]
+    made = rows.select(
+        *(work.sql(sql).alias(_bare(name)) for name, sql in values.items()), state.alias(Role.STATE)
+    )
+    made = made.withColumn(Role.ENDED, expr("CAST(NULL AS TIMESTAMP)"))
+    return made.withColumns(absent(table.shape.columns, made.columns)).select(*map(quoted, table.shape.names))
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name

@@ -1,0 +1,181 @@
+"""Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from backstory.doors.historize import ddl
+from backstory.doors.historize.columns import base_columns, user_columns
+from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.model import Column as ModelColumn
+from backstory.doors.historize.model import Datatype, Role
+from backstory.doors.historize.stage import Stage
+from backstory.doors.historize.stage_files import column_type, read_stage
+from backstory.doors.historize.statements import Load
+from backstory.errors import Refused
+from backstory.model.column import Column
+from backstory.model.table import Layout, Shape, TableName
+from backstory.strategies.actions import FILE, POSITION
+from backstory.tables.create import create, rename
+from backstory.tables.evolve import evolve, widens
+from backstory.tables.frames import frame_of
+from backstory.tables.literals import column, quoted
+from backstory.tables.schema import spark_type
+from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.workers import carrying
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+# Larger stage files are read where Spark runs.
+ON_DRIVER = 64 << 20
+LOAD_COLUMNS = (Role.LOAD_RUN_ID, Role.LOADED_AT)
+
+
+def types_of(store: Store, table: TableName) -> dict[str, str] | None:
+    """The columns of a table with Spark's types; None if there is no such table."""
+    found = load(store, table)
+    return None if found is None else {each.name: spark_type(each.type) for each in found.shape.columns}
+
+
+def base_shape(the: Load) -> Shape:
+    """The base table: a live table of its business keys."""
+    return _shape(the, the.dataset.name, base_columns(the.dataset), Layout.FIVETRAN_LIVE)
+
+
+def hist_shape(the: Load) -> Shape:
+    """The history table; retired columns only stand in tables that have them."""
+    return _shape(the, the.dataset.hist_name, the.hist.target_columns, Layout.HIST)
+
+
+def _shape(the: Load, name: str, columns: Sequence[ModelColumn], layout: Layout) -> Shape:
+    key = [each.name for each in columns if each.system_role is Role.BUSINESS_KEY and each.active]
+    live = tuple(Column(each.name, column_type(each)) for each in columns if each.active)
+    return Shape(TableName(the.schema, name), live, tuple(key), layout)
+
+
+def synchronised(
+    store: Store, wanted: Shape, columns: Sequence[ModelColumn], former: Sequence[str], dialect: Dialect
+) -> list[str]:
+    """Create, rename or evolve a table, each in one commit; what changed, in words.
+
+    Columns that only the table has stay. Raises Refused for what a plan refuses, and for a type that
+    Iceberg cannot widen in place.
+    """
+    table, told = wanted.table, []
+    stored = load(store, table)
+    if stored is None:
+        old = next((name for name in former if load(store, TableName(table.schema, name))), None)
+        if old is None:
+            create(store, wanted)
+            return [f"CREATE_TABLE {table.name}"]
+        rename(store, TableName(table.schema, old), table)
+        told.append(f"RENAME_DATASET {old} to {table.name}")
+        stored = existing(store, table)
+    plan = planned(stored, columns, dialect)
+    if plan.told or stored.shape.key != wanted.key:
+        evolve(store, stored, _evolved(stored, plan, wanted), plan.renamed)
+    return [*told, *(f"{change} ({table.name})" for change in plan.told)]
+
+
+def planned(stored: StoredTable, columns: Sequence[ModelColumn], dialect: Dialect) -> ddl.Plan:
+    """What must change at a table that is there."""
+    types = {each.name: spark_type(each.type) for each in stored.shape.columns}
+    return ddl.plan(stored.shape.table.name, columns, types, dialect)
+
+
+def _evolved(stored: StoredTable, plan: ddl.Plan, wanted: Shape) -> Shape:
+    types = {each.name: column_type(each) for each, _ in plan.widened}
+    columns = []
+    for each in stored.shape.columns:
+        name = plan.renamed.get(each.name, each.name)
+        type_ = types.get(name, each.type)
+        if not widens(each.type, type_):
+            raise Refused(
+                "UNSUPPORTED_TYPE_EVOLUTION",
+                f"Iceberg cannot widen {wanted.table.name}.{name} from {each.type} to {type_} in place.",
+                "Give the new values a column of their own.",
+                [name],
+            )
+        columns.append(Column(name, type_))
+    added = [Column(each.name, column_type(each)) for each in plan.added]
+    return replace(wanted, columns=(*columns, *added))
+
+
+def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", frozenset[str]]:
+    """The stage's rows under the base's names and types, and the load columns that it brings.
+
+    Raises Refused for a missing table or column, and for a type that does not fit.
+    """
+    columns = user_columns(the.dataset)
+    if stage.path:
+        rows = _file_rows(store, stage, columns)
+        return rows.select(*_renamed(columns, {})), frozenset()
+    table = TableName(*stage.table)
+    stored = types_of(store, table)
+    if stored is None:
+        raise Refused(
+            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or mend the model."
+        )
+    for each in columns:
+        source = each.input or each.name
+        if source not in stored:
+            raise Refused(
+                "missing-column", f"{stage.name} has no column {source}.", "Mend the model.", [source]
+            )
+        if not ddl.fits(stored[source], each, the.dialect):
+            raise Refused(
+                "STAGE_TYPE",
+                f"{stage.name}.{source} is {stored[source]}, and {each.name} {the.dialect.type_of(each)} "
+                "does not hold all of its values.",
+                "Cast it in the stage, or widen the column.",
+                [each.name],
+            )
+    brought = frozenset(name for name in LOAD_COLUMNS if name in stored)
+    rows = store.spark.table(store.sql_name(table))
+    return rows.select(*_renamed(columns, stored), *(column(name) for name in sorted(brought))), brought
+
+
+def _file_rows(store: Store, stage: Stage, columns: Sequence[ModelColumn]) -> "DataFrame":
+    assert stage.path is not None
+    if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
+        return frame_of(store, read_stage(stage, columns))
+    typed = ", ".join(
+        f"{quoted(each.input or each.name)} {spark_type(column_type(each))}" for each in columns
+    )
+    once = store.spark.range(1, numPartitions=1)
+    return once.mapInArrow(partial(_read, stage, list(columns)), typed)
+
+
+def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
+    with carrying():
+        yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
+
+
+def _renamed(columns: Sequence[ModelColumn], stored: Mapping[str, str]) -> "list[SparkColumn]":
+    from pyspark.sql.functions import convert_timezone, current_timezone, lit
+
+    found = []
+    for each in columns:
+        source = each.input or each.name
+        value = column(source)
+        if stored.get(source) == "timestamp_ntz" and each.datatype is Datatype.TIMESTAMP:
+            # Naive times are taken for UTC, whatever the session's zone.
+            value = convert_timezone(lit("UTC"), current_timezone(), value)
+        found.append(value.cast(spark_type(column_type(each))).alias(each.name))
+    return found
+
+
+def one_row(store: Store, **values: str) -> "DataFrame":
+    """A frame of one row: values that no plan shows."""
+    return frame_of(store, pa.table({name: [value] for name, value in values.items()}))
+
+
+def empty_rows(store: Store, shape: Shape) -> "DataFrame":
+    """No rows of a table that is not there yet, with the places that rows have."""
+    typed = [f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns]
+    return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))

@@ -1,0 +1,164 @@
+"""Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6)."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.attempts import attempted
+from backstory.doors.historize.dialects.spark import Spark
+from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
+from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key
+from backstory.doors.historize.spark_base import load_base
+from backstory.doors.historize.spark_history import load_history, maintain, newest_of
+from backstory.doors.historize.spark_tables import hist_shape, synchronised, types_of
+from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, SparkWork, token_of
+from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.statements import Load
+from backstory.doors.historize.work import Run, Target
+from backstory.errors import BackstoryError, Failed, Refused
+from backstory.files.delivered import arrow_schema
+from backstory.model.column import Column
+from backstory.model.instant import parse_instant
+from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.commit import Note, commit
+from backstory.tables.create import create
+from backstory.tables.data_files import write_rows
+from backstory.tables.literals import column
+from backstory.tables.locks import writing
+from backstory.tables.store import Store, existing, load
+from backstory.tables.vectors import Deletions
+
+
+class SparkTarget(Target):
+    """Tables of a warehouse."""
+
+    def __init__(self, store: Store, pepper: str) -> None:
+        self.dialect = Spark()
+        self._store = store
+        self._pepper = pepper
+
+    def close(self) -> None:
+        """The session is its owner's."""
+
+    def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
+        return types_of(self._store, TableName(schema, table))
+
+    @contextmanager
+    def holding(self, dataset: Dataset, run_id: str) -> Iterator[None]:
+        # Other processes are kept out by the commit itself, which holds only on the table that was read.
+        with writing(self._store, TableName("", dataset_key(dataset))):
+            yield
+
+    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+        token = token_of(dataset, run_id)
+        for name in (dataset.hist_name, dataset.name):
+            found = self._committed(TableName(schema, name), token)
+            if found:
+                return found
+        return self._logged(dataset, run_id)
+
+    def _committed(self, name: TableName, token: str) -> Known | None:
+        table = load(self._store, name)
+        if table is None:
+            return None
+        for snapshot in table.iceberg.snapshots():
+            told = snapshot.summary()
+            if told.get("backstory.token") == token:
+                receipt = told.get(RECEIPT)
+                return Known(parse_instant(told.get(TIMESTAMP)), 1, json.loads(receipt) if receipt else None)
+        return None
+
+    def _logged(self, dataset: Dataset, run_id: str) -> Known | None:
+        """A run that changed nothing made no commit: the log knows it."""
+        name = TableName(META, "hist_run")
+        if load(self._store, name) is None:
+            return None
+        rows = self._store.spark.table(self._store.sql_name(name))
+        rows = rows.where((column("dataset_key") == dataset_key(dataset)) & (column("load_run_id") == run_id))
+        found = rows.where(column("status") == "success").select("receipt").take(1)
+        if not found:
+            return None
+        receipt = json.loads(found[0]["receipt"])
+        return Known(parse_instant(receipt["load_timestamp"]), 1, receipt)
+
+    def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
+        for name in tables:
+            table = load(self._store, TableName(schema, name))
+            if table is not None:
+                return newest_of(self._store, table)
+        return None
+
+    def register(self, run: Run) -> None:
+        """The commits are the registry."""
+
+    def refused(self, run: Run, error: BackstoryError) -> None:
+        told = {"error_code": error.code, "error_message": error.message}
+        self._log_run(run, "failed" if isinstance(error, Failed) else "rejected", told)
+
+    def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
+        if load.dataset.historization.engine == "four_step":
+            raise Refused(
+                "wrong-engine",
+                "On Spark four statements would be four commits, and a reader would see between them.",
+                "Use engine: auto; --sql prints the four steps.",
+            )
+        work = SparkWork(self._store, load, run, self._pepper)
+        outcome = self._loaded(work, finished)
+        if not run.dry_run:
+            told = {"receipt": json.dumps(finished(outcome).to_dict()), **counted(outcome)}
+            with suppress(BackstoryError):  # it is a log here; the commits are the truth
+                self._log_run(run, "success", told)
+        return outcome
+
+    def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
+        """Base, the history's schema, history."""
+        base, steps, changes = None, [Step("preflight")], list[str]()
+        if not work.run.skip_base:
+            base, base_steps, changes = load_base(work)
+            steps += base_steps
+        if not work.run.dry_run:
+            hist = work.load.hist
+            shape = hist_shape(work.load)
+            changes += synchronised(self._store, shape, hist.target_columns, hist.former_names, self.dialect)
+            maintain(work)
+        written = sum(step.rows for step in steps)
+        return load_history(
+            work, base, Outcome(schema_changes=changes, steps=steps, changed_base=written), finished
+        )
+
+    def _log_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
+        row = {
+            "dataset_key": dataset_key(run.dataset),
+            "load_run_id": run.run_id,
+            "load_timestamp": run.instant,
+            "engine": self.dialect.DIALECT_NAME,
+            "status": status,
+            "attempt_no": run.attempt,
+            "started_at": run.began,
+            "finished_at": datetime.now(UTC),
+            **more,
+        }
+        self.log("hist_run", [row])
+
+    def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if not rows:
+            return
+        columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
+        shape = Shape(TableName(META, table), columns, (), Layout.FIVETRAN_LIVE)
+        schema = arrow_schema({each.name: each.type for each in columns})
+        filled = [{name: row.get(name) for name in schema.names} for row in rows]
+
+        def add() -> None:
+            stored = load(self._store, shape.table)
+            if stored is None:
+                create(self._store, shape)
+                stored = existing(self._store, shape.table)
+            files = write_rows(self._store, stored, pa.Table.from_pylist(filled, schema))
+            commit(stored, files, Deletions([], []), Note(DOOR, "", {"inserted": len(rows)}))
+
+        attempted(self._store, [shape.table], add)

@@ -1,0 +1,88 @@
+"""What base and history loads on Spark share: expressions, keys to tell, the commit's note."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from backstory.doors.historize import preflight
+from backstory.doors.historize.columns import business_keys
+from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.placeholders import resolved
+from backstory.doors.historize.receipts import iso
+from backstory.doors.historize.runs import dataset_key
+from backstory.doors.historize.spark_tables import one_row
+from backstory.doors.historize.statements import Load
+from backstory.doors.historize.work import Run
+from backstory.errors import MAX_KEYS
+from backstory.tables.commit import Note
+from backstory.tables.literals import column, quoted
+from backstory.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DOOR = "historize"
+RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
+
+
+def token_of(dataset: Dataset, run_id: str) -> str:
+    """What the commits of a run carry."""
+    return f"{dataset_key(dataset)} {run_id}"
+
+
+@dataclass(frozen=True)
+class SparkWork:
+    """One load of one dataset in a warehouse."""
+
+    store: Store
+    load: Load
+    run: Run
+    pepper: str
+
+    def sql(self, text: str) -> "Column":
+        """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
+        from pyspark.sql.functions import expr
+
+        dialect = self.load.dialect
+        values = {
+            "load_timestamp": dialect.timestamp_literal(self.run.instant),
+            "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
+            "load_run_id": dialect.string_literal(self.run.run_id),
+            "pepper": "secret.pepper",
+        }
+        if self.run.cutoff:
+            values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
+        return expr(resolved(text, values))
+
+    def peppered(self, rows: "DataFrame", alias: str) -> "DataFrame":
+        """The rows under an alias, the pepper beside each."""
+        from pyspark.sql.functions import broadcast
+
+        secret = one_row(self.store, pepper=self.pepper).alias("secret")
+        return rows.alias(alias).crossJoin(broadcast(secret))
+
+    def note(self, counts: Mapping[str, int], **more: str) -> Note:
+        """What a commit says of this run."""
+        told = {TIMESTAMP: iso(self.run.instant), **more}
+        return Note(DOOR, token_of(self.load.dataset, self.run.run_id), counts, told)
+
+    def keys(self, rows: "DataFrame", side: str = "") -> list[str]:
+        """Up to ten business keys of the rows, or of a struct in them."""
+        from pyspark.sql.functions import col
+
+        names = [each.name for each in business_keys(self.load.dataset)]
+        chosen = [col(side + quoted(name)).alias(name) for name in names]
+        found = rows.select(*chosen).distinct().take(MAX_KEYS)
+        return sorted(preflight.told_key(names, list(row)) for row in found)
+
+    def repeated(self, rows: "DataFrame") -> list[str]:
+        """Up to ten business keys of rows whose key stands there more than once."""
+        key = self.load.dataset.key
+        twice = rows.groupBy(quoted(key)).count().where(column("count") > 1).select(quoted(key))
+        return self.keys(rows.join(twice, key, "left_semi"))
+
+    @staticmethod
+    def refuse(code: str, told: str, keys: Sequence[object] = ()) -> NoReturn:
+        """Raise the refusal of a preflight code."""
+        raise preflight.rejection(code, told, keys)

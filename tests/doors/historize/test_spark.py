@@ -1,0 +1,273 @@
+"""Histories on Spark: one pass, one commit, the rule's table (decision H2)."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from historizing import DAY, assert_lawful, aware, dataset, document, second, versions
+from historizing_on_spark import SparkPlace
+
+from backstory.doors.historize.expressions import PEPPER
+from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.placeholders import resolved
+from backstory.doors.historize.run import prepared
+from backstory.doors.historize.sync import sync_hist
+from backstory.strategies.full_state.rule import Rejected, Row, Rules, Version, historize
+
+KEYS, VALUES = "abcdefghijkl", ["1", "2", "-"]
+LOADS = 50
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    found = SparkPlace(store, tmp_path)
+    yield found
+    found.close()
+
+
+def stored(place, table="rc_c_hist"):
+    """The versions of a history as the rule has them."""
+    listed = "k, a, row_hash, version_started_at, version_ended_at, version_state, load_run_id, loaded_at"
+    return [
+        Version((k, aware(start)), k, made, {"a": a}, aware(start), end and aware(end), state, run, aware(at))
+        for k, a, made, start, end, state, run, at in place.rows(f"SELECT {listed} FROM rawcore.{table}")
+    ]
+
+
+def rows_of(place, words):
+    """The base's rows as the rule has them."""
+    found = []
+    for word in words:
+        key, value = (None if part == "-" else part for part in word.split(":"))
+        hashed = place.hashes.row_hash(place.dataset, {"k": key, "a": value})
+        found.append(Row(key, hashed, {"a": value}))
+    return found
+
+
+def sql_values(place, run, at):
+    """What the placeholders of written SQL stand for."""
+    text = place.dialect.string_literal
+    return {
+        "load_timestamp": place.dialect.timestamp_literal(second(at)),
+        "load_timestamp_text": text(instant_text(second(at))),
+        "load_run_id": text(run),
+        PEPPER.strip("{} "): text(place.pepper),
+    }
+
+
+def by_sql(place, table, statements, run, at):
+    """Run written statements on a copy of the history."""
+    for statement in statements:
+        sql = resolved(statement.sql, sql_values(place, run, at))
+        place.sql(sql.replace("rawcore.rc_c_hist", f"rawcore.{table}"))
+
+
+def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
+    """R29: 50 random loads on Spark: the single pass, four statements, a MERGE and the rule agree."""
+    chance = random.Random(7)
+    plan = prepared(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
+    place.put("a 1 [1,2) changed r0\na 2 [2,3) deleted r0\nb 1 [1,-) new r0\nc 1 [2,-) new r0 !hash")
+    for copy in ("rc_four", "rc_merge"):
+        place.sql(f"CREATE TABLE rawcore.{copy} USING iceberg AS SELECT * FROM rawcore.rc_c_hist")
+    now, outcomes = 10, Counter()
+    for number in range(LOADS):
+        words = [f"{key}:{chance.choice(VALUES)}" for key in KEYS if chance.random() < 0.6]
+        kind = chance.choices(["next", "again", "early"], [8, 1, 1])[0]
+        run, at = (
+            f"r{number}",
+            now if kind == "again" else chance.randint(1, now) if kind == "early" else now + 1,
+        )
+        now = max(now, at)
+        place.base(" ".join(words))
+        before = stored(place)
+        try:
+            free = Rules(allow_empty=True)
+            expected, counts = historize(
+                before, rows_of(place, words), second(at), run, lambda k, t: (k, t), free
+            )
+        except Rejected as rejected:
+            receipt = place.load(run, at, allow_empty=True)
+            assert receipt.error["code"] == rejected.code
+            assert sorted(stored(place), key=repr) == sorted(before, key=repr)
+            outcomes[rejected.code] += 1
+            continue
+        receipt = place.load(run, at, allow_empty=True)
+        assert receipt.error is None
+        assert sorted(stored(place), key=repr) == sorted(expected, key=repr)
+        assert receipt.counts["changed"] == counts["inserted_changed"]
+        assert receipt.counts["deleted"] == counts["closed_deleted"]
+        assert receipt.counts["new"] + receipt.counts["reappeared"] == counts["inserted_new"]
+        by_sql(place, "rc_four", plan.hist_steps(), run, at)
+        by_sql(place, "rc_merge", [plan.hist_merge()], run, at)
+        for copy in ("rc_four", "rc_merge"):
+            assert sorted(stored(place, copy), key=repr) == sorted(expected, key=repr)
+        assert_lawful(place)
+        outcomes[kind] += 1
+    assert outcomes.total() == LOADS
+    assert {"next", "NON_MONOTONIC_TIMESTAMP"} <= set(outcomes)
+
+
+def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
+    """R30: the single pass makes one commit; nothing to do makes none, neither in base nor in history."""
+    place.base("a:1 b:1").load("r1", 1)
+    assert place.snapshots("rc_c_hist") == 1
+    place.base("a:2 c:1").load("r2", 2)
+    assert place.snapshots("rc_c_hist") == 2
+    receipt = place.load("r3", 3)
+    assert (receipt.status, receipt.counts["unchanged"]) == ("unchanged", 2)
+    assert place.snapshots("rc_c_hist") == 2
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 2 [2,-) changed r2
+        b 1 [1,2) deleted r2
+        c 1 [2,-) new r2
+    """)
+
+
+def test_a_rerun_returns_the_stored_receipt(place):
+    """R17: a run that ended well is not run again, with and without a commit of its own."""
+    first = place.base("a:1").load("r1", 1)
+    same = place.load("r2", 2)
+    place.base("a:2")
+    before = place.dump()
+    assert place.load("r1").to_dict() == first.to_dict()
+    assert place.load("r2").to_dict() == same.to_dict()
+    assert place.dump() == before
+
+
+def test_a_rerun_without_the_log_changes_nothing(place):
+    """R17: the commit itself knows its run."""
+    first = place.base("a:1").load("r1", 1)
+    for table in ("hist_run", "load_run_log", "hist_step_log"):
+        place.drop(f"meta.{table}")
+    place.base("a:2")
+    assert place.load("r1").to_dict() == first.to_dict()
+    assert place.history() == ["a 1 [1,-) new r1"]
+
+
+REFUSALS = {
+    "NULL_KEY": ("a:1 b:1!key", {}, {}),
+    "NULL_ROW_HASH": ("a:1 b:1!hash", {}, {}),
+    "DUPLICATE_KEY": ("a:1 b:1 b:2", {}, {}),
+    "EMPTY_SNAPSHOT": ("", {}, {}),
+    "MASS_DELETE": ("a:1", {"max_delete_ratio": 0.4}, {}),
+    "NON_MONOTONIC_TIMESTAMP": ("a:2 b:1", {}, {"at": 1}),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_what_would_not_be_right_is_refused(place, code):
+    """R23: P1 to P7 on Spark name their keys and write nothing."""
+    base, options, when = REFUSALS[code]
+    place.base("a:1 b:1").load("r1", 1)
+    place.mode("auto", **options).base(base)
+    before = place.dump("rawcore.rc_c_hist")
+    receipt = place.load("r2", when.get("at", 2))
+    assert (receipt.status, receipt.error["code"]) == ("rejected", code)
+    keys = {"NULL_KEY": ["b"], "NULL_ROW_HASH": ["b"], "DUPLICATE_KEY": ["b"], "MASS_DELETE": ["b"]}
+    assert receipt.error["keys"] == keys.get(code, ["a"] if code.startswith("NON") else [])
+    assert place.dump("rawcore.rc_c_hist") == before
+
+
+def test_two_open_versions_of_a_key_are_refused(place):
+    """R23, P4: a history that has two open versions of a key is not loaded."""
+    place.put("a 1 [1,-) new r0\na 2 [2,-) new r0\nb 1 [1,-) new r0").base("a:2 b:1")
+    receipt = place.load("r1", 3)
+    assert (receipt.error["code"], receipt.error["keys"]) == ("MULTIPLE_OPEN", ["a"])
+
+
+def test_identical_duplicates_collapse_and_others_do_not(place):
+    """R24: collapse_identical takes rows of one key and one hash once."""
+    place.mode("auto", duplicate_keys="collapse_identical")
+    assert place.base("a:1 a:1 b:1").load("r1", 1).counts["new"] == 2
+    assert place.base("a:1 a:2").load("r2", 2).error["code"] == "DUPLICATE_KEY"
+
+
+def test_a_partial_snapshot_closes_what_is_in_scope(place):
+    """R25: with a scope only keys in it, without one none."""
+    place.mode("auto", snapshot="partial", delete_scope="a = '1'").base("a:1 b:2 c:1").load("r1", 1)
+    assert place.base("c:1").load("r2", 2).counts["deleted"] == 1
+    place.mode("auto", snapshot="partial").base("b:3")
+    assert place.load("r3", 3).counts["deleted"] == 0
+
+
+def test_four_statements_are_not_run_on_spark(place):
+    """R19: four commits would show states between; such a model is refused."""
+    receipt = place.mode("four_step").base("a:1").load("r1", 1)
+    assert receipt.error["code"] == "wrong-engine"
+
+
+def test_a_dry_run_tells_and_touches_nothing(place):
+    """R50: counts and keys of each outcome, and no commit, log or lock file."""
+    place.base("a:1 b:1 c:1").load("r1", 1)
+    place.base("a:2 c:1 d:1")
+    before, files = place.dump(), sorted(place.folder.iterdir())
+    receipt = place.load("r2", 2, dry_run=True)
+    assert receipt.counts == {"new": 1, "changed": 1, "deleted": 1, "reappeared": 0, "unchanged": 1}
+    assert receipt.keys == {"new": ["d"], "changed": ["a"], "deleted": ["b"]}
+    assert place.dump() == before
+    assert sorted(place.folder.iterdir()) == files
+
+
+def test_states_may_have_other_labels(place):
+    """R53: stored labels are written, also for a record that returns; other labels need a relabel."""
+    labels = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R", "mode": "stored"}
+    place.mode("auto", state_labels=labels).base("a:1 b:1").load("r1", 1)
+    place.base("a:2").load("r2", 2)
+    place.base("a:2 b:1").load("r3", 3)
+    told = dict(place.rows("SELECT version_state, count(*) FROM rawcore.rc_c_hist GROUP BY 1"))
+    assert told == {"C": 2, "D": 1, "R": 1}
+    place.mode("auto", state_labels={**labels, "deleted": "gone"})
+    assert place.load("r4", 4).error["code"] == "LABELS_CHANGED"
+    assert place.load("r4", 4, relabel=True).error is None
+    told = dict(place.rows("SELECT version_state, count(*) FROM rawcore.rc_c_hist GROUP BY 1"))
+    assert told == {"C": 2, "gone": 1, "R": 1}
+
+
+def test_another_hash_profile_needs_a_decision(place):
+    """R56: `rehash` makes versions only of what really changed, `version` of every record."""
+    place.base("a:1 b:1").load("r1", 1)
+    place.use(document(dataset(), hash_profile="strict_v2"))
+    place.base("a:1 b:2")
+    assert place.load("r2", 2).error["code"] == "HASH_DEFINITION_CHANGED"
+    receipt = place.load("r2", 2, hash_change="rehash")
+    assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 1)
+
+
+def test_a_flag_closes_and_reopens(place):
+    """R54: a flagged record is closed as deleted; when the flag goes it is new again."""
+    place.mode("auto", "k* a f", soft_delete={"column": "f", "deleted_values": ["X"]})
+
+    def base(*rows):
+        names = ("k", "a", "f")
+        made = [dict(zip(names, row, strict=True)) for row in rows]
+        place.base("")
+        entity, hashed = place.hashes.base_key, place.hashes.row_hash
+        place.insert(
+            "rawcore.rc_c",
+            [
+                {"rc_c_key": entity(place.dataset, row), **row, "row_hash": hashed(place.dataset, row)}
+                for row in made
+            ],
+        )
+
+    base(("a", "1", None), ("b", "1", None))
+    place.load("r1", 1)
+    base(("a", "1", "X"), ("b", "1", None))
+    assert place.load("r2", 2).counts["deleted"] == 1
+    base(("a", "1", None), ("b", "1", None))
+    assert place.load("r3", 3).counts["reappeared"] == 1
+    assert [line.split()[:3] for line in place.history() if line.startswith("a")] == [
+        ["a", "1", "[1,2)"],
+        ["a", "1", "[3,-)"],
+    ]
+
+
+def test_another_writer_is_not_overwritten(place, store):
+    """R31: what came between reading and committing is planned anew, and nothing is lost."""
+    place.base("a:1").load("r1", 1)
+    assert replace(place.load("r1", 1)).status == "success"
+    place.base("a:2")
+    receipts = [place.load(run, at) for run, at in (("r2", 2), ("r3", 3))]
+    assert [receipt.counts["changed"] for receipt in receipts] == [1, 0]
