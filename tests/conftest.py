@@ -1,6 +1,10 @@
-"""One Spark session for the whole run, and how thorough the properties are."""
+"""One Spark session and one real PostgreSQL server for the whole run, and how thorough the properties are."""
 
 import os
+import shutil
+import socket
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,42 @@ def store(spark):
     from backstory.tables.store import Store
 
     return Store(spark)
+
+
+def program(name: str) -> str:
+    """A program of the PostgreSQL server: Debian keeps them out of the PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    path = str(found[-1]) if found else shutil.which(name)
+    assert path, f"{name} is not installed: scripts/setup.sh --postgresql"
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgresql():
+    """The JDBC address of an empty database; the server refuses to run as root, so it does not.
+
+    Its folder is not among pytest's own, which other users cannot enter.
+    """
+    with tempfile.TemporaryDirectory(prefix="backstory-postgresql-") as folder:
+        owner = {"user": "postgres"} if os.getuid() == 0 else {}
+        if owner:
+            shutil.chown(folder, "postgres")
+        data, log = Path(folder) / "data", Path(folder) / "log"
+        run = {"check": True, "capture_output": True, "cwd": folder, **owner}
+        subprocess.run([program("initdb"), "-D", data, "-U", "backstory", "-A", "trust"], **run)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+        options += " -c fsync=off"  # no test takes the power away
+        control = program("pg_ctl")
+        subprocess.run([control, "-D", data, "-l", log, "-w", "-o", options, "start"], **run)
+        yield f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=backstory"
+        subprocess.run([control, "-D", data, "-m", "immediate", "stop"], **run)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(postgresql):
+    """The same server's address for libpq."""
+    place, _, user = postgresql.removeprefix("jdbc:postgresql://").partition("?user=")
+    return f"postgresql://{user}@{place}"

@@ -85,36 +85,72 @@ def plan(table: str, columns: Sequence[Column], stored: Mapping[str, str], diale
     known = {name.strip().lower(): name for name in stored}
     if len(known) < len(stored):
         raise Refused("DUPLICATE_COLUMN", f"{table} has two columns of one name.", "Rename one of them.")
-    renamed, widened, added, warnings = {}, [], [], []
+    renamed = _renamed(table, columns, stored, dialect)
+    sources = {new: old for old, new in renamed.items()}
+    own = {name: stands for name, stands in known.items() if stands not in renamed}
+    widened, added, warnings = [], [], []
     for column in columns:
-        former = [known[name.lower()] for name in column.former_names if name.lower() in known]
-        if column.name in known:
-            warnings += [f"DUPLICATE_COLUMN: {table} has {column.name} and {name}" for name in former]
-            widened += _widened(table, column, stored[known[column.name]], dialect)
-        elif len(former) > 1:
+        source = sources.get(column.name) or own.get(column.name)
+        if source is not None:
+            widened += _widened(table, column, stored[source], dialect)
+        elif column.active:
+            added.append(column)
+        if column.name in own:
+            doubles = [own[name.lower()] for name in column.former_names if name.lower() in own]
+            warnings += [f"DUPLICATE_COLUMN: {table} has {column.name} and {name}" for name in doubles]
+    return Plan(renamed, widened, added, warnings)
+
+
+def _renamed(
+    table: str, columns: Sequence[Column], stored: Mapping[str, str], dialect: Dialect
+) -> dict[str, str]:
+    """Old names to new ones, in an order in which each new name is free.
+
+    A column that is not there takes the one that was it. If that one's name belongs to another column
+    of today, this is looked for next: so `b` becomes `c`, and `a` becomes `b`.
+    """
+    free = {name.strip().lower(): name for name in stored}
+    active = {column.name: column for column in columns if column.active}
+    missing = [column for column in columns if column.name not in free]
+    renamed: dict[str, str] = {}
+    while missing:
+        column = missing.pop(0)
+        former = [name for name in dict.fromkeys(map(str.lower, column.former_names)) if name in free]
+        if len(former) > 1:  # one that is a column again is its own
+            former = [name for name in former if name not in active] or former
+        if not column.active:  # it keeps the values of a column that has another type now
+            former = [name for name in former if _goes_another_way(active.get(name), free, stored, dialect)]
+        if len(former) > 1:
             raise Refused(
                 "AMBIGUOUS_RENAME",
                 f"{table} has no {column.name} and several columns that once were it.",
                 "Rename the right one by hand.",
-                former,
+                [free[name] for name in former],
             )
-        elif former and column.active:
-            renamed[former[0]] = column.name
-            widened += _widened(table, column, stored[former[0]], dialect)
-        elif column.active:
-            added.append(column)
-    return Plan(renamed, widened, added, warnings)
+        for name in former:
+            renamed[free.pop(name)] = column.name
+            missing += [active[name]] if name in active else []
+    return renamed
+
+
+def _goes_another_way(
+    column: Column | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
+) -> bool:
+    """Whether what stands under a column's name cannot be the column, by its type."""
+    if column is None:
+        return False
+    old = logical(stored[names[column.name]], dialect)
+    new = logical(dialect.type_of(column), dialect)
+    return old is not None and new is not None and _drift(old, new) == OTHER
 
 
 def _widened(table: str, column: Column, stored: str, dialect: Dialect) -> list[tuple[Column, str]]:
     old, new = logical(stored, dialect), logical(dialect.type_of(column), dialect)
     if old is None or new is None or not column.active:
         return []
-    match drift(old, new):
-        case _ if _unknown_length(old) or drift(old, new) == EQUAL:
-            return []
-        case verdict if verdict == WIDENING:
-            return [(column, stored)]
+    verdict = _drift(old, new)
+    if verdict != OTHER:
+        return [(column, stored)] if verdict == WIDENING else []
     raise Refused(
         "UNSAFE_TYPE_DRIFT",
         f"{table}.{column.name} is {stored}, and {dialect.type_of(column)} does not hold all of its values.",
@@ -123,9 +159,11 @@ def _widened(table: str, column: Column, stored: str, dialect: Dialect) -> list[
     )
 
 
-def _unknown_length(old: Column) -> bool:
-    """Text without a length holds every length: DuckDB forgets them."""
-    return old.datatype is Datatype.STRING and old.max_length is None
+def _drift(old: Column, new: Column) -> str:
+    """`drift`; but text without a length holds every length, for DuckDB forgets them."""
+    if old.datatype is new.datatype is Datatype.STRING and old.max_length is None:
+        return EQUAL
+    return drift(old, new)
 
 
 def logical(type_: str, dialect: Dialect) -> Column | None:

@@ -126,8 +126,8 @@ def _versions_of_two(history: History, first: object, second: object, columns: S
         f"WHEN {new} IS NULL THEN {history.text('removed')} ELSE {history.text('changed')} END"
     )
     return (
-        f"SELECT {', '.join([f'{change} AS backstory_change', *keys, *values])}\nFROM {sides[0]} AS o\nFULL JOIN {sides[1]} AS n "
-        f"ON {new} = {old}"
+        f"SELECT {', '.join([f'{change} AS backstory_change', *keys, *values])}\n"
+        f"FROM {sides[0]} AS o\nFULL JOIN {sides[1]} AS n ON {new} = {old}"
     )
 
 

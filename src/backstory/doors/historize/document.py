@@ -87,8 +87,19 @@ def _validated(part: type[Part], document: Document) -> Part:
     try:
         return part.model_validate(_plain(document.tree))
     except ValidationError as wrong:
-        first = min(wrong.errors(), key=lambda error: document._line(error["loc"]))  # noqa: SLF001
+        found = _innermost(wrong.errors())
+        first = min(found, key=lambda error: document._line(error["loc"]))  # noqa: SLF001
         raise _told(part, document, first) from None
+
+
+def _innermost(errors: Sequence[Any]) -> list[Any]:
+    """The errors without those of parts that are wrong only because something in them is."""
+    paths = [error["loc"] for error in errors]
+
+    def holds_another(path: Path_) -> bool:
+        return any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+
+    return [error for error in errors if not holds_another(error["loc"])]
 
 
 def _told(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
@@ -114,10 +125,8 @@ def _names_at(part: type[BaseModel], path: Path_) -> list[str]:
     node = schema
     for step in path:
         node = _followed(schema, node)
-        if isinstance(step, int):
-            node = node.get("items", {})
-        else:
-            node = node.get("properties", {}).get(step, {})
+        known = node.get("properties", {})
+        node = node.get("items", {}) if isinstance(step, int) else known.get(step, {})
     return sorted(_followed(schema, node).get("properties", {}))
 
 

@@ -35,8 +35,9 @@ class Shown(NamedTuple):
 class History:
     """A history table in one dialect.
 
-    `archived` names the columns of its archive where they may be older than the history's own; without
-    it the archive has the same. `catalog` goes before the schema, where a session has several.
+    `archived` names the columns of its archive, none of them where there is no archive; without it there
+    is one with the same columns once something was pruned. `archive_name` is what it is called after a
+    renaming. `catalog` goes before the schema, where a session has several.
     """
 
     dialect: Dialect
@@ -44,6 +45,7 @@ class History:
     hist: HistState
     archived: frozenset[str] | None = None
     catalog: str | None = None
+    archive_name: str | None = None
 
     # Names
 
@@ -55,11 +57,14 @@ class History:
     @cached_property
     def archive(self) -> str:
         """The table of what was pruned."""
-        return self.named(ARCHIVE)
+        return self._placed(self.archive_name) if self.archive_name else self.named(ARCHIVE)
 
     def named(self, suffix: str) -> str:
         """The table or view that has the history's name with this suffix."""
-        name = self.dialect.render_table_identifier(self.schema, f"{self.hist.target_dataset_name}{suffix}")
+        return self._placed(f"{self.hist.target_dataset_name}{suffix}")
+
+    def _placed(self, name: str) -> str:
+        name = self.dialect.render_table_identifier(self.schema, name)
         return f"{self.dialect.render_identifier(self.catalog)}.{name}" if self.catalog else name
 
     def of(self, alias: str, column: str) -> str:
@@ -133,7 +138,8 @@ class History:
     @cached_property
     def everything(self) -> str:
         """The relation of all versions, those that were pruned too: a name, or a query in brackets."""
-        return f"(\n{self.union()}\n)" if self.watermark else self.table
+        there = bool(self.watermark) if self.archived is None else bool(self.archived)
+        return f"(\n{self.union()}\n)" if there else self.table
 
     def union(self) -> str:
         """The query of all versions; a version that is on its way into the archive comes once."""
@@ -154,8 +160,8 @@ class History:
             return self.dialect.cast_expression("NULL", self.dialect.type_of(column))
         return self.of("a", name)
 
-    def is_record(self, alias: str, key: Key) -> str:
-        """Whether a row is of the record with this business key."""
+    def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
+        """Whether a row is of the record with this business key; `renamed` has other names of its columns."""
         given = key if isinstance(key, Mapping) else {self.business_keys[0].name: key}
         names = [column.name for column in self.business_keys]
         if set(given) != set(names):
@@ -164,11 +170,11 @@ class History:
                 f"The key of {self.hist.target_dataset_name} is ({', '.join(names)}).",
                 "Give a value for each of its columns.",
             )
-        distinct = self.dialect.null_safe_ne
-        return " AND ".join(
-            f"NOT ({distinct(self.of(alias, each.name), self.literal(each, given[each.name]))})"
+        pairs = [
+            (self.of(alias, (renamed or {}).get(each.name, each.name)), self.literal(each, given[each.name]))
             for each in self.business_keys
-        )
+        ]
+        return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
 
     def literal(self, column: Column, value: object) -> str:
         """A value of a column, which may be given as text; UsageError for one that has no literal."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
-TOKEN = r"^[A-Za-z0-9_.+/=~|-]*$"
+TOKEN = r"^[A-Za-z0-9_.+/=~|-]*$"  # noqa: S105 - no secret
 
 DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 ColumnName = Annotated[str, StringConstraints(pattern=COLUMN_NAME)]

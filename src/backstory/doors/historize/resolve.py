@@ -233,6 +233,10 @@ def _refuse_historized(dataset: Dataset, schema: TargetSchema, document: Documen
     usual = (schema.surrogate_key_pair_separator, schema.surrogate_key_component_separator) == ("~", "|")
     if schema.hash_profile == STRICT and not usual:
         raise document.wrong(("target_schemas",), "strict_v2 has the separators ~ and | and no others.")
+    _refuse_rules(dataset, document, place)
+
+
+def _refuse_rules(dataset: Dataset, document: Document, place: Place) -> None:
     names = {column.name: column for column in user_columns(dataset)}
     rules = dataset.historization
     if rules.effective_dating:

@@ -18,7 +18,15 @@ from backstory.doors.historize.maintenance import maintenance
 from backstory.doors.historize.model import Column, Dataset, Role
 from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
-from backstory.doors.historize.runs import LEASE_MINUTES, META, TABLES, Known, counted, dataset_key
+from backstory.doors.historize.runs import (
+    LEASE_MINUTES,
+    META,
+    TABLES,
+    Known,
+    counted,
+    dataset_key,
+    error_text,
+)
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import read_stage
 from backstory.doors.historize.statements import Load, Statement
@@ -74,18 +82,20 @@ class SqlTarget(Target):
 
     def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
         del schema  # the registry is one for all
-        if self.columns(META, "hist_run") is None:
+        stored = self.columns(META, "hist_run")
+        if stored is None:
             return None
         text = self.dialect.string_literal
+        told = "receipt" if "receipt" in stored else "NULL"
         found = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, receipt FROM {self._meta('hist_run')} "
+            f"SELECT load_timestamp, attempt_no, status, {told} FROM {self._meta('hist_run')} "
             f"WHERE dataset_key = {text(dataset_key(dataset))} AND load_run_id = {text(run_id)}"
         )
         if not found:
             return None
         instant, attempt, status, receipt = found[0]
         instant = instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-        return Known(instant, attempt, json.loads(receipt) if status == "success" else None)
+        return Known(instant, attempt, json.loads(receipt) if status == "success" and receipt else None)
 
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for table in tables:
@@ -101,7 +111,7 @@ class SqlTarget(Target):
     def register(self, run: Run) -> None:
         """The registry row of a running load, in a transaction of its own: without it no load starts."""
         with self._engine.transaction():
-            self._ensure_meta()
+            self._ensure_meta("hist_run")
             self._write_run(
                 run, "running", {"lease_until": datetime.now(UTC) + timedelta(minutes=LEASE_MINUTES)}
             )
@@ -122,13 +132,13 @@ class SqlTarget(Target):
     def refused(self, run: Run, error: BackstoryError) -> None:
         status = "failed" if isinstance(error, Failed) else "rejected"
         with self._engine.transaction():
-            self._ensure_meta()
-            told = {"error_code": error.code, "error_message": error.message}
+            self._ensure_meta("hist_run")
+            told = {"error_code": error.code, "error_message": error_text(error.message)}
             self._write_run(run, status, told)
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._engine.transaction():
-            self._ensure_meta()
+            self._ensure_meta(table)
             for row in rows:
                 self._insert(table, row)
 
@@ -142,7 +152,7 @@ class SqlTarget(Target):
         if not run.skip_base:
             load = replace(load, **self._staged(load, run))
         changes += self._synchronised(
-            load, load.dataset.name, base_columns(load.dataset), [f for f in load.dataset.former_names]
+            load, load.dataset.name, base_columns(load.dataset), load.dataset.former_names
         )
         if not run.skip_base:
             preflight.run_checks(self._engine, load, preflight.stage_checks(load), values)
@@ -270,9 +280,10 @@ class SqlTarget(Target):
             changed = count(f"{load.hist_table} AS h WHERE {load.open('h')} AND {load.changed()}", values)
             new = count(f"{load.base} AS r WHERE {load.no_open()}{load.live('r')}", values) - healed
             kept = self._engine.keep("backstory_actions", load.actions(), values)
-            steps += self._run([load.hist_merge(kept)], values)
+            merged = self._run([load.hist_merge(kept)], values)
             closed = {"close_changed": changed, "close_deleted": gone, "insert_changed": changed + healed}
             rows = {**closed, "insert_new": new}
+            steps += [*(Step(name, count) for name, count in rows.items()), *merged]
         else:
             steps += self._run(load.hist_steps(), values)
             rows = {"close_deleted": 0} | {step.name: step.rows for step in steps}
@@ -330,17 +341,18 @@ class SqlTarget(Target):
     def _meta(self, table: str) -> str:
         return self.dialect.render_table_identifier(META, table)
 
-    def _ensure_meta(self) -> None:
+    def _ensure_meta(self, table: str) -> None:
         self._engine.execute(self.dialect.render_create_schema_if_not_exists(META))
-        for table, columns in TABLES.items():
-            stored = self.columns(META, table)
-            if stored is None:
-                sql = self.dialect.render_create_table_if_not_exists_from_columns(self._meta(table), columns)
-                self._engine.execute(sql)
-                continue
-            for column in columns:
-                if column.name not in stored:
-                    self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
+        stored = self.columns(META, table)
+        if stored is None:
+            sql = self.dialect.render_create_table_if_not_exists_from_columns(
+                self._meta(table), TABLES[table]
+            )
+            self._engine.execute(sql)
+            return
+        for column in TABLES[table]:
+            if column.name not in stored:
+                self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
 
     def _write_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
         row = {

@@ -1,6 +1,6 @@
 """The history's metadata from the base's: one pure function (section 4.2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from backstory.doors.historize.columns import TAIL, base_columns, made, mirrored
@@ -10,6 +10,7 @@ from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
 from backstory.doors.historize.widening import EQUAL, WIDENING, drift
 from backstory.errors import Refused
 
+LONGEST_FORKED = 63 - len("__until_20250101000000")
 FIXED = frozenset({Role.SURROGATE_KEY, Role.ENTITY_KEY, *TAIL})
 
 
@@ -28,22 +29,20 @@ def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistS
     old = [column for column in before if column.system_role not in FIXED]
     forked = base.historization.on_incompatible_type == "fork"
     claimed = _claimed(mirrored(base_columns(base)), old)
-    live, forks, used = [], [], set()
+    live, forks, used, settled = [], [], set(), set()
     for column in mirrored(base_columns(base)):
         match = _match(column, old, claimed)
+        kept, fork = _mirror(column, match, now, forked=forked)
         if match:
             used.add(match.name)
-        kept, fork = _mirror(column, match, now, forked=forked)
+            settled |= {match.name} & {kept.name} if fork is None else set()
         live.append(kept)
         forks += [fork] if fork else []
-    names = {column.name for column in live}
-    former = {name for column in live for name in column.former_names}
-    retired = [
-        _retired(column, now)
-        for column in old
-        if column.name not in used | names and (not column.active or column.name not in former)
-    ]
-    live = _without_names_of([*retired, *forks], live)
+    _refuse_taken(live, [column for column in old if column.name not in used])
+    retired = [_retired(column, now) for column in old if column.name not in used]
+    kept = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
+    live = _without_names(kept, live)
+    forks = _without_names(settled, forks)
     return HistState(
         target_dataset_name=base.hist_name,
         lineage_key=base.lineage_key or base.name,
@@ -51,39 +50,66 @@ def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistS
         hash_profile=previous.hash_profile if previous else None,
         state_labels=previous.state_labels if previous else base.historization.state_labels,
         prune_watermark=previous.prune_watermark if previous else None,
-        target_columns=tuple(
-            [
-                made(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
-                made(
-                    base.key,
-                    Role.ENTITY_KEY,
-                    former=[f"{name}_key" for name in _former_bases(base, previous)],
-                ),
-                *live,
-                *retired,
-                *forks,
-                *(made(role, role, nullable=role is Role.ENDED) for role in TAIL),
-            ]
+        target_columns=(
+            made(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
+            made(
+                base.key,
+                Role.ENTITY_KEY,
+                former=[f"{name}_key" for name in _former_bases(base, previous)],
+            ),
+            *live,
+            *retired,
+            *forks,
+            *(made(role, role, nullable=role is Role.ENDED) for role in TAIL),
         ),
     )
 
 
 def _claimed(columns: Sequence[Column], previous: Sequence[Column]) -> dict[str, str]:
-    """For each name in the history that a renamed base column had, the name that it has now."""
+    """For each name in the history that a renamed base column had, the name that it has now.
+
+    If `b` became `c`, today's `b` is another column, and it is looked for what that was.
+    """
     active = {old.name for old in previous if old.active}
-    return {
-        former: column.name
-        for column in columns
-        if column.name not in active
-        for former in column.former_names
-        if former in active
-    }
+    today = {column.name: column for column in columns}
+    claimed: dict[str, str] = {}
+    missing = [column for column in columns if column.name not in active]
+    while missing:
+        column = missing.pop(0)
+        former = [name for name in dict.fromkeys(column.former_names) if name in active]
+        if len(former) > 1:  # one that is a column again is its own
+            former = [name for name in former if name not in today] or former
+        for name in former:
+            if name in claimed:
+                raise Refused(
+                    "AMBIGUOUS_RENAME",
+                    f"Both {claimed[name]} and {column.name} say that they once were {name}.",
+                    "Take the former name from one of them.",
+                    [claimed[name], column.name],
+                )
+            claimed[name] = column.name
+            missing += [today[name]] if name in today else []
+    return claimed
+
+
+def _refuse_taken(live: Sequence[Column], left: Sequence[Column]) -> None:
+    """A name that a retired column keeps cannot become another column's."""
+    kept = {column.name for column in left}
+    for column in live:
+        if column.name in kept:
+            raise Refused(
+                "DUPLICATE_COLUMN",
+                f"The history keeps an earlier {column.name}, so {column.former_names[-1]} cannot become it.",
+                "Give the column another name.",
+                [column.name],
+            )
 
 
 def _match(column: Column, previous: Sequence[Column], claimed: Mapping[str, str]) -> Column | None:
     """The history's column that mirrored this one before."""
     free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
-    tests = (
+    free.sort(key=lambda old: old.name not in claimed)
+    tests: Sequence[Callable[[Column], bool]] = (
         lambda old: old.active and old.name == column.name,
         lambda old: old.active and old.input in {column.name, *column.former_names},
         lambda old: old.lineage_key is not None and old.lineage_key == column.lineage_key,
@@ -93,14 +119,14 @@ def _match(column: Column, previous: Sequence[Column], claimed: Mapping[str, str
     return next((old for test in tests for old in free if test(old)), None)
 
 
-def _without_names_of(inactive: Sequence[Column], live: Sequence[Column]) -> list[Column]:
-    """The live columns without former names that inactive columns keep."""
-    kept = {name for column in inactive for name in (column.name, *column.former_names)}
+def _without_names(others: Iterable[str], columns: Sequence[Column]) -> list[Column]:
+    """The columns without former names that other columns are called by, or keep."""
+    kept = frozenset(others)
     return [
         column.model_copy(
             update={"former_names": tuple(name for name in column.former_names if name not in kept)}
         )
-        for column in live
+        for column in columns
     ]
 
 
@@ -131,7 +157,7 @@ def _mirror(
             "Give the column another name, or say on_incompatible_type: fork.",
             [match.name],
         )
-    name = f"{match.name}__until_{now:%Y%m%d%H%M%S}"
+    name = f"{match.name[:LONGEST_FORKED]}__until_{now:%Y%m%d%H%M%S}"
     fork = _retired(match, now).model_copy(update={"target_column_name": name})
     fork = fork.model_copy(update={"former_names": (*match.former_names, match.name)})
     return mirror, fork

@@ -33,7 +33,7 @@ def create_views(history: History, rules: Historization) -> list[Statement]:
 
 
 def _views(history: History, rules: Historization) -> Iterator[tuple[str, str]]:
-    if history.watermark:
+    if history.everything != history.table:
         whole = select(
             history.dialect, shown(history, "v", history.columns), f"FROM {history.everything} AS v"
         )

@@ -1,0 +1,165 @@
+"""Take old closed versions out of a history, into its archive (section 7.5).
+
+Versions are copied, compared in every column, and only then deleted. An archived version that still
+stands in the history is copied anew, so an interrupted run can be made again where there are no
+transactions; the watermark is told before anything is deleted, so it is never too early.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from backstory.doors.historize import ddl
+from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.histories import ARCHIVE, History, Key, distinct
+from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.errors import Failed
+
+_MADE = (
+    Column(target_column_name="archived_at", datatype=Datatype.TIMESTAMP),
+    Column(target_column_name="archive_run_id", datatype=Datatype.STRING, max_length=64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What to prune: closed versions that ended before `before`, but for records under legal hold.
+
+    With `keep_last` the last version of a record stays, whenever it ended.
+    """
+
+    before: datetime
+    keep_last: bool = True
+    legal_hold: Sequence[Key] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many versions were pruned, or would be, and the instant since which the history is whole then."""
+
+    versions: int
+    watermark: datetime | None
+
+
+def candidates(history: History, cut: Cut, alias: str = "h") -> str:
+    """Whether a version may be pruned; an open one never may."""
+    started, ended = history.of(alias, Role.STARTED), history.of(alias, Role.ENDED)
+    parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
+    if cut.keep_last:
+        same = f"{history.of('l', history.key)} = {history.of(alias, history.key)}"
+        later = f"{same} AND {history.of('l', Role.STARTED)} > {started}"
+        parts.append(f"EXISTS (SELECT 1 FROM {history.table} AS l WHERE {later})")
+    parts += [f"NOT ({history.is_record(alias, key)})" for key in cut.legal_hold]
+    return " AND ".join(parts)
+
+
+def preview(history: History, cut: Cut) -> str:
+    """The query of how many versions would be pruned, and the greatest end of them."""
+    ended = history.of("h", Role.ENDED)
+    return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {candidates(history, cut)}"
+
+
+def archive_columns(history: History) -> list[Column]:
+    """The columns of the archive: those of the history, all nullable, and two of its own."""
+    columns = [
+        each.model_copy(update={"nullable": True, "active": True}) for each in (*history.columns, *_MADE)
+    ]
+    names = distinct(each.name for each in columns)
+    return [
+        each.model_copy(update={"target_column_name": name})
+        for each, name in zip(columns, names, strict=True)
+    ]
+
+
+def copy_statements(history: History, cut: Cut, run_id: str, at: datetime) -> list[str]:
+    """Statements that copy what may be pruned; a copy that an interrupted run left is made anew."""
+    names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
+    values = [history.of("h", each.name) for each in history.columns]
+    values += [history.dialect.timestamp_literal(at), history.text(run_id)]
+    left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
+    return [
+        history.dialect.render_delete_detection_statement(history.archive, "a", left),
+        history.dialect.render_insert_select_guarded(
+            history.archive, names, values, history.table, "h", candidates(history, cut)
+        ),
+    ]
+
+
+def uncopied(history: History, cut: Cut) -> str:
+    """The query of how many versions may be pruned and do not stand in the archive as they are."""
+    pairs = [(each, history.of("a", each.name), history.of("h", each.name)) for each in history.columns]
+    equal = " AND ".join(
+        f"NOT ({history.dialect.null_safe_ne(*(_comparable(history, column, each) for each in sides))})"
+        for column, *sides in pairs
+    )
+    copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)} AND {equal})"
+    return f"SELECT COUNT(*) FROM {history.table} AS h WHERE {candidates(history, cut)} AND NOT {copied}"
+
+
+def delete_statement(history: History, cut: Cut) -> str:
+    """The statement that deletes what may be pruned and stands in the archive."""
+    copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)})"
+    where = f"{candidates(history, cut)} AND {copied}"
+    return history.dialect.render_delete_detection_statement(history.table, "h", where)
+
+
+def _same_version(history: History) -> str:
+    return f"{history.of('a', history.hist_key)} = {history.of('h', history.hist_key)}"
+
+
+def _comparable(history: History, column: Column, sql: str) -> str:
+    return history.dialect.canonical_text(sql, column.datatype) if column.datatype is Datatype.JSON else sql
+
+
+def prepare_archive(history: History, engine: Engine) -> None:
+    """Make the archive, or bring it to the history's columns; one of a former name takes the new one."""
+    name = f"{history.hist.target_dataset_name}{ARCHIVE}"
+    stored, columns = engine.introspect_table(history.schema, name), archive_columns(history)
+    if stored is None:
+        former = [f"{each}{ARCHIVE}" for each in history.hist.former_names]
+        old = next((each for each in former if engine.introspect_table(history.schema, each)), None)
+        if old is None:
+            made = history.dialect.render_create_table_if_not_exists_from_columns(history.archive, columns)
+            engine.execute(made)
+            return
+        engine.execute(history.dialect.render_rename_table(history.schema, old, name))
+        stored = engine.introspect_table(history.schema, name)
+    plan = ddl.plan(name, columns, stored or {}, history.dialect)
+    for statement in plan.statements(history.dialect, history.schema, name):
+        engine.execute(statement.sql)
+
+
+def prune(
+    history: History,
+    engine: Engine,
+    cut: Cut,
+    run_id: str,
+    at: datetime,
+    remember: Callable[[datetime], None],
+) -> Pruned:
+    """Copy, compare and delete; the caller's transaction holds it together.
+
+    `remember` is told the watermark before anything is deleted. Raises Failed if a copy is not equal.
+    """
+    count, newest = engine.fetch_all(preview(history, cut))[0]
+    if not count:
+        return Pruned(0, history.watermark)
+    for statement in copy_statements(history, cut, run_id, at):
+        engine.execute(statement)
+    missing = engine.execute_scalar(uncopied(history, cut))
+    watermark = max(in_utc(newest), history.watermark or in_utc(newest))
+    if not missing:
+        remember(watermark)
+        missing = count - engine.execute(delete_statement(history, cut))
+    if missing:
+        raise Failed(
+            "ARCHIVE_DIFFERS",
+            f"{missing} versions of {history.hist.target_dataset_name} did not come into its archive.",
+            "Look at the archive; nothing is lost.",
+        )
+    return Pruned(count, watermark)
+
+
+def in_utc(time: datetime) -> datetime:
+    """A time as a database gave it: without zone it is UTC."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

@@ -1,0 +1,194 @@
+"""Ask a history, prune it, erase a record of it, make its views: what a command line calls (section 7)."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from backstory.doors.historize import erasure, pruning
+from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.histories import ARCHIVE, History, Key, Query, instant_of
+from backstory.doors.historize.lock import find_state, write_state
+from backstory.doors.historize.model import Dataset, HistState, Model, Role
+from backstory.doors.historize.pruning import Cut, Pruned, in_utc
+from backstory.doors.historize.receipts import iso
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.run import adopted, historized, prepared
+from backstory.doors.historize.runs import dataset_key
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.views import create_views, drop_views
+from backstory.doors.historize.work import Target
+from backstory.errors import Refused, UsageError
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """One dataset's history at its place: the model, its folder, and the connection.
+
+    `engine` is the connection of `target`. `catalog` goes before the schema where a session has several.
+    """
+
+    model: Model
+    folder: Path
+    target: Target
+    engine: Engine
+    name: str
+    catalog: str | None = None
+    clock: Callable[[], datetime] = _now
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The dataset; UsageError for one that the model does not have, or that has no history."""
+        found = historized(self.model, self.name)
+        if not found:
+            raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
+        return found[0]
+
+    @cached_property
+    def schema(self) -> str:
+        """The namespace of the tables."""
+        layer = schema_of(self.model, self.dataset)
+        return layer.schema_name or layer.short_name
+
+    @cached_property
+    def state(self) -> HistState:
+        """The history's metadata, by its lock file, else by its table."""
+        found = find_state(self.dataset, self.folder)
+        stored = self.target.columns(self.schema, self.dataset.hist_name)
+        if found is None and stored is not None:
+            told = adopted(self.dataset, self.dataset.name, stored, self.target.dialect)
+            found = sync_hist(self.dataset, told, self.clock())
+        if found is None:
+            raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
+        return found
+
+    def history(self) -> History:
+        """The history as it stands now; the archive, too, tells how far back it is whole."""
+        name = self.state.target_dataset_name
+        stored = self.target.columns(self.schema, name)
+        if stored is None:
+            raise UsageError("no-history", f"There is no table {self.schema}.{name}.", "Load it first.")
+        columns = tuple(each for each in self.state.target_columns if each.name in stored)
+        hist = self.state.model_copy(update={"target_columns": columns})
+        names = [f"{each}{ARCHIVE}" for each in (name, *reversed(hist.former_names))]
+        archives = {each: self.target.columns(self.schema, each) for each in names}
+        archive = next((each for each in names if archives[each]), None)
+        found = History(
+            self.target.dialect,
+            self.schema,
+            hist,
+            frozenset(archives[archive] or ()) if archive else frozenset(),
+            self.catalog,
+            archive,
+        )
+        newest = (
+            self.engine.execute_scalar(f"SELECT MAX({Role.ENDED}) FROM {found.archive}") if archive else None
+        )
+        if newest is None or (found.watermark and in_utc(newest) <= found.watermark):
+            return found
+        return replace(found, hist=hist.model_copy(update={"prune_watermark": iso(in_utc(newest))}))
+
+    def ask(self, query: Query) -> list[dict[str, Any]]:
+        """The rows of a query; times are aware."""
+        return [
+            {
+                name: in_utc(value) if isinstance(value, datetime) else value
+                for name, value in zip(query.columns, row, strict=True)
+            }
+            for row in self.engine.fetch_all(query.sql)
+        ]
+
+    def refresh_views(self) -> None:
+        """Make the views that the model asks for, by the columns of now."""
+        with self.engine.transaction():
+            self._views(drop_views(self.history()))
+            self._views(create_views(self.history(), self.dataset.historization))
+
+    def _views(self, statements: Sequence[Any]) -> None:
+        for statement in statements:
+            self.engine.execute(statement.sql)
+
+    def prune(
+        self,
+        before: object,
+        *,
+        legal_hold: Sequence[Key] = (),
+        keep_last: bool | None = None,
+        run_id: str | None = None,
+        apply: bool = False,
+    ) -> Pruned:
+        """Archive closed versions that ended before a time; without `apply` only tell how many.
+
+        Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The lock file gets the
+        watermark.
+        """
+        rules = self.dataset.historization
+        cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
+        history = self.history()
+        if not apply:
+            count, newest = self.engine.fetch_all(pruning.preview(history, cut))[0]
+            known = [each for each in (newest and in_utc(newest), history.watermark) if each]
+            return Pruned(count, max(known, default=None))
+        if not rules.allow_prune:
+            raise Refused(
+                "PRUNE_NOT_ALLOWED",
+                f"{self.name} must not be pruned.",
+                "Say allow_prune: true in its historization.",
+            )
+        run, began = run_id or str(uuid.uuid4()), time.monotonic()
+        with self.target.holding(self.dataset, run):
+            pruned = self._pruned(cut, run)
+        self._log(run, "prune", pruned.versions, began)
+        return pruned
+
+    def _pruned(self, cut: Cut, run: str) -> Pruned:
+        with self.engine.transaction():
+            self._views(drop_views(self.history()))
+            pruning.prepare_archive(self.history(), self.engine)
+            pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
+            self._views(create_views(self.history(), self.dataset.historization))
+        return pruned
+
+    def _remember(self, watermark: datetime) -> None:
+        state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
+        write_state(self.dataset, state, self.folder)
+
+    def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
+        """Erase a record's values, or with `rows` the record; the count of its versions.
+
+        Without `apply` nothing is written. Raises Refused (KEY_PRESENT) while the base has the record.
+        """
+        history = self.history()
+        load = prepared(self.model, self.dataset, self.state, self.target.dialect)
+        run, began = run_id or str(uuid.uuid4()), time.monotonic()
+        with self.target.holding(self.dataset, run), self.engine.transaction():
+            erasure.refuse_present(load, history, self.engine, key)
+            if not apply:
+                return sum(
+                    int(self.engine.execute_scalar(erasure.versions_of(history, table, key)))
+                    for table in erasure.tables(history, self.engine)
+                )
+            count = erasure.erase(history, self.engine, key, rows=rows)
+        self._log(run, "erase_rows" if rows else "erase_values", count, began)
+        return count
+
+    def _log(self, run: str, step: str, rows: int, began: float) -> None:
+        row: Mapping[str, Any] = {
+            "dataset_key": dataset_key(self.dataset),
+            "load_run_id": run,
+            "attempt_no": 1,
+            "step_no": 1,
+            "step": step,
+            "rows_affected": rows,
+            "duration_ms": round((time.monotonic() - began) * 1000),
+            "status": "success",
+        }
+        self.target.log("hist_step_log", [row])

@@ -1,0 +1,321 @@
+"""What must change at a table before it is loaded: the decision table of section 4.3, A12 to A16, A32."""
+
+import pytest
+from historizing import column
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
+from backstory.doors.historize.ddl import fits, logical, plan
+from backstory.doors.historize.model import Column, Datatype
+from backstory.errors import Refused
+
+# How the databases themselves call the types of our columns.
+STORED = {
+    DuckDB: {
+        "STRING": "VARCHAR",
+        "STRING(10)": "VARCHAR",
+        "STRING(20)": "VARCHAR",
+        "INTEGER": "INTEGER",
+        "BIGINT": "BIGINT",
+        "DECIMAL(10,2)": "DECIMAL(10,2)",
+        "DECIMAL(12,2)": "DECIMAL(12,2)",
+        "DECIMAL(12,3)": "DECIMAL(12,3)",
+        "DECIMAL(12,6)": "DECIMAL(12,6)",
+        "DATE": "DATE",
+        "TIMESTAMP": "TIMESTAMP",
+        "FLOAT": "DOUBLE",
+        "BOOLEAN": "BOOLEAN",
+        "TIME": "TIME",
+        "BINARY": "BLOB",
+        "UUID": "UUID",
+    },
+    Postgres: {
+        "STRING": "text",
+        "STRING(10)": "character varying(10)",
+        "STRING(20)": "character varying(20)",
+        "INTEGER": "integer",
+        "BIGINT": "bigint",
+        "DECIMAL(10,2)": "numeric(10,2)",
+        "DECIMAL(12,2)": "numeric(12,2)",
+        "DECIMAL(12,3)": "numeric(12,3)",
+        "DECIMAL(12,6)": "numeric(12,6)",
+        "DATE": "date",
+        "TIMESTAMP": "timestamp with time zone",
+        "FLOAT": "double precision",
+        "BOOLEAN": "boolean",
+        "TIME": "time without time zone",
+        "BINARY": "bytea",
+        "UUID": "uuid",
+        "JSON": "json",
+    },
+    Spark: {
+        "STRING": "string",
+        "STRING(10)": "string",
+        "STRING(20)": "string",
+        "INTEGER": "int",
+        "BIGINT": "bigint",
+        "DECIMAL(10,2)": "decimal(10,2)",
+        "DECIMAL(12,2)": "decimal(12,2)",
+        "DECIMAL(12,3)": "decimal(12,3)",
+        "DECIMAL(12,6)": "decimal(12,6)",
+        "DATE": "date",
+        "TIMESTAMP": "timestamp",
+        "FLOAT": "double",
+        "BOOLEAN": "boolean",
+        "BINARY": "binary",
+    },
+    SqlServer: {
+        "STRING": "nvarchar(max)",
+        "STRING(10)": "nvarchar(10)",
+        "STRING(20)": "nvarchar(20)",
+        "INTEGER": "int",
+        "BIGINT": "bigint",
+        "DECIMAL(10,2)": "decimal(10,2)",
+        "DECIMAL(12,2)": "decimal(12,2)",
+        "DECIMAL(12,3)": "decimal(12,3)",
+        "DECIMAL(12,6)": "decimal(12,6)",
+        "DATE": "date",
+        "TIMESTAMP": "datetime2(6)",
+        "FLOAT": "float",
+        "BOOLEAN": "bit",
+        "TIME": "time(6)",
+        "BINARY": "varbinary(max)",
+        "UUID": "uniqueidentifier",
+    },
+}
+WIDER = {
+    ("INTEGER", "BIGINT"),
+    ("DATE", "TIMESTAMP"),
+    ("STRING(10)", "STRING(20)"),
+    ("STRING(10)", "STRING"),
+    ("STRING(20)", "STRING"),
+    ("DECIMAL(10,2)", "DECIMAL(12,2)"),
+    ("DECIMAL(10,2)", "DECIMAL(12,3)"),
+}
+# These databases keep no length of a text.
+LENGTHLESS = {DuckDB, Spark}
+dialects = pytest.mark.parametrize("dialect", STORED)
+
+
+def columns(text):
+    """Columns from `name:TYPE<former`; one in brackets is inactive."""
+    found = []
+    for word in text.split():
+        name, _, former = word.strip("[]").partition("<")
+        made = column(name) | {
+            "active": not word.startswith("["),
+            "former_names": former.split(",") if former else [],
+        }
+        if made["datatype"] == "FLOAT":
+            made["hash_as"] = "DECIMAL(10,2)"
+        found.append(Column.model_validate(made))
+    return found
+
+
+def stored(text, dialect=DuckDB):
+    """What the database says of a table, from the same words."""
+    found = {}
+    for word in text.split():
+        name, _, type_ = word.partition(":")
+        found[name] = STORED[dialect][type_ or "STRING"]
+    return found
+
+
+def planned(wanted, stands, dialect=DuckDB):
+    made = plan("rc_c_hist", columns(wanted), stored(stands, dialect), dialect())
+    return ", ".join(made.told)
+
+
+@dialects
+@pytest.mark.parametrize(
+    ("wanted", "stands", "changes"),
+    [
+        ("a b", "a b", ""),
+        ("a b", "B A", ""),
+        ("a", "a old", ""),
+        ("new<old", "old", "RENAME_COLUMN old to new"),
+        ("new<old", "OLD", "RENAME_COLUMN OLD to new"),
+        ("new<older,old", "old", "RENAME_COLUMN old to new"),
+        ("new<old", "other", "ADD_COLUMN new"),
+        ("new<old", "new old", ""),
+        ("a [gone]", "a gone", ""),
+        ("a [gone]", "a", ""),
+        ("a [gone:INTEGER]", "a gone:DATE", ""),
+        ("a b c", "a", "ADD_COLUMN b, ADD_COLUMN c"),
+        ("b<a c<b", "a b", "RENAME_COLUMN b to c, RENAME_COLUMN a to b"),
+        ("b<a c<b d<c", "a b c", "RENAME_COLUMN c to d, RENAME_COLUMN b to c, RENAME_COLUMN a to b"),
+        ("b c<b", "b", "RENAME_COLUMN b to c, ADD_COLUMN b"),
+        ("a<b b<a", "a b", ""),
+        ("c<a,b a", "a b", "RENAME_COLUMN b to c"),
+        ("x:DATE [x__until_1:INTEGER<x]", "x:INTEGER", "RENAME_COLUMN x to x__until_1, ADD_COLUMN x"),
+        ("x:DATE [x__until_1:INTEGER<x]", "x:DATE", ""),
+        ("x:DATE [x__until_1:INTEGER<x]", "x:DATE x__until_1:INTEGER", ""),
+    ],
+)
+def test_a12_names(dialect, wanted, stands, changes):
+    """R34, R37, R38, R42, A12: renamed where exactly one former name stands there, chains and forks too;
+    what the metadata has not stays, and a retired column is never made or dropped."""
+    assert planned(wanted, stands, dialect) == changes
+
+
+@dialects
+def test_a15_the_order_of_changes(dialect):
+    """A15, A16, R38: renames, then types, then new columns; nothing is ever dropped."""
+    made = plan("t", columns("z wide:BIGINT b<a"), stored("a wide:INTEGER other", dialect), dialect())
+    ops = [
+        "RENAME_COLUMN a to b",
+        f"ALTER_COLUMN_TYPE wide from {STORED[dialect]['INTEGER']}",
+        "ADD_COLUMN z",
+    ]
+    assert made.told == ops
+    sql = [statement.sql for statement in made.statements(dialect(), "s", "t")]
+    assert len(sql) == 3
+    assert not any("DROP" in each for each in sql)
+    words = ("sp_rename" if dialect is SqlServer else "RENAME COLUMN", "ALTER COLUMN", " ADD ")
+    assert [word in each for word, each in zip(words, sql, strict=True)] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stands", "code", "keys"),
+    [
+        ("new<a,b", "a b", "AMBIGUOUS_RENAME", ["a", "b"]),
+        ("a", "", "NO_COLUMNS_RETURNED", []),
+        ("a", "a A", "DUPLICATE_COLUMN", []),
+        ("a", "a ' a'", "DUPLICATE_COLUMN", []),
+    ],
+)
+def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
+    """R41: several former names, two columns of one name, a table without columns: refused by name."""
+    table = {name.strip("'"): "VARCHAR" for name in stands.replace("' ", "'_").split()}
+    table = {name.replace("_", " "): type_ for name, type_ in table.items()}
+    with pytest.raises(Refused) as refused:
+        plan("rc_c_hist", columns(wanted), table, DuckDB())
+    assert (refused.value.code, refused.value.keys) == (code, keys)
+    assert "rc_c_hist" in refused.value.message
+
+
+def test_a13_a_column_and_its_former_name_are_told():
+    """A13: both stand there: no rename, no new column, a warning."""
+    made = plan("t", columns("new<old"), stored("new old"), DuckDB())
+    assert made.told == []
+    assert list(made.warnings) == ["DUPLICATE_COLUMN: t has new and old"]
+
+
+@dialects
+def test_r40_every_pair_of_types(dialect):
+    """R40, 4.3: equal types change nothing, wider ones are widened in place, all others are refused;
+    text without a length holds every length."""
+    types = STORED[dialect]
+    for old in types:
+        for new in types:
+            unlimited = old == "STRING" or (old.startswith("STRING") and dialect in LENGTHLESS)
+            if types[old] == types[new] or (unlimited and new.startswith("STRING")):
+                assert planned(f"a:{new}", f"a:{old}", dialect) == ""
+            elif (old, new) in WIDER:
+                assert planned(f"a:{new}", f"a:{old}", dialect) == f"ALTER_COLUMN_TYPE a from {types[old]}"
+            else:
+                with pytest.raises(Refused) as refused:
+                    planned(f"a:{new}", f"a:{old}", dialect)
+                assert (refused.value.code, refused.value.keys) == ("UNSAFE_TYPE_DRIFT", ["a"])
+
+
+@dialects
+def test_every_type_of_a_column_is_known_again(dialect):
+    """4.3: what a dialect makes of a column, in its own words and in the database's, is that column."""
+    for told, type_ in STORED[dialect].items():
+        (made,) = columns(f"a:{told}")
+        for text in (type_, dialect().type_of(made)):
+            found = logical(text, dialect())
+            assert found is not None
+            assert found.datatype == made.datatype
+            if made.datatype is Datatype.DECIMAL:
+                assert (found.decimal_precision, found.decimal_scale) == (
+                    made.decimal_precision,
+                    made.decimal_scale,
+                )
+            if made.datatype is Datatype.STRING and dialect not in LENGTHLESS:
+                assert found.max_length == made.max_length
+    assert logical("geometry", dialect()) is None
+
+
+class Rigid(DuckDB):
+    """A dialect that cannot widen."""
+
+    supports_alter_column_type = False
+
+
+class Silent(DuckDB):
+    """One that says so for the type at hand."""
+
+    def render_alter_column_type(self, table, column, old_type):
+        return None
+
+
+@pytest.mark.parametrize("dialect", [Rigid, Silent])
+def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
+    """R38, A32: no rebuild, so no rebuild without the retired `city`: the plan is blocked."""
+    made = plan("t", columns("name:BIGINT [city]"), stored("name:INTEGER city"), dialect())
+    with pytest.raises(Refused) as refused:
+        made.statements(dialect(), "s", "t")
+    assert (refused.value.code, refused.value.keys) == ("UNSUPPORTED_TYPE_EVOLUTION", ["name"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted", "fit"),
+    [
+        ("INTEGER", "BIGINT", True),
+        ("BIGINT", "INTEGER", True),
+        ("VARCHAR(50)", "STRING(10)", True),
+        ("VARCHAR", "UUID", True),
+        ("VARCHAR", "TIME", True),
+        ("VARCHAR", "JSON", True),
+        ("DATE", "TIMESTAMP", True),
+        ("DECIMAL(10,2)", "DECIMAL(12,3)", True),
+        ("DECIMAL(10,3)", "DECIMAL(10,2)", False),
+        ("DOUBLE", "DECIMAL(10,2)", False),
+        ("VARCHAR", "INTEGER", False),
+        ("VARCHAR", "DATE", False),
+        ("TIMESTAMP", "DATE", False),
+        ("GEOMETRY", "STRING", False),
+    ],
+)
+def test_what_a_stage_column_may_be(stage, wanted, fit):
+    """E1: nothing is cast away between stage and base; what the database itself checks is let through."""
+    (made,) = columns(f"a:{wanted}")
+    assert fits(stage, made, DuckDB()) is fit
+
+
+# Any metadata against any table
+
+WORDS = st.sampled_from("abcde")
+
+
+@given(
+    st.dictionaries(WORDS, st.tuples(st.booleans(), st.lists(WORDS, max_size=2)), min_size=1),
+    st.dictionaries(WORDS, st.sampled_from(["VARCHAR", "INTEGER"]), min_size=1),
+)
+def test_a_plan_keeps_every_column_and_makes_each_that_is_loaded(wanted, table):
+    """R38: after any plan every column of the table is there once, by its old or its new name, and so is
+    every active column of the metadata; each rename finds its old name and a free new one."""
+    text = " ".join(
+        f"{'' if active else '['}{name}{'<' + ','.join(former) if former else ''}"
+        for name, (active, former) in wanted.items()
+    )
+    made = columns(text)
+    try:
+        found = plan("t", made, table, DuckDB())
+    except Refused as refused:
+        if refused.code not in {"AMBIGUOUS_RENAME", "UNSAFE_TYPE_DRIFT"}:
+            raise
+        return
+    names = list(table)
+    for old, new in found.renamed.items():
+        assert old in names
+        assert new not in names
+        names[names.index(old)] = new
+    for added in found.added:
+        assert added.name not in names
+        names.append(added.name)
+    assert len(names) == len(set(names)) == len(table) + len(found.added)
+    assert {each.name for each in made if each.active} <= set(names)

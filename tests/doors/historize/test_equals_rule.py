@@ -1,0 +1,277 @@
+"""R29, R47: random loads, by the four steps and by the single MERGE, against the rule in plain Python.
+
+A life is a history of any shape, and loads of it one after the other: later and earlier instants, reruns,
+crashes behind any of the four steps, duplicates, rows without key or hash, empty bases, partial snapshots.
+Every load goes through both engines, each on tables of its own, and through the rule; after each the three
+histories, the counts and the codes of refusals are the same, and the laws hold.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+from historizing import DAY, Place, assert_lawful, aware, dataset, document, second
+
+from backstory.doors.historize.receipts import HistoryReceipt
+from backstory.doors.historize.run import prepared
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.work import Run
+from backstory.errors import Refused
+from backstory.strategies.full_state.rule import Rejected, Row, Rules, Version, historize
+
+LOADS = {"duckdb": 1_000, "postgres": 1_000}
+ENGINES = {"four_step": "rc_four", "merge": "rc_one"}
+KEYS, VALUES = "abcde", ["1", "2", None]
+SCOPES = {
+    None: lambda _: True,
+    "h.a = '1'": lambda version: version.values["a"] and version.values["a"] == "1",
+}
+
+
+@dataclass
+class Side:
+    """One way to load: its engine and its tables."""
+
+    place: Place
+    engine: str
+    options: dict
+
+    def __post_init__(self):
+        rules = {name: value for name, value in self.options.items() if value is not None}
+        if rules.pop("nobody") or "delete_scope" in rules:
+            rules["snapshot"] = "partial"
+        written = dataset(name=ENGINES[self.engine], historization={"engine": self.engine, **rules})
+        self.place.use(document(written))
+        self.model, self.dataset, self.schema = self.place.model, self.place.dataset, self.place.schema
+        hist = sync_hist(self.dataset, None, DAY)
+        self.plan = prepared(self.model, self.dataset, hist, self.place.dialect)
+
+    def chosen(self):
+        self.place.model, self.place.dataset, self.place.schema = self.model, self.dataset, self.schema
+        return self.place
+
+    def load(self, run, at):
+        """The outcome, or the code of the refusal."""
+        receipt = HistoryReceipt(self.dataset.name, run, None, "success")
+        work = Run(self.dataset, run, second(at), DAY, skip_base=True)
+        try:
+            return self.place.target.load(self.plan, work, lambda _: receipt)
+        except Refused as refused:
+            return refused.code
+
+    def crash(self, run, at, steps):
+        """The first of the four statements, each committed."""
+        values = self.place.target._values(Run(self.dataset, run, second(at), DAY))
+        for statement in self.plan.hist_steps()[:steps]:
+            self.place.target._engine.run(statement.sql, values)
+
+    def history(self):
+        """The versions as the rule has them, whatever the dataset is called."""
+        self.chosen()
+        listed = "k, a, row_hash, version_started_at, version_ended_at, version_state, load_run_id, loaded_at"
+        found = self.place.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
+        return [
+            Version(
+                (k, aware(start)),
+                k,
+                row_hash,
+                {"a": a},
+                aware(start),
+                end and aware(end),
+                state,
+                run,
+                aware(loaded),
+            )
+            for k, a, row_hash, start, end, state, run, loaded in found
+        ]
+
+
+class Life:
+    """A history and its loads; `loads` counts them."""
+
+    def __init__(self, place, seed):
+        self.chance = random.Random(seed)
+        self.place, self.loads = place, Counter()
+        options = {
+            "duplicate_keys": self.chance.choice(["reject", "collapse_identical"]),
+            "delete_scope": self.chance.choice([None, None, "h.a = '1'"]),
+            "allow_empty_snapshot": self.chance.random() < 0.7,
+            "max_delete_ratio": self.chance.choice([None, None, None, 0.5]),
+        }
+        options["nobody"] = options["delete_scope"] is None and self.chance.random() < 0.15
+        self.rules = Rules(
+            (lambda _: False) if options["nobody"] else SCOPES[options["delete_scope"]],
+            options["allow_empty_snapshot"],
+            options["max_delete_ratio"],
+            options["duplicate_keys"] == "collapse_identical",
+        )
+        for engine in ENGINES.values():
+            for table in (engine, f"{engine}_hist"):
+                place.sql(f"DROP TABLE IF EXISTS rawcore.{table}")
+        self.sides = [Side(place, engine, options) for engine in ENGINES]
+        self.now = 10
+        self.begun()
+
+    def begun(self):
+        """A history that stands there before: closed and open versions, some without hash."""
+        lines = []
+        for key in KEYS:
+            at = 0
+            while self.chance.random() < 0.4:
+                at += self.chance.randint(1, 2)
+                value, state = self.chance.choice(["1", "2", "-"]), self.chance.choice(["changed", "deleted"])
+                lines.append(f"{key} {value} [{at},{at + 1}) {state} r0")
+                at += 1
+            if self.chance.random() < 0.4:
+                legacy = " !hash" if self.chance.random() < 0.2 else ""
+                lines.append(f"{key} {self.chance.choice(['1', '2', '-'])} [{at},-) new r0{legacy}")
+                if self.chance.random() < 0.01:
+                    lines.append(f"{key} 2 [{at + 1},-) new r0")
+        for side in self.sides:
+            side.chosen().put("\n".join(lines))
+
+    def snapshot(self):
+        """A base, mostly a lawful one."""
+        words = [f"{key}:{self.chance.choice(['1', '2', '-'])}" for key in KEYS if self.chance.random() < 0.6]
+        if self.chance.random() < 0.1:
+            words += self.chance.choices([*words, "a:1", "a:2"], k=2)
+        if self.chance.random() < 0.03:
+            words.append(self.chance.choice(["f:1!key", "f:1!hash"]))
+        return [] if self.chance.random() < 0.08 else words
+
+    def live(self, loads):
+        """That many loads, each with what may go wrong with it."""
+        words, run, at = self.snapshot(), "r1", self.now
+        for number in range(1, loads + 1):
+            kind = self.chance.choices(["next", "again", "same T", "crash", "early"], [10, 3, 2, 5, 2])[0]
+            if self.rules.max_delete_ratio is not None and kind == "crash":
+                kind = "next"  # the ratio is one of what is open still
+            if kind in {"next", "crash"}:
+                self.now += self.chance.choice([1, 2])
+                words, run, at = self.snapshot(), f"r{number}", self.now
+            if kind == "same T":
+                words = self.snapshot()
+            if kind == "early":
+                words, run, at = self.snapshot(), f"r{number}", self.chance.randint(1, self.now)
+            self.check(kind, words, run, at)
+
+    def check(self, kind, words, run, at):
+        """One load on both sides and by the rule."""
+        for side in self.sides:
+            side.chosen().base(" ".join(words))
+        before = self.sides[0].history()
+        expected = self.expected(before, words, run, at)
+        if kind == "crash" and not isinstance(expected, str):
+            steps = self.chance.randint(0, len(self.sides[0].plan.hist_steps()))
+            for side in self.sides:
+                side.crash(run, at, steps)
+        interrupted = self.sides[0].history()
+        for side in self.sides:
+            outcome = side.load(run, at)
+            told = f"{kind} {words} {run}@{at} by {side.engine}: {outcome}"
+            if isinstance(expected, str):
+                assert outcome == expected, told
+                assert shown(side.history()) == shown(before), told
+            else:
+                assert shown(side.history()) == shown(expected[0]), told
+                self.check_counts(side, outcome, interrupted, words, run, at, told)
+                check_kept(before, side.history(), second(at))
+                assert_lawful(side.chosen())
+        self.loads[expected if isinstance(expected, str) else kind] += 1
+
+    def expected(self, before, words, run, at):
+        """What the rule gives, or its code; of several codes the first of P1 to P7."""
+        rows = self.rows(words)
+        try:
+            free = replace(self.rules, allow_empty=True, max_delete_ratio=None)
+            historize(before, rows, second(at), run, made, free)
+            return historize(before, rows, second(at), run, made, self.rules)
+        except Rejected as rejected:
+            return rejected.code
+
+    def check_counts(self, side, outcome, interrupted, words, run, at, told):
+        """R47: what this load did, as the rule counts it from where the crash left off."""
+        after, counts = historize(
+            interrupted,
+            self.rows(words),
+            second(at),
+            run,
+            made,
+            replace(self.rules, allow_empty=True, max_delete_ratio=None),
+        )
+        known = {version.key for version in interrupted}
+        new = [v for v in after if v.started == second(at) and v.state == "new" and v not in interrupted]
+        again = sum(version.key in known for version in new)
+        assert outcome.counts == {
+            "new": counts["inserted_new"] - again,
+            "changed": counts["inserted_changed"],
+            "deleted": counts["closed_deleted"],
+            "reappeared": again,
+            "unchanged": outcome.base - counts["inserted_new"] - counts["inserted_changed"],
+        }, told
+        assert outcome.base == len({word.split(":")[0] for word in words}), told
+        steps = {step.name: step.rows for step in outcome.steps if step.name not in {"preflight", "merge"}}
+        named = ("close_changed", "close_deleted", "insert_changed", "insert_new")
+        rule = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
+        expected = {n: counts[r] for n, r in zip(named, rule, strict=True)}
+        assert {"close_deleted": 0} | steps == expected, told
+        assert counts["inserted_changed"] >= counts["closed_changed"]
+        opened = sum(v.ended is None for v in after) - sum(v.ended is None for v in interrupted)
+        closed = counts["closed_changed"] + counts["closed_deleted"]
+        assert opened == counts["inserted_changed"] + counts["inserted_new"] - closed
+
+    def rows(self, words):
+        found = []
+        for word in words:
+            told, _, lacks = word.partition("!")
+            key, value = (None if part == "-" else part for part in told.split(":"))
+            row_hash = self.place.hashes.row_hash(self.sides[0].dataset, {"k": key, "a": value})
+            found.append(
+                Row(None if lacks == "key" else key, None if lacks == "hash" else row_hash, {"a": value})
+            )
+        return found
+
+
+def made(key, started):
+    return key, started
+
+
+def shown(versions):
+    """The versions in an order of their own."""
+    return sorted(versions, key=repr)
+
+
+def check_kept(before, after, now):
+    """R12, R13: closed rows are byte-identical, open ones changed in three columns if at all."""
+    found = {version.hist_key: version for version in after}
+    for version in before:
+        kept = found[version.hist_key]
+        if kept != version:
+            assert version.ended is None
+            assert kept == replace(version, ended=now, state=kept.state, run=kept.run)
+
+
+@pytest.fixture
+def duckdb_url():
+    """In memory: these loads are many."""
+    return "duckdb://"
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_loads(place, part):
+    """R29: 1,000 loads on each database, a tenth of them here."""
+    loads = Counter()
+    if place.name == "duckdb" and part > 1:
+        place.sql("SET threads = 1")  # small tables are loaded faster so; two parts have every thread
+    place.target._ensure_meta("hist_run")
+    place.sql(place.dialect.render_create_schema_if_not_exists("rawcore"))
+    seed = part * 1000
+    while (left := LOADS[place.name] // 10 - loads.total()) > 0:
+        life = Life(place, seed)
+        life.live(min(12, left))
+        loads += life.loads
+        seed += 1
+
+    assert loads.total() == LOADS[place.name] / 10
+    assert {"next", "again", "crash", "NON_MONOTONIC_TIMESTAMP"} <= set(loads)

@@ -1,0 +1,316 @@
+"""Schemas that change between loads, on real databases: R34 to R42 (section 4).
+
+A model file, a CSV beside it, a load; then both change. Columns are written `name:TYPE<former`.
+"""
+
+import pytest
+from historizing import column, dataset, document, save, second
+from ruamel.yaml import YAML
+
+from backstory.doors.historize.document import read_state
+from backstory.doors.historize.run import Asked, open_model, run_model
+
+BASE, HIST = "rawcore.rc_c", "rawcore.rc_c_hist"
+OPEN = "version_ended_at IS NULL"
+
+
+@pytest.fixture
+def owner(place):
+    return Owner(place)
+
+
+class Owner:
+    """Somebody who keeps a model and its stage file in a folder, and loads."""
+
+    def __init__(self, place):
+        self.place, self.folder, self.count = place, place.folder, 0
+
+    def load(self, columns, csv, *, name="rc_c", **more):
+        """The receipt of the next run; `csv` has its lines parted by semicolons."""
+        self.count += 1
+        (self.folder / "stage.csv").write_text(csv.replace(" ", "").replace(";", "\n") + "\n")
+        written = dataset("k*", name, input="stage.csv", lineage_key="rawcore:rc_c", **more)
+        written["target_columns"] = [self._column(word) for word in columns.split()]
+        others = {each["referenced_dataset"] for each in more.get("references", [])}
+        tables = [written, *(dataset("r*", other, historize=False) for other in others)]
+        model, folder = open_model(save(document(*tables), self.folder))
+        asked = Asked(run_id=f"r{self.count}", load_timestamp=second(self.count))
+        (receipt,) = run_model(model, folder, self.place.target, asked)
+        return receipt
+
+    def _column(self, word):
+        word, _, former = word.partition("<")
+        return column(word) | ({"former_names": former.split(",")} if former else {})
+
+    def loaded(self, columns, csv, **more):
+        """The changes of the schema and the counts of a load that ends well."""
+        receipt = self.load(columns, csv, **more)
+        assert receipt.status in {"success", "unchanged"}, receipt.error
+        counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items() if count)
+        return list(receipt.schema_changes), counts
+
+    def refused(self, columns, csv, **more):
+        """The code and keys of a load that is refused; nothing of base and history is touched by it."""
+        before, lock = self.place.dump(BASE, HIST), self.lock_text()
+        receipt = self.load(columns, csv, **more)
+        assert receipt.status == "rejected"
+        assert (self.place.dump(BASE, HIST), self.lock_text()) == (before, lock)
+        return receipt.error["code"], receipt.error["keys"]
+
+    def columns(self, table=HIST):
+        return list(self.place.target.columns(*table.split(".")))
+
+    def types(self, name):
+        return [self.place.target.columns(*table.split("."))[name].lower() for table in (BASE, HIST)]
+
+    def rows(self, listed, where="1 = 1", table=HIST):
+        return sorted(self.place.rows(f"SELECT {listed} FROM {table} WHERE {where}"), key=repr)
+
+    def lock_text(self, name="rc_c"):
+        path = self.folder / f"{name}.hist.lock.yaml"
+        return path.read_text() if path.exists() else None
+
+    def state(self, name="rc_c"):
+        return read_state(self.folder / f"{name}.hist.lock.yaml")
+
+
+CSV = "k,a,b;1,x,10;2,y,20"
+
+
+def test_r34_a_renamed_column(owner):
+    """R34: one RENAME COLUMN in the base, one in the history, and no new versions."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    changes, counts = owner.loaded("k* c<a b:BIGINT", "k,c,b;1,x,10;2,y,20")
+    assert changes == ["RENAME_COLUMN a to c (rc_c)", "RENAME_COLUMN a to c (rc_c_hist)"]
+    assert counts == "unchanged=2"
+    assert "a" not in owner.columns(BASE) + owner.columns(HIST)
+    assert owner.rows("k, c, version_state") == [("1", "x", "new"), ("2", "y", "new")]
+    assert owner.loaded("k* c<a b:BIGINT", "k,c,b;1,x,10;2,y,20") == ([], "unchanged=2")
+
+
+def test_r34_names_that_move_along_a_chain(owner):
+    """R34, R41: `a` becomes `b` while `b` becomes `c`: every value stays with its column."""
+    owner.loaded("k* a b", CSV)
+    changes, counts = owner.loaded("k* b<a c<b", "k,b,c;1,x,10;2,y,20")
+    assert changes == [
+        f"RENAME_COLUMN {old} to {new} ({table})"
+        for table in ("rc_c", "rc_c_hist")
+        for old, new in (("b", "c"), ("a", "b"))
+    ]
+    assert counts == "unchanged=2"
+    assert owner.rows("k, b, c") == [("1", "x", "10"), ("2", "y", "20")]
+
+
+def test_r35_a_renamed_dataset(owner):
+    """R35, A9: RENAME TABLE for base and history, key columns included, and no new versions."""
+    owner.loaded("k* a b", CSV)
+    keys = owner.rows("rc_c_key, rc_c_hist_key")
+    changes, counts = owner.loaded("k* a b", CSV, name="rc_d", former_names=["rc_c"])
+    assert changes == [
+        "RENAME_DATASET rc_c to rc_d",
+        "RENAME_COLUMN rc_c_key to rc_d_key (rc_d)",
+        "RENAME_DATASET rc_c_hist to rc_d_hist",
+        "RENAME_COLUMN rc_c_hist_key to rc_d_hist_key (rc_d_hist)",
+        "RENAME_COLUMN rc_c_key to rc_d_key (rc_d_hist)",
+    ]
+    assert counts == "unchanged=2"
+    assert owner.rows("rc_d_key, rc_d_hist_key", table="rawcore.rc_d_hist") == keys
+    assert owner.place.dump(BASE, HIST) == {BASE: None, HIST: None}
+    assert owner.lock_text("rc_c") is None
+    assert owner.state("rc_d").former_names == ("rc_c_hist",)
+
+
+def test_r36_a_base_never_becomes_a_history(owner):
+    """R36: a former name that does not end in `_hist` is no history, even where such a table stands."""
+    owner.place.sql("CREATE SCHEMA rawcore")
+    owner.place.sql("CREATE TABLE rawcore.rc_old (k INT)")
+    state = "former_names: [rc_old]\ntarget_dataset_name: rc_c_hist\nlineage_key: x\n"
+    (owner.folder / "rc_c.hist.lock.yaml").write_text(state)
+    changes, _ = owner.loaded("k* a b", CSV)
+    assert changes == ["CREATE_TABLE rc_c", "CREATE_TABLE rc_c_hist"]
+    assert owner.place.rows("SELECT COUNT(*) FROM rawcore.rc_old") == [(0,)]
+
+
+def test_r37_r38_a_removed_column_stays(owner):
+    """R37, R38, H8: it stays in the history, inactive, with the time; new versions read NULL there."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    changes, counts = owner.loaded("k* a", CSV)
+    assert (changes, counts) == ([], "changed=2")
+    assert owner.rows("k, b", OPEN) == [("1", None), ("2", None)]
+    assert owner.rows("k, b", f"NOT {OPEN}") == [("1", 10), ("2", 20)]
+    (left,) = [each for each in owner.state().target_columns if not each.active]
+    assert (left.name, left.retired_at, left.input) == ("b", "2025-01-02 00:00:02.000000", None)
+    lock = owner.lock_text()
+    owner.loaded("k* a", CSV)
+    assert owner.lock_text() == lock, "retired_at does not move"
+
+
+def test_r37_a_deleted_reference_leaves_its_column(owner):
+    """R37, A11: the foreign key's column stays in the history, inactive."""
+    reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": [{"from": "a", "to": "r"}]}
+    owner.loaded("k* a b", CSV, references=[reference])
+    keys = owner.rows("k, rc_r_key")
+    assert all(len(key) == 64 for _, key in keys)
+    owner.loaded("k* a b", CSV)
+    assert owner.rows("k, rc_r_key") == keys
+    (left,) = [each for each in owner.state().target_columns if not each.active]
+    assert (left.name, left.system_role, left.input) == ("rc_r_key", "foreign_key", None)
+
+
+def test_r39_a_column_that_returns(owner):
+    """R39: it is un-retired in place; another type is refused, and nothing is written."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    owner.loaded("k* a", CSV)
+    assert owner.refused("k* a b:DATE", "k,a,b;1,x,2025-01-01") == ("REINTRODUCED_TYPE_CONFLICT", ["b"])
+    changes, counts = owner.loaded("k* a b:BIGINT", CSV)
+    assert (changes, counts) == ([], "changed=2")
+    assert [each.name for each in owner.state().target_columns if not each.active] == []
+    assert owner.rows("k, b", OPEN) == [("1", 10), ("2", 20)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "csv", "value"),
+    [
+        ("b:INTEGER", "b:BIGINT", "5000000000", 5_000_000_000),
+        ("b:DECIMAL(4,1)", "b:DECIMAL(12,3)", "123456789.125", "123456789.125"),
+        ("b:STRING(2)", "b:STRING(40)", "a-long-text", "a-long-text"),
+        ("b:STRING(2)", "b:STRING", "a-long-text", "a-long-text"),
+    ],
+)
+def test_r40_a_column_widens_in_place(owner, old, new, csv, value):
+    """R40: the type is altered in base and history; old versions keep their values."""
+    owner.loaded(f"k* a {old}", CSV)
+    changes, _ = owner.loaded(f"k* a {new}", f"k,a,b;1,x,{csv};2,y,20")
+    kept = owner.place.name == "duckdb" and "STRING" in old
+    assert [each.partition(" from")[0] for each in changes] == ([] if kept else ["ALTER_COLUMN_TYPE b"] * 2)
+    assert len(set(owner.types("b"))) == 1
+    ((found,),) = owner.rows("b", f"k = '1' AND {OPEN}")
+    assert str(found) == str(value)
+    ((old_value,),) = owner.rows("b", f"k = '1' AND NOT {OPEN}")
+    assert float(old_value) == 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("b:BIGINT", "b:INTEGER"),
+        ("b:DECIMAL(10,2)", "b:DECIMAL(10,3)"),
+        ("b:BIGINT", "b"),
+        ("b", "b:BIGINT"),
+        ("b:STRING(9)", "b:STRING(5)"),
+    ],
+)
+def test_r40_narrowing_is_refused(owner, old, new):
+    """R40: nothing is written, in the base neither."""
+    owner.loaded(f"k* a {old}", CSV)
+    assert owner.refused(f"k* a {new}", "k,a,b;1,z,10") == ("HIST_TYPE_CONFLICT", ["b"])
+
+
+def test_r40_a_table_that_another_made_is_looked_at_too(owner):
+    """R40, R43: where the metadata agrees and the table itself does not, the load is refused."""
+    owner.loaded("k* a b:INTEGER", CSV)
+    owner.place.sql(
+        f"ALTER TABLE {HIST} ALTER COLUMN b TYPE {'TEXT' if owner.place.name == 'postgres' else 'VARCHAR'}"
+    )
+    assert owner.refused("k* a b:INTEGER", CSV) == ("UNSAFE_TYPE_DRIFT", ["b"])
+
+
+def test_fork_keeps_both_columns(owner):
+    """R39, 4.4: the old column keeps its values under another name, the new one has the new type."""
+    fork = {"historization": {"on_incompatible_type": "fork"}}
+    owner.loaded("k* a b:BIGINT", CSV, **fork)
+    owner.place.sql(f"DROP TABLE {BASE}")  # a base of another type is rebuilt by its owner
+    changes, counts = owner.loaded("k* a b:DATE", "k,a,b;1,x,2025-01-01;2,y,2025-01-02", **fork)
+    assert changes == [
+        "CREATE_TABLE rc_c",
+        "RENAME_COLUMN b to b__until_20250102000002 (rc_c_hist)",
+        "ADD_COLUMN b (rc_c_hist)",
+    ]
+    assert counts == "changed=2"
+    assert owner.rows("b__until_20250102000002", f"NOT {OPEN}") == [(10,), (20,)]
+    assert [str(value) for (value,) in owner.rows("b", OPEN)] == ["2025-01-01", "2025-01-02"]
+    again = owner.loaded("k* a b:DATE", "k,a,b;1,x,2025-01-01;2,y,2025-01-02", **fork)
+    assert again == ([], "unchanged=2")
+
+
+def test_r41_ambiguous_names_are_refused(owner):
+    """R41: the message names the table and both columns; nothing is written."""
+    owner.loaded("k* a b", CSV)
+    receipt = owner.load("k* c<a,b", "k,c;1,x")
+    assert (receipt.status, receipt.error["code"]) == ("rejected", "AMBIGUOUS_RENAME")
+    assert receipt.error["keys"] == ["a", "b"]
+    assert "rc_c" in receipt.error["message"]
+    assert "c" not in owner.columns(BASE)
+    assert owner.rows("k, a, b") == [("1", "x", "10"), ("2", "y", "20")]
+
+
+def test_r42_an_added_column(owner):
+    """R42, H8: old versions read NULL; every key gets a version, for the row hash covers the column."""
+    owner.loaded("k* a", CSV)
+    changes, counts = owner.loaded("k* a b:BIGINT", CSV)
+    assert changes == ["ADD_COLUMN b (rc_c)", "ADD_COLUMN b (rc_c_hist)"]
+    assert counts == "changed=2"
+    assert owner.rows("k, b", f"NOT {OPEN}") == [("1", None), ("2", None)]
+    assert owner.rows("k, b", OPEN) == [("1", 10), ("2", 20)]
+
+
+def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
+    """4.2, R37: the table tells its columns, also one that the base has no more; nothing is re-versioned."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    owner.loaded("k* a", CSV)
+    before = owner.place.dump(HIST)
+    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    assert owner.loaded("k* a", CSV) == ([], "unchanged=2")
+    assert owner.place.dump(HIST) == before
+    told = [(each.name, each.datatype, each.active) for each in owner.state().target_columns[2:5]]
+    assert told == [("k", "STRING", True), ("a", "STRING", True), ("b", "BIGINT", False)]
+
+
+def test_a_lost_lock_file_and_a_rename_at_once(owner):
+    """R34, R35: former names alone are enough to find everything again."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    _, counts = owner.loaded("k* z<a b:BIGINT", "k,z,b;1,x,10;2,y,20", name="rc_d", former_names=["rc_c"])
+    assert counts == "unchanged=2"
+    found = owner.rows("k, z, b", table="rawcore.rc_d_hist")
+    assert found == [("1", "x", 10), ("2", "y", 20)]
+
+
+def test_the_lock_file_is_the_history_s_metadata(owner):
+    """1.3: readable YAML that says where it comes from; loaded again it is the same state; unchanged
+    loads do not touch it."""
+    owner.loaded("k* a b:DECIMAL(10,2)", CSV)
+    path = owner.folder / "rc_c.hist.lock.yaml"
+    text = path.read_text()
+    assert text.startswith("# Written by backstory historize")
+    tree = YAML(typ="safe").load(text)
+    assert (tree["target_dataset_name"], tree["lineage_key"]) == ("rc_c_hist", "rawcore:rc_c")
+    assert [each["target_column_name"] for each in tree["target_columns"]] == [
+        *("rc_c_hist_key", "rc_c_key", "k", "a", "b"),
+        *("row_hash", "version_started_at", "version_ended_at", "version_state", "load_run_id", "loaded_at"),
+    ]
+    written = path.stat().st_mtime_ns
+    owner.loaded("k* a b:DECIMAL(10,2)", "k,a,b;1,new,10")
+    assert (path.read_text(), path.stat().st_mtime_ns) == (text, written)
+    assert [each.name for each in owner.folder.glob("*.new")] == []
+
+
+def test_a_broken_lock_file_stops_the_load(owner):
+    """E1, R43: what the history's metadata says is not guessed."""
+    owner.loaded("k* a b", CSV)
+    path = owner.folder / "rc_c.hist.lock.yaml"
+    path.write_text(path.read_text().replace("lineage_key:", "lineage_kye:", 1))
+    receipt = owner.load("k* a b", CSV)
+    assert (receipt.status, receipt.error["code"]) == ("rejected", "wrong-model")
+    assert "rc_c.hist.lock.yaml, line 3, lineage_kye" in receipt.error["message"]
+
+
+def test_the_state_may_stand_in_the_model(owner):
+    """1.3: `hist_state` in the model is taken where there is no lock file."""
+    owner.loaded("k* a b:BIGINT", CSV)
+    owner.loaded("k* a", CSV)
+    state = YAML(typ="safe").load(owner.lock_text())
+    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    assert owner.loaded("k* a", CSV, hist_state=state) == ([], "unchanged=2")
+    (left,) = [each for each in owner.state().target_columns if not each.active]
+    assert (left.name, left.retired_at) == ("b", "2025-01-02 00:00:02.000000")

@@ -1,0 +1,340 @@
+"""Keys and hashes: the golden vectors, and Python against every database that runs here (R4 to R8, R31)."""
+
+import hashlib
+import itertools
+import random
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from historizing import DAY, PEPPER, dataset, document, model_of
+
+from backstory.doors.historize.columns import foreign_keys
+from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.hashing import Hashes
+from backstory.doors.historize.placeholders import resolved
+from backstory.doors.historize.resolve import schema_of
+
+KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
+GOLDEN = {
+    f"customer_id~4711|mandant~100|{PEPPER}": KEY,
+    f"customer_id~null_replaced|mandant~100|{PEPPER}": "a47d00c852f0a766a1239640d4dfda52bb72c2c4d33f5238149278fbdd039d46",
+    "Müller|Köln|true|1.50|2025-01-02|null_replaced": "b8dbc53ba2a77343faa39af29a9df1b3ca9b08f7ab7fd1761895857236bedcf0",
+    "active~true|city~Köln|credit~1.50|name~Müller|note~^0|since~2025-01-02": "3a6d89cb8781af3f3f8e8b3b59e7e45964adce980d0e445e6d2c3b9bb51b5180",
+    f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-02 03:04:05.600000|{PEPPER}": "3baf0599f25b0e87808baa0128b8cda612f0afffc85d337a7c4b9554d4da0d90",
+    f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-03 00:00:00.000000|{PEPPER}": "5c028800ca07705a3d31e6fafc1d0261bfa6868a8ff397a3510264457454862c",
+}
+WRONG = "9a3423a6e95bd9d7bedaf0657e4f7efde1ccc705889ada47ededb109c353441a"
+NO_COLUMNS = "588b5a2faf9108d0ab23c03bfa04f68b14507bd78568c35fe6a8a3557f3a8954"
+TEXTS = dict(zip(("key", "null_key", "row_v1", "row_v2", "first", "second"), GOLDEN.values(), strict=True))
+CUSTOMER = (
+    "customer_id:BIGINT* mandant:STRING(3)* name city active:BOOLEAN credit:DECIMAL(10,2) since:DATE note"
+)
+ROW = {
+    "customer_id": 4711,
+    "mandant": "100",
+    "name": "Müller",
+    "city": "Köln",
+    "active": True,
+    "credit": Decimal("1.50"),
+    "since": date(2025, 1, 2),
+    "note": None,
+}
+ZONES = ["UTC", "Asia/Kolkata", "America/New_York"]
+EVERY = (
+    "k* t n:INTEGER b:BIGINT d:DECIMAL(38,10) e:DECIMAL(5,0) w:BOOLEAN day:DATE clock:TIME at:TIMESTAMP "
+    "bytes:BINARY id:UUID j:JSON"
+)
+EXTREMES = {
+    "t": [
+        "",
+        " padded ",
+        "Ünï↯code 🐘",
+        "it's",
+        "back\\slash",
+        "a|b~c^d",
+        "100%s",
+        "{{ load_timestamp }}",
+        "\n\t",
+    ],
+    "n": [0, -1, 2**31 - 1, -(2**31)],
+    "b": [0, 2**63 - 1, -(2**63)],
+    "d": [
+        Decimal(0),
+        Decimal("-0.0000000001"),
+        Decimal("0.5"),
+        Decimal("9" * 28 + "." + "9" * 10),
+        Decimal("-1"),
+    ],
+    "e": [Decimal(0), Decimal(-99999), Decimal(7)],
+    "w": [True, False],
+    "day": [date(1, 1, 1), date(1582, 10, 10), date(1970, 1, 1), date(9999, 12, 31)],
+    "clock": [time(0, 0), time(23, 59, 59, 999_999), time(1, 2, 3, 40)],
+    "at": [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2025, 3, 30, 1, 30, tzinfo=UTC),
+        datetime(2025, 11, 2, 5, 30, 0, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    ],
+    "bytes": [b"", b"\x00\xff'\\", bytes(range(256))],
+    "id": [UUID("A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"), UUID(int=0)],
+    "j": ['{"b": 1,  "a": [1.0, null]}', "{}", '"it\'s \\u00fc"'],
+}
+
+
+def customer(profile="elevata_v1", name="rc_crm_customer"):
+    model = model_of(document(dataset(CUSTOMER, name=name), hash_profile=profile))
+    return model, model.target_datasets[0]
+
+
+def in_zone(place, zone):
+    place.sql(f"SET TIME ZONE '{zone}'")
+
+
+def hashed(place, sql, table="", at=DAY):
+    """The one value of an expression on the table known as s."""
+    values = {
+        "load_timestamp_text": place.dialect.string_literal(f"{at:%Y-%m-%d %H:%M:%S.%f}"),
+        "pepper": place.dialect.string_literal(PEPPER),
+    }
+    return place.rows(resolved(f"SELECT {sql} {table}", values))[0][0]
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_the_texts_of_the_golden_vectors(text):
+    """R4: the vectors are SHA-256 of these UTF-8 texts, and no vector is of UTF-16."""
+    assert hashlib.sha256(text.encode()).hexdigest() == GOLDEN[text]
+    assert hashlib.sha256(text.encode("utf-16-le")).hexdigest() not in GOLDEN.values()
+    assert hashlib.sha256(next(iter(GOLDEN)).encode("utf-16-le")).hexdigest() == WRONG
+
+
+def test_golden_vectors_in_python():
+    """R4, R5: keys and hashes of the Python reference."""
+    told = {}
+    for profile, row_hash in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
+        model, base = customer(profile)
+        hashes = Hashes(schema_of(model, base), PEPPER)
+        told[row_hash] = hashes.row_hash(base, ROW)
+        assert hashes.base_key(base, ROW) == TEXTS["key"]
+    model, base = customer()
+    hashes = Hashes(schema_of(model, base), PEPPER)
+    told["key"] = hashes.base_key(base, ROW)
+    told["null_key"] = hashes.base_key(base, ROW | {"customer_id": None})
+    told["first"] = hashes.hist_key(base, KEY, datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC))
+    told["second"] = hashes.hist_key(base, KEY, datetime(2025, 1, 3, tzinfo=UTC))
+
+    assert told == TEXTS
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_golden_vectors_in_a_database(place, zone):
+    """R4, R6: the same keys and hashes as SQL, in any session time zone."""
+    model, base = customer()
+    place.stage("s", CUSTOMER, [ROW])
+    in_zone(place, zone)
+    told = {}
+    for profile, name in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
+        strict, strict_base = customer(profile)
+        expressions = Expressions(place.dialect, schema_of(strict, strict_base))
+        told[name] = hashed(place, expressions.row_hash(strict_base, "s"), "FROM stage.s AS s")
+    expressions = Expressions(place.dialect, schema_of(model, base))
+    told["key"] = hashed(place, expressions.base_key(base, "s"), "FROM stage.s AS s")
+    entity = f"FROM (SELECT '{KEY}' AS rc_crm_customer_key) AS s"
+    for name, at in (
+        ("first", datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC)),
+        ("second", datetime(2025, 1, 3, tzinfo=UTC)),
+    ):
+        told[name] = hashed(place, expressions.hist_key(base, "s"), entity, at)
+    place.sql("UPDATE stage.s SET customer_id = NULL")
+    told["null_key"] = hashed(place, expressions.base_key(base, "s"), "FROM stage.s AS s")
+
+    assert told == TEXTS
+
+
+def test_a_name_behind_version_started_at_goes_behind_it():
+    """2.3: the components of a hist key are sorted by name, whichever comes first."""
+    model, base = customer(name="zz_customer")
+    text = f"version_started_at~2025-01-02 00:00:00.000000|zz_customer_key~{KEY}|{PEPPER}"
+
+    assert (
+        Hashes(schema_of(model, base), PEPPER).hist_key(base, KEY, DAY)
+        == hashlib.sha256(text.encode()).hexdigest()
+    )
+
+
+def test_no_attributes(place):
+    """2.4: a base of keys alone has the hash of the text no_columns."""
+    model = model_of(document(dataset("k*")))
+    base = model.target_datasets[0]
+
+    assert Hashes(schema_of(model, base), PEPPER).row_hash(base, {"k": "a"}) == NO_COLUMNS
+    assert hashed(place, Expressions(place.dialect, schema_of(model, base)).row_hash(base, "s")) == NO_COLUMNS
+
+
+def test_the_order_of_business_keys_does_not_matter(place):
+    """R5: permuting the declared business keys changes no key, here and there."""
+    columns = ["b:BIGINT*", "a*", "c:DATE*"]
+    row = {"a": "x", "b": 7, "c": date(2025, 1, 2)}
+    place.stage("s", " ".join(columns), [row])
+    keys = set()
+    for order in itertools.permutations(columns):
+        model = model_of(document(dataset(" ".join(order))))
+        base = model.target_datasets[0]
+        keys.add(Hashes(schema_of(model, base), PEPPER).base_key(base, row))
+        sql = Expressions(place.dialect, schema_of(model, base)).base_key(base, "s")
+        keys.add(hashed(place, sql, "FROM stage.s AS s"))
+
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_every_type_is_hashed_as_in_python(place, zone, profile):
+    """R4, R6: all logical types at their extremes and NULL, one column at a time, in any session zone."""
+    model = model_of(document(dataset(EVERY), hash_profile=profile))
+    base = model.target_datasets[0]
+    empty = dict.fromkeys(EXTREMES)
+    rows = [empty | {"k": "none"}]
+    rows += [
+        empty | {"k": f"{name} {n}", name: value}
+        for name, values in EXTREMES.items()
+        for n, value in enumerate(values)
+    ]
+    typed = [
+        {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()}
+        for row in rows
+    ]
+    place.stage("s", EVERY, typed)
+    in_zone(place, zone)
+    expressions = Expressions(place.dialect, schema_of(model, base))
+    hashes = Hashes(schema_of(model, base), PEPPER)
+    pepper = {"pepper": place.dialect.string_literal(PEPPER)}
+    sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
+    found = {k: (key, row_hash) for k, key, row_hash in place.rows(resolved(sql, pepper))}
+
+    assert found == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_float_is_hashed_as_a_decimal(place, zone):
+    """R9, 2.4: hash_as gives a float the digits of a decimal, everywhere the same."""
+    written = dataset("k* f")
+    written["target_columns"][1] |= {"datatype": "FLOAT", "hash_as": "DECIMAL(20,4)"}
+    model = model_of(document(written))
+    base = model.target_datasets[0]
+    values = [0.0, -0.0, 1.5, 0.1, 1e10, 123456.78905, 2.00005, -2.00005, 1e-7, None]
+    place.create("stage", "s", [column for column in base.target_columns if column.name in {"k", "f"}])
+    place.insert("stage.s", [{"k": str(n), "f": value} for n, value in enumerate(values)])
+    in_zone(place, zone)
+    sql = Expressions(place.dialect, schema_of(model, base)).row_hash(base, "s")
+    hashes = Hashes(schema_of(model, base), PEPPER)
+
+    assert dict(place.rows(f"SELECT k, {sql} FROM stage.s AS s")) == {
+        str(n): hashes.row_hash(base, {"k": str(n), "f": value}) for n, value in enumerate(values)
+    }
+
+
+def test_a_foreign_key_is_the_parents_key(place):
+    """R7: equal values give equal keys, whatever the child's columns are called; NULL gives no NULL."""
+    parent = dataset("region_code* land:INTEGER* a", name="rc_region")
+    child = dataset("k* home_code home_land:BIGINT", name="rc_child") | {
+        "references": [
+            {
+                "id": 17,
+                "referenced_dataset": "rc_region",
+                "reference_prefix": "home",
+                "key_components": [
+                    {"from": "home_code", "to": "region_code"},
+                    {"from": "home_land", "to": "land"},
+                ],
+            }
+        ]
+    }
+    for each, name in ((parent, "p"), (child, "c")):
+        each["input"] = f"stage.{name}"
+    place.use(document(child, parent))
+    place.stage("p", "region_code* land:INTEGER* a", [{"region_code": "N|x", "land": 7, "a": "1"}])
+    place.stage(
+        "c",
+        "k* home_code home_land:BIGINT",
+        [{"k": "a", "home_code": "N|x", "home_land": 7}, {"k": "b", "home_code": None, "home_land": None}],
+    )
+    assert ["success"] * 2 == [receipt.status for receipt in place.loads("r1", 1)]
+
+    assert [column.name for column in foreign_keys(place.dataset)] == ["home_rc_region_key"]
+    ((key,),) = place.rows("SELECT rc_region_key FROM rawcore.rc_region_hist")
+    found = dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child_hist"))
+    null = hashlib.sha256(f"land~null_replaced|region_code~null_replaced|{PEPPER}".encode()).hexdigest()
+    assert found == {"a": key, "b": null}
+    assert dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child")) == found
+
+
+def test_strict_hashes_tell_all_tuples_apart(place):
+    """R8: strict_v2 separates every pair of distinct tuples; every one of a small world, and Python agrees."""
+    words = [None, "", "|", "^", "~", "^0", "^p", "null_replaced", "a|b~c", "x~"]
+    rows = [
+        dict(zip("abc", each, strict=True)) | {"k": str(n)}
+        for n, each in enumerate(itertools.product(words, repeat=3))
+    ]
+    assert_told_apart(place, "a* b c k", rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_strict_hashes_tell_random_tuples_apart(place, seed):
+    """R8: the same with random texts of the letters that separate."""
+    chance = random.Random(seed)
+    texts = [
+        None,
+        *(
+            "".join(chance.choices(["|", "^", "~", "0", "p", "b", "null_replaced"], k=n % 6))
+            for n in range(400)
+        ),
+    ]
+    tuples = {tuple(chance.choices(texts, k=3)) for _ in range(1500)}
+    assert_told_apart(
+        place,
+        "a* b c k",
+        [dict(zip("abc", each, strict=True)) | {"k": str(n)} for n, each in enumerate(tuples)],
+    )
+
+
+def assert_told_apart(place, columns, rows):
+    """Distinct attributes have distinct hashes, distinct keys distinct keys."""
+    model = model_of(document(dataset("a* b c"), hash_profile="strict_v2"))
+    base = model.target_datasets[0]
+    hashes, expressions = (
+        Hashes(schema_of(model, base), PEPPER),
+        Expressions(place.dialect, schema_of(model, base)),
+    )
+    place.stage("s", columns, rows)
+    pepper = {"pepper": place.dialect.string_literal(PEPPER)}
+    sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
+    found = {k: each for k, *each in place.rows(resolved(sql, pepper))}
+
+    assert len({key for key, _ in found.values()}) == len({row["a"] for row in rows})
+    assert len({made for _, made in found.values()}) == len({(row["b"], row["c"]) for row in rows})
+    assert found == {row["k"]: [hashes.base_key(base, row), hashes.row_hash(base, row)] for row in rows}
+
+
+def test_the_known_collisions_of_the_old_profile():
+    """2.4: elevata_v1 is as it is: a separator in a value, and the NULL token, collide."""
+    model = model_of(document(dataset("k* b c")))
+    base = model.target_datasets[0]
+    hashes = Hashes(schema_of(model, base), PEPPER)
+
+    assert hashes.row_hash(base, {"b": "a|b", "c": "c"}) == hashes.row_hash(base, {"b": "a", "c": "b|c"})
+    assert hashes.row_hash(base, {"b": None, "c": "c"}) == hashes.row_hash(
+        base, {"b": "null_replaced", "c": "c"}
+    )
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_load_in_another_session_zone_is_the_same(place, engine, zone):
+    """R6, R21: the zone of the session moves neither instants nor keys."""
+    in_zone(place, zone)
+    place.mode(engine).base("a:1").load("r1", "1.000001")
+    place.base("a:2").load("r2", "2.5")
+
+    assert place.history() == ["a 1 [1.000001,2.5) changed r2", "a 2 [2.5,-) changed r2"]

@@ -1,0 +1,177 @@
+"""Real kills: a process that loads is killed at any moment, and the rerun of its run ends as an undisturbed run.
+
+R18, R19: two databases get the same loads, one undisturbed; in the other each load is killed, and run again
+under the same run id. After each the tables are the same, byte for byte.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import historizing
+import pytest
+from historizing import Place, dataset, document, save
+
+pytestmark = pytest.mark.process
+
+SIZE = 4_000
+LOADS = 6
+TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
+LOADER = """
+import sys
+from pathlib import Path
+from historizing import Place, second
+from backstory.doors.historize.run import Asked, open_model, run_model
+path, name, url, run, at = sys.argv[1:]
+model, folder = open_model(path)
+target = Place(name, url, folder).target
+print("begins", flush=True)
+run_model(model, folder, target, Asked(run_id=run, load_timestamp=second(at)))
+print("done", flush=True)
+"""
+
+
+class Ground:
+    """A database with a stage; `written` is its model's file."""
+
+    def __init__(self, name, url, folder, engine):
+        folder.mkdir(exist_ok=True)
+        self.name, self.url, self.folder = name, url, folder
+        self.document = document(dataset("k* a", input="stage.s", historization={"engine": engine}))
+        self.path = save(self.document, folder)
+        self.place = None
+        self.opened()
+        self.place.stage("s", "k* a")
+
+    def opened(self):
+        """A connection; a DuckDB file has room for one process."""
+        self.place = Place(self.name, self.url, self.folder)
+        self.place.use(self.document)
+        return self.place
+
+    def closed(self):
+        self.place.close()
+
+    def stage(self, number):
+        """Other rows at each load: some new, some changed, some gone, some back."""
+        self.place.sql("DELETE FROM stage.s")
+        self.place.sql(
+            f"INSERT INTO stage.s SELECT 'k' || n, CAST(n % {number + 2} AS VARCHAR) "
+            f"FROM generate_series(1, {SIZE}) AS g(n) WHERE (n + {number}) % 5 > 0"
+        )
+
+    def load(self, number):
+        """In this process, again while another still holds the dataset."""
+        for _ in range(100):
+            (receipt,) = self.place.loads(f"r{number}", number)
+            if receipt.exit_code != 75:
+                return receipt
+            time.sleep(0.05)
+        return receipt
+
+    def process(self, number):
+        """A process that is about to load."""
+        found = subprocess.Popen(
+            [sys.executable, "-c", LOADER, self.path, self.name, self.url, f"r{number}", str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(Path(historizing.__file__).parent)},
+        )
+        assert found.stdout.readline() == "begins\n"
+        return found
+
+    def shown(self):
+        """What must be the same in both databases."""
+        counts = "load_run_id, status, base_row_count, closed_changed, closed_deleted, inserted_changed, inserted_new"
+        return self.place.dump(*TABLES), self.place.registered(counts)
+
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def grounds(request, tmp_path, engine):
+    """The undisturbed database, and the one whose loads are killed."""
+    if request.param == "duckdb":
+        urls = [f"duckdb://{tmp_path / name}.duckdb" for name in ("calm", "killed")]
+    else:
+        urls = [request.getfixturevalue("postgres_url"), request.getfixturevalue("other_postgres_url")]
+    found = [
+        Ground(request.param, url, tmp_path / name, engine)
+        for url, name in zip(urls, ("calm", "killed"), strict=True)
+    ]
+    yield found
+    for ground in found:
+        ground.closed()
+
+
+def test_a_load_that_is_killed_at_any_moment(grounds, engine):
+    """R18, R19: killed at random moments of its life, the run goes on under its own id and ends the same."""
+    calm, killed = grounds
+    chance = random.Random(f"{calm.name} {engine}")
+    took, struck = 0.0, 0
+    for number in range(1, LOADS + 1):
+        for ground in grounds:
+            ground.stage(number)
+        began = time.monotonic()
+        assert calm.load(number).status == "success"
+        took = max(took, time.monotonic() - began)
+        killed.closed()
+        process = killed.process(number)
+        time.sleep(took * chance.random())
+        process.kill()
+        struck += process.wait() == -signal.SIGKILL
+        process.stdout.close()
+        killed.opened()
+        assert killed.load(number).status == "success"
+
+        assert killed.shown() == calm.shown()
+        assert killed.place.history() == calm.place.history()
+    assert struck >= LOADS / 2
+
+
+@pytest.fixture
+def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
+    return [
+        Ground("postgres", url, tmp_path / name, engine)
+        for url, name in ((postgres_url, "calm"), (other_postgres_url, "killed"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "table", ["meta.hist_run", "rawcore.rc_c", "rawcore.rc_c_hist", "meta.load_run_log", "meta.hist_step_log"]
+)
+def test_a_load_that_is_killed_while_it_waits(waiting_at, table):
+    """R18, R31: killed while it waits for a lock, before, amid and after its transaction; its session goes too."""
+    calm, killed = waiting_at
+    for ground in waiting_at:
+        ground.stage(1)
+        ground.load(1)
+        ground.stage(2)
+    calm.load(2)
+    with killed.place.connection() as other:
+        with other._engine.transaction():
+            other._engine.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+            process = killed.process(2)
+            sessions(other, "wait_event_type = 'Lock'", 1)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+            process.stdout.close()
+            sessions(other, "wait_event_type = 'Lock'", 0)
+        killed.load(2)
+
+    assert killed.shown() == calm.shown()
+    assert killed.place.registered("status") == [("success",)] * 2
+    for ground in waiting_at:
+        ground.closed()
+
+
+def sessions(target, where, count):
+    """Wait until so many sessions of this database are as told."""
+    sql = f"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {where}"
+    for _ in range(1000):
+        target._engine.fetch_all("SELECT pg_stat_clear_snapshot()")
+        if target._engine.fetch_all(sql) == [(count,)]:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"not {count} sessions: {where}")

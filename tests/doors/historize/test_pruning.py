@@ -1,0 +1,451 @@
+"""R55: pruning, archives and erasure, on databases, against a row-by-row reference."""
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+import sqlglot
+from historizing import Place, dataset, document, second
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from versions_in_python import (
+    INSTANTS,
+    KEYS,
+    MOMENTS,
+    answer,
+    effective,
+    events,
+    fill,
+    gaps,
+    in_dialect,
+    labelled,
+    lives,
+    ordered,
+    plain,
+    prepare,
+    pruned_at,
+    stored,
+    valid,
+)
+
+from backstory.doors.historize import erasure, pruning
+from backstory.doors.historize.dialects.registry import get_dialect
+from backstory.doors.historize.differences import changes
+from backstory.doors.historize.document import read_state
+from backstory.doors.historize.effective import effective as effective_query
+from backstory.doors.historize.labels import labeled
+from backstory.doors.historize.model import EffectiveDating, StateLabels
+from backstory.doors.historize.point_in_time import as_of, current, timeline
+from backstory.doors.historize.pruning import Cut
+from backstory.doors.historize.upkeep import Upkeep
+from backstory.errors import Failed, Refused, UsageError
+
+EXAMPLES = {"duckdb": 30, "postgres": 12}
+AT = second(1_000)
+RULES = {"allow_prune": True}
+
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def place(request, tmp_path):
+    """An empty database of either kind; DuckDB in memory, because each example changes schemas."""
+    url = "duckdb://" if request.param == "duckdb" else request.getfixturevalue("postgres_url")
+    found = Place(request.param, url, tmp_path)
+    yield found
+    found.close()
+
+
+def upkeep(place: Place, name="rc_p") -> Upkeep:
+    return Upkeep(place.model, place.folder, place.target, place.target._engine, name, clock=lambda: AT)
+
+
+def empty(place: Place) -> Upkeep:
+    """The place as it was before anything was pruned."""
+    for kind, name in (("VIEW", "rc_p_hist_all"), ("TABLE", "rc_p_hist_archive")):
+        place.sql(f"DROP {kind} IF EXISTS rawcore.{name}")
+    (place.folder / "rc_p.hist.lock.yaml").unlink(missing_ok=True)
+    return upkeep(place)
+
+
+def may_go(history, before, keep_last, hold):
+    """The reference: which versions are pruned."""
+
+    def later(one):
+        return any(v.key == one.key and v.started > one.started for v in history)
+
+    return [
+        v
+        for v in history
+        if v.ended and v.ended < before and (later(v) or not keep_last) and v.values["k"] not in hold
+    ]
+
+
+def archived(place: Place, history):
+    """The rows of the archive."""
+    names = [each.name for each in pruning.archive_columns(history)]
+    rows = place.rows(f"SELECT {', '.join(names)} FROM {history.archive}")
+    return ordered(dict(zip(names, map(plain, row), strict=True)) for row in rows)
+
+
+def table_of(place: Place, history, name):
+    names = [each.name for each in history.columns]
+    rows = place.rows(f"SELECT {', '.join(names)} FROM {name}")
+    return ordered(dict(zip(names, map(plain, row), strict=True)) for row in rows)
+
+
+def holds(place: Place, law, *strategies):
+    settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)(given(*strategies)(law))()
+
+
+HOLDS = st.sets(st.sampled_from(KEYS), max_size=1)
+
+
+def test_what_is_pruned_stands_in_the_archive(place):
+    """R55: candidates go into the archive as they were, all else stays; the watermark is the last end that went."""
+    history = prepare(place, **RULES)["rc_p"]
+
+    def law(life, before, keep_last, hold):
+        keep = empty(place)
+        fill(place, history, life)
+        gone = may_go(life, before, keep_last, hold)
+
+        plan = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold))
+        assert table_of(place, history, history.table) == ordered(stored(history, v) for v in life)
+        told = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold), run_id="p", apply=True)
+
+        assert plan == told == pruning.Pruned(len(gone), max((v.ended for v in gone), default=None))
+        left = [v for v in life if v not in gone]
+        assert table_of(place, history, history.table) == ordered(stored(history, v) for v in left)
+        rows = [{**stored(history, v), "archived_at": AT, "archive_run_id": "p"} for v in gone]
+        assert archived(place, history) == ordered(rows)
+        assert all(v in left for v in life if v.ended is None)
+        assert not keep_last or {v.key for v in left} == {v.key for v in life}
+
+    holds(place, law, lives(), MOMENTS, st.booleans(), HOLDS)
+
+
+def test_answers_are_the_same_or_refused(place):
+    """R51, R55: after pruning each question is answered as before, or refused; effective time loses nothing."""
+    ask = prepare(place, **RULES)["rc_p"]
+    dating = EffectiveDating(column="since")
+    words = StateLabels(reappeared="again")
+
+    def law(life, before, at):
+        keep = empty(place)
+        fill(place, ask, life)
+        watermark = keep.prune(before, apply=True).watermark
+        history = upkeep(place).history()
+
+        assert history.watermark == watermark
+        if watermark is not None and at < watermark:
+            for question in (lambda: as_of(history, at), lambda: changes(history, at, INSTANTS[-1])):
+                with pytest.raises(Refused):
+                    question()
+        else:
+            assert answer(place, as_of(history, at)) == ordered(stored(ask, v) for v in valid(life, at))
+            kinds = sorted((e["change"], e["k"]) for e in answer(place, changes(history, at, INSTANTS[-1])))
+            assert kinds == sorted((e[0], (e[2] or e[3]).values["k"]) for e in events(life, at, INSTANTS[-1]))
+        assert answer(place, current(history)) == ordered(stored(ask, v) for v in life if v.ended is None)
+        for known in (None, at):
+            spans = [
+                {**stored(ask, v), "effective_from": a, "effective_to": b}
+                for v, a, b in effective(life, "since", "timestamp", known)
+            ]
+            assert answer(place, effective_query(history, dating, known)) == ordered(spans)
+        found = {
+            each["rc_p_hist_key"]: each["version_state"] for each in answer(place, labeled(history, words))
+        }
+        assert found.items() <= {v.hist_key: word for v, word in labelled(life, words)}.items()
+        for key in KEYS:
+            lines = [
+                (each["rc_p_hist_key"], each["gap_before"])
+                for each in upkeep(place).ask(timeline(history, key))
+            ]
+            assert lines == [(v.hist_key, gap) for v, gap in gaps(life, f"key {key}")]
+        if watermark is not None:
+            assert table_of(place, ask, "rawcore.rc_p_hist_all") == ordered(stored(ask, v) for v in life)
+
+    holds(place, law, lives(), MOMENTS, MOMENTS)
+
+
+def test_pruning_again_goes_on(place):
+    """R55: the same cut again changes nothing, a later one moves the watermark on, an earlier one never back."""
+    history = prepare(place, **RULES)["rc_p"]
+
+    def law(life, cuts):
+        empty(place)
+        fill(place, history, life)
+        known = None
+        for number, before in enumerate(cuts):
+            upkeep(place).prune(before, run_id=f"p{number}", apply=True)
+            dump = place.dump(history.table, history.archive)
+            again = upkeep(place).prune(before, run_id="again", apply=True)
+            assert again.versions == 0
+            assert place.dump(history.table, history.archive) == dump
+            gone = may_go(life, max(cuts[: number + 1]), True, ())
+            known = max((v.ended for v in gone), default=None)
+            assert again.watermark == upkeep(place).history().watermark == known
+        assert table_of(place, history, history.table) == ordered(
+            stored(history, v) for v in life if v not in may_go(life, max(cuts), True, ())
+        )
+
+    holds(place, law, lives(), st.lists(MOMENTS, min_size=2, max_size=3))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_an_interrupted_prune_is_resumed(place, steps):
+    """R55: after a stop behind any statement, each committed, pruning again ends in the same tables."""
+    history = prepare(place, **RULES)["rc_p"]
+    cut = Cut(second(6))
+
+    def law(life):
+        empty(place)
+        fill(place, history, life)
+        pruning.prepare_archive(history, place.target._engine)
+        statements = [
+            *pruning.copy_statements(history, cut, "p1", AT),
+            f"UPDATE {history.table} SET load_run_id = 'other' WHERE version_ended_at IS NOT NULL",
+            pruning.delete_statement(history, cut),
+        ]
+        for sql in statements[:steps]:
+            place.sql(sql)
+        changed = steps > 2
+        upkeep(place).prune(cut.before, run_id="p2", apply=True)
+
+        life = [replace(v, run="other") if changed and v.ended and steps == 3 else v for v in life]
+        gone = may_go(life, cut.before, True, ())
+        kept = {each["rc_p_hist_key"] for each in table_of(place, history, history.table)}
+        assert kept == {v.hist_key for v in life if v not in gone}
+        rows = archived(place, history)
+        assert {each["rc_p_hist_key"] for each in rows} == {v.hist_key for v in gone}
+        assert steps == 4 or {each["load_run_id"] for each in rows} == {v.run for v in gone}
+        assert upkeep(place).history().watermark == max((v.ended for v in gone), default=None)
+
+    holds(place, law, lives())
+
+
+def test_a_version_on_its_way_is_seen_once(place):
+    """R55: between copy and delete all versions are still told once."""
+    history = prepare(place, **RULES)["rc_p"]
+
+    def law(life):
+        empty(place)
+        fill(place, history, life)
+        pruning.prepare_archive(history, place.target._engine)
+        for sql in pruning.copy_statements(history, Cut(second(9)), "p", AT):
+            place.sql(sql)
+        query = timeline(pruned_at(history, second(0)), "x")
+        assert [row[0] for row in place.rows(query.sql)] == [v.hist_key for v, _ in gaps(life, "key x")]
+
+    holds(place, law, lives())
+
+
+TWO = """
+    a 1 [1,2) changed r2
+    a 2 [2,4) changed r4
+    a 3 [4,-) changed r4
+    b 1 [1,3) deleted r3
+"""
+
+
+@pytest.fixture
+def two(place):
+    """Two records; `a` has two closed versions and an open one."""
+    place.use(document(dataset(historization=RULES)))
+    return place.base("a:3").put(TWO)
+
+
+def test_pruning_must_be_allowed(two):
+    """R55: without allow_prune in the model nothing is pruned; the plan is shown all the same."""
+    two.use(document(dataset()))
+    before = two.dump()
+
+    assert upkeep(two, "rc_c").prune(second(9)).versions == 2
+    with pytest.raises(Refused) as refused:
+        upkeep(two, "rc_c").prune(second(9), apply=True)
+
+    assert refused.value.code == "PRUNE_NOT_ALLOWED"
+    assert two.dump() == before
+
+
+def test_a_copy_that_is_not_equal_is_not_deleted(two):
+    """R55: what does not come into the archive as it was stays in the history, and the run fails."""
+    history = upkeep(two, "rc_c").history()
+    pruning.prepare_archive(history, two.target._engine)
+    before = two.dump()
+
+    assert two.rows(pruning.uncopied(history, Cut(second(9)))) == [(2,)]
+    if two.name == "postgres":
+        two.sql(f"CREATE RULE lost AS ON INSERT TO {history.archive} DO INSTEAD NOTHING")
+        with pytest.raises(Failed) as failed:
+            upkeep(two, "rc_c").prune(second(9), apply=True)
+        assert failed.value.code == "ARCHIVE_DIFFERS"
+        assert two.dump() == before
+        assert not (two.folder / "rc_c.hist.lock.yaml").exists()
+
+
+def test_the_lock_file_has_the_watermark(two):
+    """R55: the watermark stands in the lock file; without the file the archive tells it."""
+    upkeep(two, "rc_c").prune(second(9), apply=True)
+    lock = two.folder / "rc_c.hist.lock.yaml"
+
+    assert read_state(lock).prune_watermark == "2025-01-02T00:00:04.000000Z"
+    lock.unlink()
+    assert upkeep(two, "rc_c").history().watermark == second(4)
+
+
+def test_pruning_is_logged(two):
+    """R55: a prune and an erasure each leave a row in the step log."""
+    upkeep(two, "rc_c").prune(second(9), run_id="p", apply=True)
+    upkeep(two, "rc_c").erase("b", run_id="e", apply=True)
+
+    found = two.rows("SELECT load_run_id, step, rows_affected FROM meta.hist_step_log ORDER BY load_run_id")
+    assert found == [("e", "erase_values", 1), ("p", "prune", 2)]
+
+
+def test_loads_go_on_after_pruning(two):
+    """R55: a load after pruning knows every record as before, and keeps the watermark."""
+    two.base("a:3").load("r5", 5)
+    upkeep(two, "rc_c").prune(second(9), apply=True)
+
+    receipt = two.base("a:4 b:1").load("r6", 6)
+
+    assert {name: count for name, count in receipt.counts.items() if count} == {"changed": 1, "reappeared": 1}
+    assert upkeep(two, "rc_c").history().watermark == second(4)
+    assert upkeep(two, "rc_c").state.prune_watermark == "2025-01-02T00:00:04.000000Z"
+
+
+def test_the_archive_follows_the_history(place, tmp_path):
+    """R55: after a column came, one went, and the dataset was renamed, the archive is read and written on."""
+
+    def load(number, columns, name="rc_c", **more):
+        rows = {"k": "x", "a": number, "b": number, "n": number}
+        names = [each.partition(":")[0].strip("*") for each in columns.split()]
+        (tmp_path / "stage.csv").write_text(
+            f"{','.join(names)}\n{','.join(str(rows[each]) for each in names)}\n"
+        )
+        place.use(document(dataset(columns, name, input="stage.csv", historization=RULES, **more)))
+        (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+
+    key = {"lineage_key": "rawcore:c"}
+    load(1, "k* a", **key)
+    load(2, "k* a", **key)
+    load(3, "k* a", **key)
+    upkeep(place, "rc_c").prune(second(2.5), apply=True)
+    place.sql("DROP VIEW rawcore.rc_c_hist_all")
+    load(4, "k* b n:INTEGER", "rc_d", former_names=["rc_c"], **key)
+    told = upkeep(place, "rc_d")
+    lines = told.ask(timeline(told.history(), "x"))
+
+    assert [(row["a"], row["b"], row["n"]) for row in lines] == [
+        ("1", None, None),
+        ("2", None, None),
+        ("3", None, None),
+        (None, "4", 4),
+    ]
+    assert told.prune(second(4.5), apply=True).versions == 2
+    assert upkeep(place, "rc_d").ask(timeline(upkeep(place, "rc_d").history(), "x")) == lines
+    assert len(place.rows("SELECT * FROM rawcore.rc_d_hist_all")) == 4
+    assert not place.has("rawcore", "rc_c_hist_archive")
+
+
+# Erasure
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_record_is_erased_everywhere(place, rows):
+    """R55: erasure empties a record's values, or takes its rows, in history and archive, and nothing else."""
+    history = prepare(place, **RULES)["rc_p"]
+
+    def law(life, before, key):
+        empty(place)
+        fill(place, history, life)
+        upkeep(place).prune(before, apply=True)
+        plan = upkeep(place).erase(key, rows=rows)
+        count = upkeep(place).erase(key, rows=rows, apply=True)
+
+        mine = [v for v in life if v.values["k"] == key]
+        assert plan == count == len(mine)
+        nothing = dict.fromkeys(("a", "n", "since", "day", "doc"))
+        expected = [stored(history, v) for v in life if v not in mine]
+        if not rows:
+            expected += [{**stored(history, v), **nothing, "row_hash": "erased"} for v in mine]
+        query = upkeep(place).history().union()
+        names = [each.name for each in history.columns]
+        found = ordered(dict(zip(names, map(plain, row), strict=True)) for row in place.rows(query))
+        assert found == ordered(expected)
+
+    holds(place, law, lives(), MOMENTS, st.sampled_from(KEYS))
+
+
+def test_a_record_that_the_base_has_is_not_erased(two):
+    """R55: erasure is refused while the next load would bring the record back, and writes nothing."""
+    before = two.dump()
+
+    with pytest.raises(Refused) as refused:
+        upkeep(two, "rc_c").erase("a", apply=True)
+
+    assert refused.value.code == "KEY_PRESENT"
+    assert two.dump() == before
+
+
+def test_a_record_that_is_flagged_as_deleted_can_be_erased(place, tmp_path):
+    """R54, R55: a softly deleted record of the base is excluded from the history, so it can be erased."""
+    soft = {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
+    place.use(document(dataset("k* a gone", input="stage.csv", historization=soft)))
+    for number, flag in enumerate(["", "X"], start=1):
+        (tmp_path / "stage.csv").write_text(f"k,a,gone\nx,1,{flag}\ny,1,\n")
+        place.loads(f"r{number}", number)
+
+    assert upkeep(place, "rc_c").erase("x", apply=True) == 1
+    (receipt,) = place.loads("r3", 3)
+
+    assert receipt.status == "unchanged"
+    assert place.rows("SELECT k, a, row_hash FROM rawcore.rc_c_hist WHERE k = 'x'") == [("x", None, "erased")]
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda keep: keep.prune(datetime(2025, 1, 2)), "naive-time"),
+        (lambda keep: keep.prune(AT, legal_hold=[{"id": 1}]), "other-key"),
+        (lambda keep: keep.erase({"k": "x", "a": 1}), "other-key"),
+        (lambda keep: replace(keep, name="rc_x").history(), "no-dataset"),
+        (lambda keep: replace(keep, name="rc_c").history(), "no-history"),
+    ],
+)
+def test_wrong_usage(tmp_path, call, code):
+    """R55: a naive time, another key, an unknown dataset and a history that is not loaded yet are usage errors."""
+    place = Place("duckdb", f"duckdb://{tmp_path / 'x.duckdb'}", tmp_path)
+    prepare(place, **RULES)
+    place.sql("DROP TABLE rawcore.rc_c_hist")
+
+    with pytest.raises(UsageError) as refused:
+        call(upkeep(place))
+
+    assert refused.value.code == code
+    place.close()
+
+
+@pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
+def test_every_dialect_can_be_parsed(name):
+    """R55: the statements of pruning and erasure are good SQL in every dialect."""
+    dialect = get_dialect(name)
+    history = in_dialect(dialect)["rc_p"]
+    cut = Cut(second(3), legal_hold=("o'x", {"k": None}))
+    statements = [
+        pruning.preview(history, cut),
+        *pruning.copy_statements(history, cut, "run", AT),
+        pruning.uncopied(history, cut),
+        pruning.delete_statement(history, cut),
+        erasure.forget_values(history, history.table, [each.name for each in history.columns], "x"),
+        erasure.forget_rows(history, history.table, "x"),
+        history.union(),
+        dialect.render_create_table_if_not_exists_from_columns(
+            history.archive, pruning.archive_columns(history)
+        ).removeprefix("IF OBJECT_ID(N'rawcore.rc_p_hist_archive') IS NULL\n"),
+    ]
+
+    for sql in statements:
+        (parsed,) = sqlglot.parse(sql, read=dialect.SQLGLOT_NAME)
+        assert not isinstance(parsed, sqlglot.exp.Command)

@@ -1,0 +1,267 @@
+"""Loads as small tables: the scenarios of section 8 and the tables of sections 3 and 9.1 (R14 to R18).
+
+Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERGE.
+"""
+
+import pytest
+from historizing import second, versions
+
+from backstory.doors.historize.run import prepared
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.work import Run
+
+A23 = """
+    a 1 [1,-) new r1
+    b 1 [1,-) new r1
+"""
+A24 = """
+    a 1 [1,2) changed r2
+    a 2 [2,-) changed r2
+    b 1 [1,2) deleted r2
+"""
+A25 = A24 + "b 1 [3,-) new r3"
+
+
+@pytest.fixture
+def loaded(place, engine):
+    """The history of A23."""
+    place.mode(engine).base("a:1 b:1").load("r1", 1)
+    return place
+
+
+def counts(receipt):
+    """The counts of a receipt that are not zero, in text."""
+    return " ".join(f"{name}={count}" for name, count in receipt.counts.items() if count)
+
+
+def test_a23_every_key_of_the_first_load_is_new(place, engine):
+    """R14, A23: every key begins at the load's instant; no older time is invented."""
+    receipt = place.mode(engine).base("a:1 b:1").load("r1", 1)
+
+    assert place.history() == versions(A23)
+    assert (receipt.status, counts(receipt)) == ("success", "new=2")
+
+
+def test_a24_changed_and_deleted_keys(loaded):
+    """R14, A24: a changed key gets a new version, a missing one ends; the close overwrites state and run."""
+    receipt = loaded.base("a:2").load("r2", 2)
+
+    assert loaded.history() == versions(A24)
+    assert counts(receipt) == "changed=1 deleted=1"
+
+
+def test_a25_a_key_that_returns_is_new_again(loaded):
+    """R15, A25: a returning key gets one open version, state new, start T; earlier rows stay."""
+    loaded.base("a:2").load("r2", 2)
+    receipt = loaded.base("a:2 b:1").load("r3", 3)
+
+    assert loaded.history() == versions(A25)
+    assert counts(receipt) == "reappeared=1 unchanged=1"
+
+
+def test_a_returned_key_lives_on(loaded):
+    """R15, 3.4: later changes and deletions of a returned key are seen."""
+    loaded.base("a:2").load("r2", 2)
+    for second_, base in enumerate(("a:2 b:1", "a:2 b:7", "a:2", "a:2 b:7"), start=3):
+        loaded.base(base).load(f"r{second_}", second_)
+
+    assert loaded.history() == versions(
+        A24
+        + """
+        b 1 [3,4) changed r4
+        b 7 [4,5) deleted r5
+        b 7 [6,-) new r6
+        """
+    )
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a26_a_rerun_of_a_success_changes_nothing(loaded, forgotten):
+    """R17, A26: with the registry the rerun gives the stored counts, without it zero changes."""
+    first = loaded.base("a:2").load("r2", 2)
+    before = loaded.dump()
+    if forgotten:
+        loaded.sql("DROP TABLE meta.hist_run")
+    again = loaded.load("r2", 2)
+
+    assert before == loaded.dump()
+    assert loaded.history() == versions(A24)
+    assert counts(again) == ("unchanged=1" if forgotten else counts(first))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded, engine, steps):
+    """R18, A27: the same run and T after a crash behind any of the four statements end as undisturbed."""
+    loaded.base("a:2 c:1")
+    four = prepared(loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect)
+    values = loaded.target._values(Run(loaded.dataset, "r2", second(2), second(2)))
+    for statement in four.hist_steps()[:steps]:
+        loaded.target._engine.run(statement.sql, values)
+    receipt = loaded.load("r2", 2)
+
+    assert loaded.history() == versions(A24 + "c 1 [2,-) new r2")
+    assert receipt.status == ("unchanged" if steps == 4 else "success")
+
+
+def test_an_unchanged_base_makes_no_version(loaded):
+    """R30, 9.1: equal hashes write nothing, and the receipt says so."""
+    before = loaded.dump()
+    receipt = loaded.load("r2", 2)
+
+    assert before == loaded.dump()
+    assert (receipt.status, counts(receipt)) == ("unchanged", "unchanged=2")
+
+
+def test_every_row_of_the_action_table(loaded):
+    """9.1: r and v distinct, r and v equal, r alone, v alone, all in one load."""
+    loaded.base("a:2 b:1 c:1").load("r2", 2)
+    loaded.base("b:1 c:2 d:-").load("r3", 3)
+
+    assert loaded.history() == versions("""
+        a 1 [1,2) changed r2
+        a 2 [2,3) deleted r3
+        b 1 [1,-) new r1
+        c 1 [2,3) changed r3
+        c 2 [3,-) changed r3
+        d - [3,-) new r3
+    """)
+
+
+def test_a_healed_key_is_changed_not_new(place, engine):
+    """9.1: a key that an interrupted load closed at T as changed goes on as changed."""
+    place.mode(engine).put("a 1 [1,2) changed r2").base("a:2 b:1").load("r2", 2)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 2 [2,-) changed r2
+        b 1 [2,-) new r2
+    """)
+
+
+def test_a_key_closed_as_changed_by_another_load_is_new(place, engine):
+    """3.4: a closed version of an earlier T says nothing about this load."""
+    place.mode(engine).put("a 1 [1,2) changed r2").base("a:1").load("r3", 3)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 1 [3,-) new r3
+    """)
+
+
+def test_an_open_version_without_hash_is_versioned_once(place, engine):
+    """R22, 3.6: a legacy open row without hash is different from every hash, once."""
+    place.mode(engine).put("a 1 [1,-) new r1 !hash").base("a:1").load("r2", 2)
+    place.load("r3", 3)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 1 [2,-) changed r2
+    """)
+
+
+def test_null_and_the_empty_attribute_are_different(place, engine):
+    """R22: a value that becomes NULL, and back, is a change each time."""
+    place.mode(engine).base("a:1").load("r1", 1)
+    place.base("a:-").load("r2", 2)
+    place.base("a:1").load("r3", 3)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a - [2,3) changed r3
+        a 1 [3,-) changed r3
+    """)
+
+
+def test_loads_within_a_second(place, engine):
+    """R21, 3.5: T has microseconds, so loads a microsecond apart are three loads."""
+    for number, at in enumerate(("1", "1.000001", "1.000002"), start=1):
+        place.mode(engine).base(f"a:{number}").load(f"r{number}", at)
+
+    assert place.history() == versions("""
+        a 1 [1,1.000001) changed r2
+        a 2 [1.000001,1.000002) changed r3
+        a 3 [1.000002,-) changed r3
+    """)
+
+
+def test_a_partial_snapshot_closes_only_what_is_in_scope(place, engine):
+    """R25: a partial snapshot with a scope closes keys in it; NULL is not in it."""
+    place.mode(engine, snapshot="partial", delete_scope="h.a = '1'")
+    place.base("a:1 b:2 c:- d:1").load("r1", 1)
+    receipt = place.base("d:1").load("r2", 2)
+
+    assert place.history() == versions("""
+        a 1 [1,2) deleted r2
+        b 2 [1,-) new r1
+        c - [1,-) new r1
+        d 1 [1,-) new r1
+    """)
+    assert counts(receipt) == "deleted=1 unchanged=1"
+
+
+def test_a_partial_snapshot_without_scope_closes_nothing(place, engine):
+    """R25: without a scope step 2 is skipped, and changes are seen all the same."""
+    place.mode(engine, snapshot="partial").base("a:1 b:1").load("r1", 1)
+    place.base("a:2").load("r2", 2)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 2 [2,-) changed r2
+        b 1 [1,-) new r1
+    """)
+
+
+def test_identical_duplicates_collapse(place, engine):
+    """R24: with collapse_identical identical rows count once."""
+    place.mode(engine, duplicate_keys="collapse_identical").base("a:1 a:1 b:1").load("r1", 1)
+    receipt = place.base("a:2 a:2 b:1 b:1").load("r2", 2)
+
+    assert place.history() == versions("""
+        a 1 [1,2) changed r2
+        a 2 [2,-) changed r2
+        b 1 [1,-) new r1
+    """)
+    assert counts(receipt) == "changed=1 unchanged=1"
+
+
+def test_a_close_changes_three_columns_of_open_rows(loaded):
+    """R12, R13: end, state and run of open rows; every other byte of the history stays."""
+    (names, *_), *_ = loaded.dump("rawcore.rc_c_hist").values()
+    before = {row[0]: dict(zip(names, row, strict=True)) for row in _rows(loaded)}
+    loaded.base("a:2").load("r2", 2)
+    loaded.base("a:3 b:1").load("r3", 3)
+    after = {row[0]: dict(zip(names, row, strict=True)) for row in _rows(loaded)}
+
+    for made, row in before.items():
+        other = {name for name in names if row[name] != after[made][name]}
+        assert other == {"version_ended_at", "version_state", "load_run_id"}
+    assert set(before) < set(after)
+
+
+def _rows(place):
+    return place.dump("rawcore.rc_c_hist")["rawcore.rc_c_hist"][1:]
+
+
+def test_the_columns_of_a_new_version(place, engine):
+    """R11: columns and order of 2.1; the base's own load columns are not copied."""
+    place.mode(engine).base("a:1").load("r1", 1)
+    ((names, row),) = place.dump("rawcore.rc_c_hist").values()
+
+    assert names == (
+        "rc_c_hist_key", "rc_c_key", "k", "a", "row_hash",
+        "version_started_at", "version_ended_at", "version_state", "load_run_id", "loaded_at",
+    )  # fmt: skip
+    told = dict(zip(names, row, strict=True))
+    assert told["loaded_at"] == told["version_started_at"]
+    assert told["load_run_id"] == "r1"
+
+
+def test_many_loads_on_one_key(place, engine):
+    """R16: a key that changes at every load has as many versions, end to end."""
+    place.mode(engine)
+    for number in range(1, 8):
+        place.base(f"a:{number}").load(f"r{number}", number)
+
+    assert place.history() == versions(
+        "\n".join(f"a {n} [{n},{n + 1}) changed r{n + 1}" for n in range(1, 7)) + "\na 7 [7,-) changed r7"
+    )

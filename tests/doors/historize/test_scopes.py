@@ -1,0 +1,187 @@
+"""Conditions that users write, and how far a delta reaches (sections 1.1, 3.7; A20)."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from historizing import dataset, document, model_of
+
+from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
+from backstory.doors.historize.scopes import delta_cutoff, hist_scope, increment_scope
+from backstory.doors.historize.sync import sync_hist
+from backstory.errors import UsageError
+
+NOW = datetime(2024, 3, 31, 12, 30, tzinfo=UTC)
+FILTER = "ModifiedDate >= {{DELTA_CUTOFF}} AND is_deleted_flag = 0"
+
+
+def model(filter_=FILTER, scope=None, columns=None, policies=None, environment="dev"):
+    """A merged base with a stage whose names are not all its own."""
+    made = dataset("id:BIGINT* upd_date:TIMESTAMP is_deleted_flag:INTEGER name", input="stage.customer")
+    made["target_columns"][1]["input"] = "ModifiedDate"
+    for extra in columns or []:
+        made["target_columns"].append(extra)
+    days = {"environment": "dev", "increment_interval_length": 30, "increment_interval_unit": "day"}
+    source = {
+        "name": "crm.customer",
+        "incremental": True,
+        "increment_filter": filter_,
+        "increment_policies": [days] if policies is None else policies,
+    }
+    made |= {"incremental_source": "crm.customer", "incremental_strategy": "merge"}
+    made["historization"] = {"snapshot": "partial", "delete_scope": scope} if scope else {}
+    return model_of(document(made, source_datasets=[source], environment=environment))
+
+
+def scoped(filter_=FILTER, dialect=DuckDB, alias="t", **more):
+    found = model(filter_, **more)
+    return increment_scope(found, found.target_datasets[0], dialect(), alias)
+
+
+def test_a20_names_of_the_stage_become_columns_of_the_base():
+    """A20: each identifier is matched by its letters and digits, and quoted; the cutoff stays."""
+    told = scoped()
+    assert told == 't."upd_date" >= {{ DELTA_CUTOFF }} AND t."is_deleted_flag" = 0'
+
+
+@pytest.mark.parametrize(
+    ("dialect", "told"),
+    [
+        (Postgres, 'b."upd_date" >= {{ DELTA_CUTOFF }} AND b."name" <> \'x\''),
+        (Spark, "b.`upd_date` >= {{ DELTA_CUTOFF }} AND b.`name` <> 'x'"),
+        (SqlServer, "b.[upd_date] >= {{ DELTA_CUTOFF }} AND b.[name] <> 'x'"),
+    ],
+)
+def test_every_dialect_writes_the_condition_its_own_way(dialect, told):
+    """3.7: what is parsed is written with the dialect's quotes."""
+    assert scoped("ModifiedDate >= {{DELTA_CUTOFF}} AND NAME <> 'x'", dialect, "b") == told
+
+
+@pytest.mark.parametrize(
+    ("filter_", "told"),
+    [
+        ('col("ModifiedDate") >= {{ DELTA_CUTOFF }}', 't."upd_date" >= {{ DELTA_CUTOFF }}'),
+        ("col('modified_date') IS NULL", 't."upd_date" IS NULL'),
+        ("ModifiedDate >= '{{DELTA_CUTOFF}}'", 't."upd_date" >= {{ DELTA_CUTOFF }}'),
+        ("x.MODIFIED_DATE >= {{DELTA_CUTOFF}}", 't."upd_date" >= {{ DELTA_CUTOFF }}'),
+        ("name = 'ModifiedDate'", "t.\"name\" = 'ModifiedDate'"),
+        ("name = 'it''s -- not; a (comment'", "t.\"name\" = 'it''s -- not; a (comment'"),
+        ("name = 'a' -- AND 1 = 0", "t.\"name\" = 'a'"),
+        ("id = 1 OR id IN (2, 3)", 't."id" = 1 OR t."id" IN (2, 3)'),
+    ],
+)
+def test_what_a_filter_may_say(filter_, told):
+    """3.7: `col("X")`, a qualified name, a cutoff in quotes; texts stay data, comments go."""
+    assert scoped(filter_) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id = 1; DROP TABLE rawcore.rc_c",
+        "DROP TABLE rawcore.rc_c",
+        "1 = 1) OR (1 = 1",
+        "id IN (SELECT id FROM rawcore.rc_c)",
+        "id = (SELECT 1)",
+        "(VALUES (1))",
+        "EXISTS (SELECT 1)",
+        "id = 1 UNION SELECT 1",
+        "SELECT 1",
+        "FROM rawcore.rc_c",
+        "count(id) > 1",
+        "row_number() OVER () = 1",
+        "id := 1",
+        "id = 1, name = 'x'",
+        "id = ?",
+        "*",
+        "COMMIT",
+        "id = 'a' {{ pepper }}",
+        "name = '{{ load_run_id }}'",
+        "name = 'x",
+        "",
+        "nowhere = 1",
+        "col('nowhere') = 1",
+    ],
+)
+def test_what_is_more_than_a_condition_is_refused(text):
+    """3.7: statements, subqueries, other placeholders and unknown names never come into SQL."""
+    found = model(scope=text or " ")
+    hist = sync_hist(found.target_datasets[0], None, NOW)
+    with pytest.raises(UsageError) as refused:
+        hist_scope(found.target_datasets[0], hist, DuckDB())
+    assert refused.value.code == "wrong-model"
+    if text:
+        with pytest.raises(UsageError):
+            scoped(text)
+
+
+def test_a_name_that_is_two_columns_is_refused():
+    """E1: letters and digits alone do not tell `up_d` from `upd`; the exact name does."""
+    columns = [
+        {"target_column_name": name, "datatype": "STRING", "input": name.upper()} for name in ("up_d", "upd")
+    ]
+    with pytest.raises(UsageError, match="several of its columns"):
+        scoped("Up_D = 'x'", columns=columns)
+    assert scoped("UP_D = 'x' AND UPD = 'y'", columns=columns) == "t.\"up_d\" = 'x' AND t.\"upd\" = 'y'"
+
+
+def test_the_scope_of_a_partial_snapshot_is_on_the_open_version():
+    """3.7: a boolean expression over the history's columns, alias `h`; its own technical ones too."""
+    found = model(scope="name = 'x' AND version_state = 'new'")
+    hist = sync_hist(found.target_datasets[0], None, NOW)
+    told = hist_scope(found.target_datasets[0], hist, DuckDB())
+    assert told == "h.\"name\" = 'x' AND h.\"version_state\" = 'new'"
+
+
+def test_without_a_filter_there_is_no_scope():
+    """3.7: no filter, no source, no scope: nothing."""
+    assert scoped(None) is None
+    plain = model_of(document(dataset()))
+    (base,) = plain.target_datasets
+    assert increment_scope(plain, base, DuckDB(), "t") is None
+    assert hist_scope(base, sync_hist(base, None, NOW), DuckDB()) is None
+    assert delta_cutoff(plain, base, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "unit", "now", "cutoff"),
+    [
+        (30, "day", NOW, datetime(2024, 3, 1, 12, 30, tzinfo=UTC)),
+        (1, "month", NOW, datetime(2024, 2, 29, 12, 30, tzinfo=UTC)),
+        (1, "month", NOW.replace(year=2023), datetime(2023, 2, 28, 12, 30, tzinfo=UTC)),
+        (4, "month", NOW, datetime(2023, 11, 30, 12, 30, tzinfo=UTC)),
+        (3, "month", NOW, datetime(2023, 12, 31, 12, 30, tzinfo=UTC)),
+        (15, "month", NOW.replace(day=15), datetime(2022, 12, 15, 12, 30, tzinfo=UTC)),
+        (12, "month", NOW.replace(month=1, day=1), datetime(2023, 1, 1, 12, 30, tzinfo=UTC)),
+        (1, "year", datetime(2024, 2, 29, tzinfo=UTC), datetime(2023, 2, 28, tzinfo=UTC)),
+        (4, "year", datetime(2024, 2, 29, tzinfo=UTC), datetime(2020, 2, 29, tzinfo=UTC)),
+        (2023, "year", NOW, datetime(1, 3, 31, 12, 30, tzinfo=UTC)),
+        (2024, "year", NOW, datetime.min.replace(tzinfo=UTC)),
+        (10_000_000, "day", NOW, datetime.min.replace(tzinfo=UTC)),
+    ],
+)
+def test_the_cutoff_is_the_run_s_instant_minus_the_interval(length, unit, now, cutoff):
+    """1.1: days exactly, months and years by the calendar; a day that a month has not is its last."""
+    policy = {
+        "environment": "dev",
+        "increment_interval_length": length,
+        "increment_interval_unit": unit,
+    }
+    found = model(policies=[policy])
+    assert delta_cutoff(found, found.target_datasets[0], now) == cutoff
+
+
+def test_the_policy_is_the_environment_s_active_one():
+    """1.1: other environments and inactive policies do not count."""
+    policies = [
+        {
+            "environment": env,
+            "increment_interval_length": days,
+            "increment_interval_unit": "day",
+            "active": on,
+        }
+        for env, days, on in (("prod", 1, True), ("dev", 2, False), ("dev", 3, True), ("dev", 4, True))
+    ]
+    found = model(policies=policies)
+    assert delta_cutoff(found, found.target_datasets[0], NOW) == NOW - timedelta(days=3)
+    east = NOW.astimezone(timezone(timedelta(hours=9)))
+    assert delta_cutoff(found, found.target_datasets[0], east) == NOW - timedelta(days=3)

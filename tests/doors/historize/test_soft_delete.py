@@ -1,0 +1,135 @@
+"""R54: rows of the base that are flagged as deleted, through whole loads, against the rule."""
+
+import random
+from datetime import UTC
+
+import pytest
+from historizing import aware, dataset, document, second, versions
+
+from backstory.strategies.full_state.rule import Row, Rules, historize
+
+LOADS = {"duckdb": 60, "postgres": 20}
+COLUMNS = "k* a gone"
+# Each flag, and whether it is one of the deleted values.
+FLAGS = {"X": True, "true": True, "": False, "no": False, "x": False}
+
+
+@pytest.fixture
+def soft(place, engine):
+    """A model whose base has the flag `gone`."""
+    return using(place, engine)
+
+
+def using(place, engine, columns=COLUMNS, **more):
+    rules = {"column": "gone", "deleted_values": ["X", "true"], **more}
+    historization = {"engine": engine, "soft_delete": rules, "allow_empty_snapshot": True}
+    place.use(document(dataset(columns, input="stage.csv", historization=historization)))
+    return place
+
+
+def load(place, number, rows, header="k,a,gone"):
+    """A stage of `x 1 X`: key, attribute and flag, and its load."""
+    lines = [",".join("" if word == "-" else word for word in line.split()) for line in rows]
+    (place.folder / "stage.csv").write_text("\n".join([header, *lines]) + "\n")
+    (receipt,) = place.loads(f"r{number}", number)
+    assert receipt.error is None
+    return {name: count for name, count in receipt.counts.items() if count}
+
+
+def test_a_flag_closes_and_its_end_reopens(soft):
+    """R54: flag set closes as deleted, flag cleared begins a new version; NULL and other values are live."""
+    told = [load(soft, number, [f"x 1 {flag}", "y 1 no"]) for number, flag in enumerate(["-", "X", "X", "no"], 1)]
+
+    assert soft.history() == versions("""
+        x 1 [1,2) deleted r2
+        x 1 [4,-) new r4
+        y 1 [1,-) new r1
+    """)
+    assert told == [{"new": 2}, {"deleted": 1, "unchanged": 1}, {"unchanged": 1}, {"reappeared": 1, "unchanged": 1}]
+
+
+def test_a_record_that_came_flagged_is_nothing(soft):
+    """R54: flagged and never seen makes no version, and its changes make none."""
+    for number, value in enumerate("123", start=1):
+        load(soft, number, [f"x {value} X", "y 1 -"])
+
+    assert soft.history() == versions("y 1 [1,-) new r1")
+
+
+@pytest.mark.parametrize("order", [("X", None), (None, None), ("X", "X", None)], ids=str)
+def test_both_deletions_close_once(soft, order):
+    """R54: a record that is flagged and then gone, or gone at once, is closed once, by the first."""
+    load(soft, 1, ["x 1 -", "y 1 -"])
+    for number, flag in enumerate(order, start=2):
+        load(soft, number, [*([f"x 1 {flag}"] if flag else []), "y 1 -"])
+
+    assert soft.history() == versions("""
+        x 1 [1,2) deleted r2
+        y 1 [1,-) new r1
+    """)
+
+
+def test_the_flag_is_not_a_change(soft):
+    """R54: the flag and the column deleted_at are not hashed; a change while flagged shows at the return."""
+    using(soft, soft.dataset.historization.engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went")
+    header = "k,a,gone,went"
+    load(soft, 1, ["x 1 - -", "y 1 - -"], header)
+    load(soft, 2, ["x 1 no 2025-01-02T00:00:01", "y 1 X 2025-01-02T00:00:01"], header)
+    load(soft, 3, ["x 1 - -", "y 2 X -"], header)
+    load(soft, 4, ["x 1 - -", "y 2 - -"], header)
+
+    assert soft.history() == versions("""
+        x 1 [1,-) new r1
+        y 1 [1,2) deleted r2
+        y 2 [4,-) new r4
+    """)
+
+
+def test_a_boolean_flag_goes_by_its_canonical_text(place, engine):
+    """R54: the deleted value `true` means a BOOLEAN that is true, on every database."""
+    using(place, engine, "k* a gone:BOOLEAN")
+    load(place, 1, ["x 1 false", "y 1 -"])
+    load(place, 2, ["x 1 true", "y 1 false"])
+
+    assert place.history() == versions("""
+        x 1 [1,2) deleted r2
+        y 1 [1,-) new r1
+    """)
+
+
+def test_a_base_can_flag_what_is_gone(place, engine):
+    """R54: with on_delete flag a row that the stage lacks is flagged at T and kept; it can return."""
+    using(place, engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went", on_delete="flag")
+    header = "k,a,gone,went"
+    told = [load(place, 1, ["x 1 - -", "y 1 - -"], header), load(place, 2, ["y 1 - -"], header)]
+    flagged = place.rows("SELECT k, gone, went FROM rawcore.rc_c ORDER BY k")
+    told += [load(place, 3, ["y 1 - -"], header), load(place, 4, ["x 1 - -", "y 1 - -"], header)]
+
+    assert [(k, flag, when and aware(when).astimezone(UTC)) for k, flag, when in flagged] == [
+        ("x", "X", second(2)),
+        ("y", None, None),
+    ]
+    assert place.history() == versions("""
+        x 1 [1,2) deleted r2
+        x 1 [4,-) new r4
+        y 1 [1,-) new r1
+    """)
+    assert told[2] == {"unchanged": 1}
+
+
+def test_random_loads_equal_the_rule(soft):
+    """R54: any run of flags, changes and deletions equals the rule over the rows that are not flagged."""
+    chance, expected = random.Random(7), []
+    for number in range(1, LOADS[soft.name] + 1):
+        keys = chance.sample("uvxyz", chance.randint(0, 5))
+        rows = {key: (chance.choice("123"), chance.choice(list(FLAGS))) for key in keys}
+        load(soft, number, [f"{key} {value} {flag or '-'}" for key, (value, flag) in rows.items()])
+        base = [Row(key, value, {"a": value}) for key, (value, flag) in rows.items() if not FLAGS[flag]]
+        expected, _ = historize(
+            expected, base, number, f"r{number}", lambda key, at: (key, at), Rules(allow_empty=True)
+        )
+
+    assert soft.history() == sorted(
+        f"{v.key} {v.values['a']} [{v.started},{'-' if v.ended is None else v.ended}) {v.state} {v.run}"
+        for v in expected
+    )

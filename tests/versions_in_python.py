@@ -1,0 +1,249 @@
+"""The questions of section 7 answered row by row in plain Python, and random histories to ask them of.
+
+A history is a list of the rule's versions. Instants are seconds of a fixed day.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from historizing import Place, aware, dataset, document, second
+from hypothesis import strategies as st
+
+from backstory.doors.historize.hashing import sha256
+from backstory.doors.historize.histories import History, Query
+from backstory.doors.historize.model import HistState, StateLabels
+from backstory.doors.historize.sync import sync_hist
+from backstory.strategies.full_state.rule import DELETED, NEW, Row, Rules, Version, historize
+
+KEYS = ("x", "y", "z")
+INSTANTS = [second(number / 2) for number in range(1, 18)]
+MOMENTS = st.sampled_from(INSTANTS)
+SINCE = [None, *map(second, (-86_400, 2, 3.5, 5, 7, 90_000))]
+
+PARENT = dataset("k* a n:INTEGER since:TIMESTAMP day:DATE doc:JSON", "rc_p")
+CHILD = dataset(
+    "c* k amount:DECIMAL(6,2)",
+    "rc_c",
+    references=[{"id": 1, "referenced_dataset": "rc_p", "key_components": [{"from": "k", "to": "k"}]}],
+)
+
+PARENT_VALUES = st.fixed_dictionaries(
+    {
+        "a": st.sampled_from(["p", "q|", "", None]),
+        "n": st.sampled_from([1, None]),
+        "since": st.sampled_from(SINCE),
+        "day": st.sampled_from([None, date(2025, 1, 1), date(2025, 1, 2), date(2025, 1, 4)]),
+        "doc": st.sampled_from([None, "{}"]),
+    }
+)
+CHILD_VALUES = st.fixed_dictionaries(
+    {"k": st.sampled_from(KEYS), "amount": st.sampled_from([None, Decimal("1.50"), Decimal("-2.00")])}
+)
+
+
+@st.composite
+def lives(draw, values=PARENT_VALUES, key="k"):
+    """A history of up to seven loads of up to three records."""
+    history: list[Version] = []
+    for at in sorted(draw(st.sets(st.integers(1, 8), min_size=1, max_size=7))):
+        rows = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
+        values_of = {name: {key: name, **dict(sorted(row.items()))} for name, row in rows.items()}
+        base = [Row(f"key {name}", sha256(repr(row)), row) for name, row in values_of.items()]
+        history = loaded(history, base, at)
+    return history
+
+
+def loaded(history, base, at):
+    """The history after one more load."""
+    rules = Rules(allow_empty=True)
+    return historize(history, base, second(at), f"r{at}", lambda key, start: f"{key} {start}", rules)[0]
+
+
+def children():
+    """A history of children, which have the foreign key of the parent `k`."""
+    return lives(CHILD_VALUES, "c").map(lambda history: [with_foreign_key(each) for each in history])
+
+
+def with_foreign_key(version: Version) -> Version:
+    values = {**version.values, "rc_p_key": f"key {version.values['k']}"}
+    return Version(**{**vars(version), "values": values})
+
+
+# Tables
+
+
+def prepare(place: Place, **historization: Any) -> dict[str, History]:
+    """Empty history tables of parent and child, by the name of the base."""
+    place.use(document({**PARENT, "historization": historization}, CHILD))
+    found = {}
+    for each in place.model.target_datasets:
+        hist = sync_hist(each, None, second(0))
+        place.create("rawcore", hist.target_dataset_name, hist.target_columns)
+        found[each.name] = History(place.dialect, "rawcore", hist)
+    return found
+
+
+def in_dialect(dialect, **state: Any) -> dict[str, History]:
+    """Histories that stand nowhere, to look at their SQL."""
+    from historizing import model_of
+
+    model = model_of(document(PARENT, CHILD))
+    return {
+        each.name: History(dialect, "rawcore", sync_hist(each, None, second(0)).model_copy(update=state))
+        for each in model.target_datasets
+    }
+
+
+def pruned_at(history: History, instant: datetime) -> History:
+    """The history with this watermark."""
+    hist: HistState = history.hist.model_copy(update={"prune_watermark": instant.isoformat()})
+    return History(history.dialect, history.schema, hist)
+
+
+def fill(place: Place, history: History, versions: Sequence[Version], table: str | None = None) -> None:
+    """The table holds these versions and no others."""
+    table = table or history.table
+    place.sql(f"DELETE FROM {table}")
+    rows = [stored(history, version) for version in versions]
+    if rows:
+        types = {each.name: place.dialect.type_of(each) for each in history.columns}
+        values = ", ".join(
+            f"({', '.join(f'CAST({place.literal(value)} AS {types[name]})' for name, value in row.items())})"
+            for row in rows
+        )
+        place.sql(f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES {values}")
+
+
+def stored(history: History, version: Version) -> dict[str, object]:
+    """The row of a version."""
+    return {
+        history.hist_key: version.hist_key,
+        history.key: version.key,
+        **version.values,
+        "row_hash": version.row_hash,
+        "version_started_at": version.started,
+        "version_ended_at": version.ended,
+        "version_state": version.state,
+        "load_run_id": version.run,
+        "loaded_at": version.loaded_at,
+    }
+
+
+def answer(place: Place, query: Query) -> list[dict[str, object]]:
+    """The rows of a query."""
+    found = place.rows(query.sql)
+    return ordered(dict(zip(query.columns, map(plain, row), strict=True)) for row in found)
+
+
+def plain(value: object) -> object:
+    """A value as every database has it."""
+    if isinstance(value, datetime):
+        return aware(value)
+    return "{}" if value == {} else value
+
+
+def ordered(rows: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Rows in an order of their own."""
+    return sorted((dict(row) for row in rows), key=lambda row: repr(sorted(row.items())))
+
+
+# The reference
+
+
+def valid(history: Sequence[Version], at: datetime) -> list[Version]:
+    return [v for v in history if v.started <= at and (v.ended is None or v.ended > at)]
+
+
+def gaps(history: Sequence[Version], key: str) -> list[tuple[Version, timedelta | None]]:
+    """The versions of a record, and how long it was away before each."""
+    life = sorted((v for v in history if v.key == key), key=lambda v: v.started)
+    pairs = zip([None, *life], life, strict=False)
+    return [(v, v.started - b.ended if b and b.ended < v.started else None) for b, v in pairs]
+
+
+def events(history: Sequence[Version], after: datetime, until: datetime) -> list[tuple]:
+    """What happens at each instant: the state just before it against the state at it."""
+    found = []
+    for at in sorted({t for v in history for t in (v.started, v.ended) if t and after < t <= until}):
+        before = {v.key: v for v in history if v.started < at and (v.ended is None or v.ended >= at)}
+        now = {v.key: v for v in valid(history, at)}
+        for key in {**before, **now}:
+            old, new = before.get(key), now.get(key)
+            if old is not new:
+                known = any(v.key == key and v.started < at for v in history)
+                kind = (
+                    (("reappeared" if known else "inserted") if old is None else "changed")
+                    if new
+                    else "deleted"
+                )
+                found.append((kind, at, old, new))
+    return found
+
+
+def differences(
+    history: Sequence[Version], first: datetime, second_: datetime, names: Sequence[str]
+) -> list[tuple]:
+    """(change, version, column, old value, new value) of what differs between two times."""
+    old, new = ({v.key: v for v in valid(history, at)} for at in (first, second_))
+    found = []
+    for key in {**old, **new}:
+        if key not in old or key not in new:
+            found.append(("added" if key in new else "removed", new.get(key) or old[key], None, None, None))
+            continue
+        for name in names:
+            a, b = old[key].values[name], new[key].values[name]
+            if a != b:
+                found.append(("changed", new[key], name, a, b))
+    return found
+
+
+def together(children: Sequence[Version], parents: Sequence[Version]) -> list[tuple]:
+    """(child, parent, from, to) of every pair that is valid together for a while."""
+    found = []
+    for child in children:
+        for parent in parents:
+            start = max(child.started, parent.started)
+            end = min((t for t in (child.ended, parent.ended) if t), default=None)
+            if child.values["rc_p_key"] == parent.key and (end is None or start < end):
+                found.append((child, parent, start, end))
+    return found
+
+
+def effective(
+    history: Sequence[Version], column: str, granularity: str, known: datetime | None
+) -> list[tuple]:
+    """(version, from, to) by effective time, as it was known at a time."""
+    axis = on_axis(granularity)
+    seen = [v for v in history if known is None or v.started <= known]
+    found = []
+    for key in {v.key for v in seen}:
+        mine = sorted((v for v in seen if v.key == key), key=lambda v: v.started)
+        facts = {axis(v.values[column] or v.started): v for v in mine}
+        newest, starts = mine[-1], sorted(facts)
+        gone = newest.state == DELETED and newest.ended and (known is None or newest.ended <= known)
+        ends = [*starts[1:], axis(newest.ended) if gone else None]
+        found += [(facts[a], a, b) for a, b in zip(starts, ends, strict=True) if b is None or a < b]
+    return found
+
+
+def on_axis(granularity: str):
+    def day(value):
+        return value.astimezone(UTC).date() if isinstance(value, datetime) else value
+
+    def instant(value):
+        return value if isinstance(value, datetime) else datetime.combine(value, time(), UTC)
+
+    return day if granularity == "date" else instant
+
+
+def labelled(history: Sequence[Version], labels: StateLabels) -> list[tuple[Version, str]]:
+    """Each version with the word for its state."""
+    found = []
+    for version in history:
+        again = version.state == NEW and any(
+            v.key == version.key and v.started < version.started for v in history
+        )
+        found.append((version, labels.reappeared if again else getattr(labels, version.state)))
+    return found
