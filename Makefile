@@ -1,7 +1,7 @@
 # Every target does its own set-up; a second run starts in seconds.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-.PHONY: help setup demo test test-fast lint format wheel-check bench bench-tables soak protos lock clean
+.PHONY: help setup demo test test-fast lint format wheel-check bench bench-tables bench-historize soak protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ bench: setup    ## Measure against the floor; see benchmarks/README.md
 
 bench-tables: setup ## Many small tables: 8 requests at once against one
 	@$(PY) benchmarks/many_tables.py speed
+
+bench-historize: setup ## A history load on Spark against one written by hand
+	@$(PY) benchmarks/historize.py
 
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak

@@ -21,7 +21,7 @@ from backstory.doors.historize.dialects.base import Dialect
 from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.document import Document
 from backstory.doors.historize.hashing import Hashes
-from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.model import Column, Dataset, Model
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import resolve, schema_of
 from backstory.doors.historize.run import Asked, run_model
@@ -155,9 +155,10 @@ class Place:
 
     def stage(self, name: str, columns: str, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         """A stage table with these rows and no others."""
-        made = model_of(document(dataset(columns, name="rc_s"))).target_datasets[0]
-        self.sql(f"DROP TABLE IF EXISTS stage.{name}" if self.has("stage", name) else "SELECT 1")
-        self.create("stage", name, [each for each in base_columns(made) if each.name in columns])
+        made = [Column.model_validate(column(word)) for word in columns.split()]
+        if self.has("stage", name):
+            self.sql(f"DROP TABLE stage.{name}")
+        self.create("stage", name, made)
         self.insert(f"stage.{name}", rows)
 
     def has(self, schema: str, table: str) -> bool:

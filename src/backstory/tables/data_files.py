@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from backstory.model.column import ACTIVE, START
 from backstory.tables.frames import frame_of
+from backstory.tables.schema import fields_of
 from backstory.tables.store import Store, StoredTable
 
 ROWS_IN_FILE = 500_000
@@ -48,7 +49,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     fields = [field.name() for field in spec.fields()]
     if fields not in ([], [ACTIVE]):
         return write_frame(store, table, frame_of(store, rows))
-    schema = _with_field_ids(table, rows.schema)
+    schema = _with_field_ids(store, table, rows.schema)
     locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
     pieces = [
         (locations.newDataLocation(f"{partition}/{uuid.uuid4()}.parquet".lstrip("/")), partition, part)
@@ -123,8 +124,8 @@ def _pieces(rows: pa.Table, fields: Sequence[str]) -> Iterator[tuple[str, pa.Tab
             yield partition, part.slice(first, ROWS_IN_FILE)
 
 
-def _with_field_ids(table: StoredTable, schema: pa.Schema) -> pa.Schema:
-    ids = {field.name(): str(field.fieldId()) for field in table.iceberg.schema().columns()}
+def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
+    ids = {field["name"]: str(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
     return pa.schema([field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema])
 
 

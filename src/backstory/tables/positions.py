@@ -1,21 +1,24 @@
-"""The places of rows in data files, packed where Spark runs."""
+"""The places of rows in data files."""
 
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from backstory.tables.vectors import positions_by_file
+
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+FEW = 100_000
 
 
-def positions_of(frame: object) -> dict[str, BitMap64]:
-    """For each data file the positions of its rows, packed where Spark runs."""
-    packed = (
-        frame.select("_file", "_pos")  # type: ignore[attr-defined]
-        .groupBy("_file")
-        .applyInArrow(_packed, "file string, positions binary")
-        .collect()
-    )
+def positions_of(frame: "DataFrame", count: int | None = None) -> dict[str, BitMap64]:
+    """For each data file the positions of its rows; packed where Spark runs, unless few are counted."""
+    places = frame.select("_file", "_pos")
+    if count is not None and count <= FEW:
+        return positions_by_file(places.toArrow()) if count else {}
+    packed = places.groupBy("_file").applyInArrow(_packed, "file string, positions binary").collect()
     return {row.file: BitMap64.deserialize(bytes(row.positions)) for row in packed}
 
 

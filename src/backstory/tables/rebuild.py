@@ -10,6 +10,7 @@ from backstory.tables.data_files import write_frame
 from backstory.tables.evolve import stage
 from backstory.tables.faults import translated
 from backstory.tables.literals import quoted
+from backstory.tables.schema import fields_of
 from backstory.tables.store import DISORDER, Store, StoredTable, settle
 
 if TYPE_CHECKING:
@@ -62,5 +63,5 @@ def _counting(note: Note, outcome: str, files: "Sequence[Any]") -> Note:
 
 def _written(store: Store, shape: Shape, staged: "Any", rows: "DataFrame") -> "Sequence[Any]":
     pending = StoredTable(shape, staged.table())
-    names = [field.name() for field in pending.iceberg.schema().columns()]
+    names = [field["name"] for field in fields_of(store.jvm, pending.iceberg.schema())]
     return write_frame(store, pending, rows.select(*map(quoted, names)))

@@ -1,5 +1,6 @@
 """Rows that go and rows that come, both where Spark runs, in one commit."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from backstory.observe.metrics import timed
@@ -8,6 +9,7 @@ from backstory.tables.data_files import write_frame
 from backstory.tables.faults import translated
 from backstory.tables.literals import quoted
 from backstory.tables.positions import positions_of
+from backstory.tables.schema import fields_of
 from backstory.tables.store import Store, StoredTable
 from backstory.tables.vectors import Positions, write_deletions
 
@@ -34,10 +36,10 @@ def replace_rows(
         files = []
         if come is not None:
             pending = table if staged is None else StoredTable(table.shape, staged.table())
-            names = [field.name() for field in pending.iceberg.schema().columns()]
+            names = [field["name"] for field in fields_of(store.jvm, pending.iceberg.schema())]
             files = write_frame(store, pending, come.select(*map(quoted, names)))
             written.extend(files)
-        positions = gone if isinstance(gone, dict) else positions_of(gone)
+        positions = gone if isinstance(gone, Mapping) else positions_of(gone)
         deletions = write_deletions(store, table, positions)
         written.extend(deletions.added)
     with timed("commit"):

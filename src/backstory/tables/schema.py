@@ -4,6 +4,7 @@ Iceberg has fewer types than sources: SHORT, JSON, XML and NAIVE_TIME are wider 
 column's comment keeps the source's type; it counts as long as it fits the stored type.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -73,14 +74,23 @@ def refuse_names(jvm: Any, names: Sequence[str]) -> None:
         raise Refused("repeated-column", "Two columns have one name.", "Name each column once.")
 
 
-def columns_of(schema: Any) -> tuple[Column, ...]:
+def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
+    """The fields of an Iceberg schema as its JSON has them: one call, however many there are."""
+    fields: list[dict[str, Any]] = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(schema))["fields"]
+    return fields
+
+
+def columns_of(jvm: Any, schema: Any) -> tuple[Column, ...]:
     """The columns of an Iceberg schema, in its order."""
     return tuple(
-        Column(field.name(), _column_type(field.type().toString(), field.doc())) for field in schema.columns()
+        Column(field["name"], _column_type(field["type"], field.get("doc")))
+        for field in fields_of(jvm, schema)
     )
 
 
-def _column_type(stored: str, comment: str | None) -> ColumnType:
+def _column_type(stored: Any, comment: str | None) -> ColumnType:
+    if not isinstance(stored, str):
+        return ColumnType(Kind.STRING)  # nested types are another tool's
     try:
         told = ColumnType.parse(comment or "")
         if iceberg_name(told) == stored:

@@ -132,7 +132,7 @@ def load(store: Store, table: TableName) -> StoredTable | None:
             return None
         iceberg = catalog.loadTable(identifier)
         metadata = iceberg.operations().current().metadataFileLocation()
-        return StoredTable(shape_of(table, iceberg), iceberg, metadata)
+        return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
 
 def existing(store: Store, table: TableName) -> StoredTable:
@@ -143,10 +143,10 @@ def existing(store: Store, table: TableName) -> StoredTable:
     return found
 
 
-def shape_of(table: TableName, iceberg: Any) -> Shape:
+def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
-    columns = columns_of(iceberg.schema())
+    columns = columns_of(store.jvm, iceberg.schema())
     layout = properties.get(LAYOUT)
     key = json.loads(properties.get(KEY) or "[]")
     return Shape(table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns))

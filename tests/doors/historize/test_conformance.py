@@ -235,5 +235,13 @@ def test_an_engine_that_takes_nothing_back_is_found(monkeypatch):
     """R19: a dialect that declares transactions has them."""
     with DuckDB().get_execution_engine("duckdb://") as engine:
         monkeypatch.setattr(engine, "transaction", contextlib.nullcontext)
-        with pytest.raises(AssertionError, match="^transaction"):
+        with pytest.raises(AssertionError, match=r"^transaction"):
+            assert_dialect_conforms(DuckDB(), engine)
+
+
+def test_a_lock_that_is_not_given_is_found(monkeypatch):
+    """R31: an engine that never lets a name be held could load nothing."""
+    with DuckDB().get_execution_engine("duckdb://") as engine:
+        monkeypatch.setattr(engine, "lock", lambda _: contextlib.nullcontext(False))
+        with pytest.raises(AssertionError, match=r"^lock"):
             assert_dialect_conforms(DuckDB(), engine)

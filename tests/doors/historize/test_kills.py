@@ -17,8 +17,8 @@ from historizing import Place, dataset, document, save
 
 pytestmark = pytest.mark.process
 
-SIZE = 4_000
-LOADS = 6
+SIZE = 3_000
+LOADS = 4
 TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
 LOADER = """
 import sys

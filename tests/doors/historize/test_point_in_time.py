@@ -33,7 +33,7 @@ from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.runs import Known
 from backstory.errors import Refused, UsageError
 
-EXAMPLES = {"duckdb": 150, "postgres": 40}
+EXAMPLES = {"duckdb": 100, "postgres": 30}
 NAMES = ["a", "n", "since", "day", "doc"]
 
 

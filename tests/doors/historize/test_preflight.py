@@ -69,6 +69,14 @@ def test_p3_collapsing_still_refuses_what_differs(place, mode):
     assert (error["code"], error["keys"]) == ("DUPLICATE_KEY", ["b"])
 
 
+def test_p3_a_row_that_is_flagged_as_deleted_is_no_duplicate(place, mode):
+    """P3, 7.3: only rows that are alive count, whatever letters the flag has."""
+    place.mode(mode, soft_delete={"column": "a", "deleted_values": ["r.i.p.", "{{ x }}"]})
+    place.base("a:1 a:r.i.p. b:r.i.p. b:r.i.p.").load("r1", 1)
+
+    assert place.history() == versions("a 1 [1,-) new r1")
+
+
 def test_p4_two_open_versions(loaded):
     """P4: a history with two open versions of a key is mended first."""
     loaded.put("\n".join(f"k{n} {at} [{at},-) new r0" for n in range(10, 22) for at in (0, 1)))

@@ -40,7 +40,7 @@ from backstory.doors.historize.pruning import Cut
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
 
-EXAMPLES = {"duckdb": 30, "postgres": 12}
+EXAMPLES = {"duckdb": 20, "postgres": 10}
 AT = second(1_000)
 RULES = {"allow_prune": True}
 
@@ -93,6 +93,7 @@ def table_of(place: Place, history, name):
 
 
 def holds(place: Place, law, *strategies):
+    """The law is true of random histories."""
     settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)(given(*strategies)(law))()
 
 
@@ -347,6 +348,33 @@ def test_the_archive_follows_the_history(place, tmp_path):
     assert upkeep(place, "rc_d").ask(timeline(upkeep(place, "rc_d").history(), "x")) == lines
     assert len(place.rows("SELECT * FROM rawcore.rc_d_hist_all")) == 4
     assert not place.has("rawcore", "rc_c_hist_archive")
+
+
+def test_views_are_made_by_the_columns_of_now(place, tmp_path):
+    """R52, R53, R55: the views that the model asks for can be made anew after the columns changed."""
+    rules = {**RULES, "effective_dating": {"column": "day"}, "state_labels": {"new": "N"}}
+
+    def load(number, columns, header):
+        (tmp_path / "stage.csv").write_text(f"{header}\nx,2025-01-0{number},{number}\n")
+        place.use(document(dataset(columns, input="stage.csv", historization=rules)))
+        (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+
+    load(1, "k* day:DATE a", "k,day,a")
+    load(2, "k* day:DATE a", "k,day,a")
+    upkeep(place, "rc_c").prune(second(9), apply=True)
+    load(3, "k* day:DATE b", "k,day,b")
+    upkeep(place, "rc_c").refresh_views()
+
+    assert place.rows("SELECT a, b FROM rawcore.rc_c_hist_all ORDER BY day") == [
+        ("1", None),
+        ("2", None),
+        (None, "3"),
+    ]
+    assert place.rows("SELECT b, version_state FROM rawcore.rc_c_hist_labeled ORDER BY day")[1:] == [
+        ("3", "changed")
+    ]
+    assert len(place.rows("SELECT b, effective_from FROM rawcore.rc_c_hist_effective")) == 3
 
 
 # Erasure

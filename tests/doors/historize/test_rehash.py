@@ -81,7 +81,9 @@ def test_rehash_versions_only_what_differs(hashed):
 def test_rehash_writes_hashes_of_open_versions_only(hashed):
     """R56: after a rehash an open version has today's hash of its own values; closed ones keep theirs."""
     use(hashed, hashed.schema.hash_profile, "k* a")
-    first = "SELECT k, row_hash FROM rawcore.rc_c_hist WHERE version_started_at = TIMESTAMP '2025-01-02 00:00:01'"
+    first = (
+        "SELECT k, row_hash FROM rawcore.rc_c_hist WHERE version_started_at = TIMESTAMP '2025-01-02 00:00:01'"
+    )
     if hashed.name == "postgres":
         first = first.replace("TIMESTAMP '2025-01-02 00:00:01'", "TIMESTAMPTZ '2025-01-02 00:00:01+00'")
     load(hashed, 2, {"a": "1", "b": "1"}, hash_change="rehash")

@@ -28,9 +28,9 @@ class Document:
 
     def wrong(self, path: Path_, why: str, remedy: str = "Mend the model.") -> UsageError:
         """The error for a part of the document."""
-        return UsageError("wrong-model", f"{self.name}, line {self._line(path)}, {told(path)}: {why}", remedy)
+        return UsageError("wrong-model", f"{self.name}, line {self.line(path)}, {told(path)}: {why}", remedy)
 
-    def _line(self, path: Path_) -> int:
+    def line(self, path: Path_) -> int:
         """The line of the part, or of the innermost part around it that is there."""
         node, line = self.tree, 1
         for step in path:
@@ -88,7 +88,8 @@ def _validated(part: type[Part], document: Document) -> Part:
         return part.model_validate(_plain(document.tree))
     except ValidationError as wrong:
         found = _innermost(wrong.errors())
-        first = min(found, key=lambda error: document._line(error["loc"]))  # noqa: SLF001
+        # A misspelled key tells more than the key that it leaves missing.
+        first = min(found, key=lambda error: (error["type"] == "missing", document.line(error["loc"])))
         raise _told(part, document, first) from None
 
 
@@ -133,10 +134,10 @@ def _names_at(part: type[BaseModel], path: Path_) -> list[str]:
 def _followed(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Any:
     """The node that references and alternatives lead to."""
     for option in node.get("anyOf", []):
-        if "$ref" in option:
+        if "$ref" in option or "properties" in option:
             node = option
     if "$ref" in node:
-        return schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        return _followed(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
     return node
 
 

@@ -14,7 +14,9 @@ ERASED = "erased"
 
 def is_in_base(load: Load, history: History, key: Key) -> str:
     """The query of how many rows of the base would give the record a new version at the next load."""
-    condition = history.is_record("r", key, {each.name: each.input or each.name for each in history.business_keys})
+    condition = history.is_record(
+        "r", key, {each.name: each.input or each.name for each in history.business_keys}
+    )
     return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
 
 

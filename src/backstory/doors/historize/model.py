@@ -6,13 +6,14 @@ left out; everything below works on resolved models.
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
 
 DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
 TOKEN = r"^[A-Za-z0-9_.+/=~|-]*$"  # noqa: S105 - no secret
+HASH_AS = r"^DECIMAL\((\d+),\s*(\d+)\)$"
 
 DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 ColumnName = Annotated[str, StringConstraints(pattern=COLUMN_NAME)]
@@ -121,10 +122,18 @@ class HashAs(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        told = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", value) if isinstance(value, str) else None
-        if told is None:
-            return value
-        return {"precision": int(told[1]), "scale": int(told[2])}
+        told = re.fullmatch(HASH_AS, value) if isinstance(value, str) else None
+        return value if told is None else {"precision": int(told[1]), "scale": int(told[2])}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.scale > self.precision:
+            raise ValueError("the scale is larger than the precision")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        return {"anyOf": [{"type": "string", "pattern": HASH_AS}, handler.resolve_ref_schema(handler(core))]}
 
 
 class Column(_Part):

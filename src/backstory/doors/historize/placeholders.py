@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from backstory.errors import Failed
 
+_BETWEEN_BRACES = re.compile(r"(?<=\{)(?=\{)")
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -24,3 +25,8 @@ def resolved(template: str, values: Mapping[str, str]) -> str:
         return values[name]
 
     return PLACEHOLDER.sub(value, template)
+
+
+def without_placeholders(text: str) -> list[str]:
+    """The text in parts none of which has two braces together, so that no placeholder is seen in it."""
+    return _BETWEEN_BRACES.split(text)

@@ -4,7 +4,7 @@ Each query gives the keys that offend, at most ten: business keys where the row 
 the history.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
@@ -60,9 +60,12 @@ def stage_checks(load: Load) -> Iterator[Check]:
             yield Check(
                 code, _keys(load, keys, load.staged, "s", where), f"{column.name} is NULL in the stage."
             )
-    yield Check(
-        "DUPLICATE_KEY", _repeated(load, keys, load.staged, "s"), "Rows of the stage share a business key."
-    )
+    told = "Rows of the stage share a business key."
+    if load.dataset.historization.duplicate_keys == "reject":
+        yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)
+    else:
+        several = f"COUNT(DISTINCT {load.of('ss', Role.ROW_HASH)})"
+        yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s", counted=several), told)
 
 
 def hist_checks(load: Load) -> Iterator[Check]:
@@ -82,7 +85,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
     if load.dataset.historization.duplicate_keys == "reject":
         yield Check(
             "DUPLICATE_KEY",
-            _repeated(load, keys, base, "r", load.live("r")),
+            _repeated(load, keys, base, "r", load.live),
             f"Rows of the base share {key}.",
         )
     else:
@@ -94,7 +97,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
         )
     mirrored = [column for column in load.mirrored if column.system_role is Role.BUSINESS_KEY]
-    several = _repeated(load, mirrored, hist, "h", f" AND {load.open('h')}")
+    several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", Role.STARTED), load.of("h", Role.ENDED)
     closing = f"({load.changed()} OR ({load.gone()}))" if load.closes_deleted else load.changed()
@@ -158,12 +161,18 @@ def _keys(load: Load, keys: Sequence[Column], source: str, alias: str, where: st
     return keys_query(load, [column.name for column in keys], source, alias, where)
 
 
-def _repeated(load: Load, keys: Sequence[Column], source: str, alias: str, where: str = "") -> str:
-    """The business keys of rows whose key stands there more than once; `where` begins with AND."""
+def _repeated(
+    load: Load,
+    keys: Sequence[Column],
+    source: str,
+    alias: str,
+    where: Callable[[str], str] = lambda _: "",
+    counted: str = "COUNT(*)",
+) -> str:
+    """The business keys of rows whose key stands there more than once; `where` is of an alias, with AND."""
     inner, key = f"{alias}{alias}", load.dataset.key
-    condition = where.replace(f"{alias}.", f"{inner}.")
     twice = (
-        f"SELECT {load.of(inner, key)} FROM {source} AS {inner} WHERE {load.of(inner, key)} IS NOT NULL{condition}"
-        f" GROUP BY {load.of(inner, key)} HAVING COUNT(*) > 1"
+        f"SELECT {load.of(inner, key)} FROM {source} AS {inner} WHERE {load.of(inner, key)} IS NOT NULL{where(inner)}"
+        f" GROUP BY {load.of(inner, key)} HAVING {counted} > 1"
     )
-    return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where}")
+    return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")

@@ -1,7 +1,5 @@
 """Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
@@ -9,20 +7,19 @@ from backstory.doors.historize.document import Document
 from backstory.doors.historize.hashing import STRICT
 from backstory.doors.historize.model import (
     GENERATED,
-    TECHNICAL,
     Column,
     Dataset,
     Datatype,
     Model,
     TargetSchema,
 )
+from backstory.doors.historize.rules import LONGEST, Place, refuse_columns, refuse_references, refuse_twice
 from backstory.doors.historize.stage import parted
 
 RAWCORE = "rawcore"
 HIST = "_hist"
-LONGEST_BASE = 63 - len("_hist_key")
+LONGEST_BASE = LONGEST - len("_hist_key")
 DEFAULT_DECIMAL = (38, 10)
-Place = tuple[str | int, ...]
 
 
 def resolve(model: Model, document: Document) -> Model:
@@ -32,8 +29,8 @@ def resolve(model: Model, document: Document) -> Model:
     """
     schemas = [_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
-    _refuse_twice(document, "target_schemas", [schema.short_name for schema in schemas])
-    _refuse_twice(document, "source_datasets", [source.name for source in model.source_datasets])
+    refuse_twice(document, "target_schemas", [schema.short_name for schema in schemas])
+    refuse_twice(document, "source_datasets", [source.name for source in model.source_datasets])
     datasets = []
     for number, dataset in enumerate(model.target_datasets):
         place: Place = ("target_datasets", number)
@@ -43,10 +40,10 @@ def resolve(model: Model, document: Document) -> Model:
         filled = _dataset(dataset, schema, model, document, place)
         _refuse_dataset(filled, schema, model, document, place)
         datasets.append(filled)
-    _refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
+    refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
-        _refuse_references(dataset, resolved, document, ("target_datasets", number))
+        refuse_references(dataset, resolved, document, ("target_datasets", number))
     return resolved.model_copy(
         update={"target_datasets": tuple(_with_generated(dataset) for dataset in datasets)}
     )
@@ -185,7 +182,7 @@ def _refuse_dataset(
             f"the strategy {dataset.incremental_strategy} is not built here.",
             "Use full or merge.",
         )
-    _refuse_columns(dataset, document, place)
+    refuse_columns(dataset, document, place)
     if dataset.historize:
         _refuse_historized(dataset, schema, document, place)
     if dataset.incremental_strategy == "merge" and not (
@@ -254,68 +251,3 @@ def _refuse_rules(dataset: Dataset, document: Document, place: Place) -> None:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):
             raise document.wrong((*place, "historization"), "two states have one label.")
-
-
-def _refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
-    reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
-    reserved |= {reference.column for reference in dataset.references}
-    for number, column in enumerate(dataset.target_columns):
-        if column.name in reserved:
-            raise document.wrong(
-                (*place, "target_columns", number),
-                f"{column.name} is a name that the tool keeps for itself.",
-                f"Call the column {column.name}_src.",
-            )
-    _refuse_twice(
-        document,
-        "target_columns",
-        [column.name for column in dataset.target_columns],
-        place,
-    )
-    columns = [reference.column for reference in dataset.references]
-    _refuse_twice(document, "references", columns, place)
-
-
-def _refuse_references(dataset: Dataset, model: Model, document: Document, place: Place) -> None:
-    children = {column.name: column for column in user_columns(dataset)}
-    for number, reference in enumerate(dataset.references):
-        at = (*place, "references", number)
-        parent = next(
-            (each for each in model.target_datasets if each.name == reference.referenced_dataset), None
-        )
-        if parent is None:
-            raise document.wrong(at, f"there is no dataset {reference.referenced_dataset!r}.")
-        mapped = Counter(part.to for part in reference.key_components)
-        wanted = {column.name: column for column in business_keys(parent)}
-        if mapped != Counter(wanted.keys()):
-            raise document.wrong(
-                (*at, "key_components"),
-                f"each business key of {parent.name} ({', '.join(wanted)}) is mapped once.",
-            )
-        for part in reference.key_components:
-            child = children.get(part.from_)
-            if child is None:
-                raise document.wrong((*at, "key_components"), f"there is no column {part.from_!r}.")
-            if _printed(child) != _printed(wanted[part.to]):
-                raise document.wrong(
-                    (*at, "key_components"),
-                    f"{part.from_} is a {child.datatype} and {part.to} a {wanted[part.to].datatype}: "
-                    "equal values would have different keys.",
-                )
-
-
-def _printed(column: Column) -> tuple[Any, ...]:
-    """What decides how a value is written in a key."""
-    if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
-        return (Datatype.BIGINT,)
-    return column.datatype, column.decimal_scale, column.hash_as
-
-
-def _refuse_twice(
-    document: Document, what: str, names: Iterable[str], place: Sequence[str | int] = ()
-) -> None:
-    seen: set[str] = set()
-    for number, name in enumerate(names):
-        if name in seen:
-            raise document.wrong((*place, what, number), f"{name} stands there twice.")
-        seen.add(name)

@@ -101,7 +101,7 @@ def run_model(
     for dataset in historized(model, asked.dataset):
         work = _Work(model, folder, target, asked, batch, run_id, instant, clock)
         upstream = _upstream(model, dataset) & failed
-        receipt = work.blocked(dataset, sorted(upstream)[0]) if upstream else work.receipt(dataset)
+        receipt = work.blocked(dataset, min(upstream)) if upstream else work.receipt(dataset)
         if receipt.status in {"rejected", "failed"}:
             failed.add(_table(model, dataset))
         receipts.append(receipt)
@@ -172,7 +172,7 @@ class _Work:
                             raise
         except BackstoryError as error:
             self._refused(dataset, run, began, error)
-            return refusal(dataset.name, self.run_id, run and run.instant, error)
+            return refusal(dataset.name, self.run_id, run.instant if run else None, error)
         raise AssertionError("unreachable")
 
     def _schema(self, dataset: Dataset) -> str:

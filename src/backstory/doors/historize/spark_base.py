@@ -17,6 +17,7 @@ from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 from backstory.tables.faults import translated
 from backstory.tables.literals import absent, column, quoted
+from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
 from backstory.tables.store import StoredTable, load
 
@@ -142,9 +143,9 @@ def _commit(work: SparkWork, table: StoredTable, found: Outcomes) -> None:
         come = come.unionByName(flagged.drop(FILE, POSITION))
     come = come.withColumns(absent(table.shape.columns, come.columns))
     gone = actions.where(column("action") != APPEARED).select(f"v.{FILE}", f"v.{POSITION}")
+    positions = positions_of(gone, found.changed + found.vanished)
     counts = {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
-    rows_go = found.changed or found.vanished
-    replace_rows(work.store, table, gone if rows_go else {}, come, work.note(counts))
+    replace_rows(work.store, table, positions, come, work.note(counts))
 
 
 def _flagged(work: SparkWork, vanished: "DataFrame") -> "DataFrame | None":

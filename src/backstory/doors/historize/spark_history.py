@@ -25,6 +25,7 @@ from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Ou
 from backstory.tables.conditions import change_where
 from backstory.tables.faults import translated
 from backstory.tables.literals import absent, column, quoted
+from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
 from backstory.tables.store import Store, StoredTable, existing, load
 
@@ -98,7 +99,7 @@ def load_history(
         begun = _begun(work, found, table, late=late)
         if table is not None and late:
             _refuse_late(work, found, begun, table)
-        outcome = _told(work, found, begun, before, began)
+        outcome = _told(found, begun, before, began)
         if work.run.dry_run:
             return replace(outcome, keys=_sample(work, found))
         if found.nothing:
@@ -106,17 +107,11 @@ def load_history(
         assert table is not None
         newest = max(filter(None, (newest, work.run.instant)))
         more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        gone, come = _closed(work, found, table), _inserted(work, begun, table)
-        closes = found.changed or found.vanished
-        version = replace_rows(
-            work.store,
-            table,
-            found.actions.where(column("action").isin(CHANGED, VANISHED)).select(f"v.{FILE}", f"v.{POSITION}")
-            if closes
-            else {},
-            come.unionByName(gone) if closes else come,
-            work.note(outcome.counts, **more),
-        )
+        come, closes = _inserted(work, begun, table), found.changed + found.vanished
+        gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
+        positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
+        come = come.unionByName(_closed(work, found, table)) if closes else come
+        version = replace_rows(work.store, table, positions, come, work.note(outcome.counts, **more))
     return replace(outcome, version=str(version))
 
 
@@ -272,7 +267,7 @@ def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", table: St
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
 
 
-def _told(work: SparkWork, found: Outcomes, begun: "DataFrame", before: Outcome, began: float) -> Outcome:
+def _told(found: Outcomes, begun: "DataFrame", before: Outcome, began: float) -> Outcome:
     """The records by what became of them, and the steps as the four of section 3.3."""
     again = healed = 0
     if found.appeared:
@@ -322,7 +317,7 @@ def _closed(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame"
     here = (column(FILE) == column("in")) & (column(POSITION) == column("at"))
     rows = rows.select("*", FILE, POSITION).join(closing, here)
     state = when(column("closing as") == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
-    values = {
+    values: dict[str, Column] = {
         Role.ENDED: work.sql("{{ load_timestamp }}"),
         Role.STATE: state,
         Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),

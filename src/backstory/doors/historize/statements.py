@@ -9,6 +9,7 @@ from backstory.doors.historize.columns import base_columns, foreign_keys, user_c
 from backstory.doors.historize.dialects.base import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
+from backstory.doors.historize.placeholders import without_placeholders
 from backstory.doors.historize.resolve import schema_of
 
 COPY = "backstory_copy"
@@ -85,8 +86,10 @@ class Load:
         return f"{alias}.{self.name(column)}"
 
     def text(self, text: str) -> str:
-        """A text's literal."""
-        return self.dialect.string_literal(text)
+        """A text's literal, which has no placeholder whatever the text is."""
+        return self.dialect.concat_expression(
+            [self.dialect.string_literal(part) for part in without_placeholders(text)]
+        )
 
     def same_key(self, left: str, right: str) -> str:
         """Whether the rows of two aliases are of one record."""
@@ -132,6 +135,13 @@ class Load:
 
     @cached_property
     def staged(self) -> str:
+        """The stage's rows as rows of the base, each key once where identical rows collapse."""
+        if self.dataset.historization.duplicate_keys == "reject":
+            return self.staged_rows
+        return self._once(self.staged_rows, base_columns(self.dataset))
+
+    @cached_property
+    def staged_rows(self) -> str:
         """The stage's rows as rows of the base, keys and hashes computed."""
         inner = ",\n    ".join(
             f"{self._from_stage(column)} AS {self.name(column.name)}" for column in user_columns(self.dataset)
@@ -141,12 +151,9 @@ class Load:
         )
         values = self.base_values("s", self.brought)
         outer = ",\n  ".join(f"{value} AS {self.name(name)}" for name, value in values.items())
-        made = (
+        return (
             f"(SELECT\n  {outer}\nFROM (\n  SELECT\n    {inner}{brought}\n  FROM {self.stage} AS i\n) AS s)"
         )
-        if self.dataset.historization.duplicate_keys == "reject":
-            return made
-        return self._once(made, base_columns(self.dataset))
 
     def base_values(self, alias: str, brought: Collection[str]) -> dict[str, str]:
         """The base's columns of a stage row that has the base's names."""

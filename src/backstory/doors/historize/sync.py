@@ -40,8 +40,8 @@ def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistS
         forks += [fork] if fork else []
     _refuse_taken(live, [column for column in old if column.name not in used])
     retired = [_retired(column, now) for column in old if column.name not in used]
-    kept = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
-    live = _without_names(kept, live)
+    theirs = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
+    live = _without_names(theirs, live)
     forks = _without_names(settled, forks)
     return HistState(
         target_dataset_name=base.hist_name,

@@ -61,7 +61,7 @@ def outcomes(
     meet; `failed` counts the rows that do. Each side is read once. A key that a side has more
     than once shows in `repeats_…`; the outcomes then mean nothing.
     """
-    from pyspark.sql.functions import col, count, lit, struct, when
+    from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
     counted = [count(when(condition, 1)).alias(name) for name, condition in checks.items()]
@@ -79,7 +79,10 @@ def outcomes(
     )
     actions = told.where(col("action").isNotNull()).persist()
     try:
-        found = {row["action"]: row["rows"] for row in actions.groupBy("action").agg(number).collect()}
+        keys = count_distinct(coalesce(col(f"{DELIVERED}.`{key}`"), col(f"{STORED}.`{key}`"))).alias("keys")
+        told_rows = actions.groupBy("action").agg(number, keys).collect()
+        found = {row["action"]: row["rows"] for row in told_rows}
+        twice = {row["action"] for row in told_rows if row["keys"] < row["rows"]}
         seen = _observed(actions)
         rows = [seen["delivered"]["rows"], seen["stored"]["rows"]]
         both, alone = seen["joined"]["pairs"], seen["joined"]
@@ -93,10 +96,8 @@ def outcomes(
             delivered=rows[0],
             stored=rows[1],
             # A pair for each stored row of a key that is delivered once, and the other way round.
-            repeats_delivered=both + alone["vanished"] != rows[1]
-            or _repeats(actions, DELIVERED, key, APPEARED),
-            repeats_stored=both + alone["appeared"] != rows[0]
-            or _repeats(actions, STORED, key, VANISHED, KEPT),
+            repeats_delivered=both + alone["vanished"] != rows[1] or APPEARED in twice,
+            repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
             failed={name: seen["delivered"][name] for name in checks},
         )
     finally:
@@ -121,11 +122,3 @@ def _observed(actions: "DataFrame") -> "defaultdict[str, Counter[str]]":
         names = list(row.schema().fieldNames())
         found[metric._1()] = Counter({name: row.getLong(place) for place, name in enumerate(names)})  # noqa: SLF001
     return found
-
-
-def _repeats(actions: "DataFrame", side: str, key: str, *outcome: str) -> bool:
-    """Whether a key stands more than once among the records that only one side has."""
-    from pyspark.sql.functions import col
-
-    alone = actions.where(col("action").isin(*outcome)).groupBy(col(f"{side}.`{key}`")).count()
-    return not alone.where(col("count") > 1).isEmpty()

@@ -200,8 +200,8 @@ class Dialect(ABC):
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[Column]) -> str:
         """Make a table of these columns."""
         parts = [
-            f"{self.render_identifier(column.name)} {self.type_of(column)}{'' if column.nullable else ' NOT NULL'}"
-            for column in columns
+            f"{self.render_identifier(each.name)} {self.type_of(each)}{'' if each.nullable else ' NOT NULL'}"
+            for each in columns
         ]
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
@@ -225,7 +225,8 @@ class Dialect(ABC):
     def render_alter_column_type(self, table: str, column: Column, old_type: str) -> str | None:
         """Widen a column in place; None where the database cannot."""
         del old_type
-        return f"ALTER TABLE {table} ALTER COLUMN {self.render_identifier(column.name)} TYPE {self.type_of(column)}"
+        name = self.render_identifier(column.name)
+        return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {self.type_of(column)}"
 
     def render_drop_column(self, table: str, name: str) -> str:
         """Drop a column; no plan of ours does."""

@@ -1,7 +1,7 @@
 """A PostgreSQL server."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from backstory.doors.historize.model import Column
 from backstory.errors import Failed, TryAgain, UsageError
 
 # Serialization failures, deadlocks, locks, lost connections.
+_LOOKS_AFTER_US = 250  # milliseconds
 _AGAIN = ("40", "55P03", "57", "08", "53")
 
 
@@ -36,6 +37,8 @@ class PostgresEngine(Engine):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with _translated(), self._connection.transaction():
+            # Tables are joined whole, and nothing is known yet of what the transaction itself wrote.
+            self._connection.execute("SET LOCAL enable_nestloop = off")
             yield
 
     @contextmanager
@@ -61,8 +64,13 @@ class PostgresEngine(Engine):
         return {name: type_ for _, name, type_ in rows if name} if rows else None
 
     def bind_secret(self, name: str, value: str) -> None:
-        with _translated():
-            self._connection.execute("SELECT set_config(%s, %s, false)", [f"backstory.{name}", value])
+        # A server's log may show statements and their parameters, and never the data of a COPY.
+        with _translated(), self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE backstory_secret (secret text) ON COMMIT DROP")
+            with cursor.copy("COPY pg_temp.backstory_secret FROM STDIN") as rows:
+                rows.write_row([value])
+            told = "SELECT set_config(%s, (SELECT secret FROM pg_temp.backstory_secret), false)"
+            cursor.execute(told, [f"backstory.{name}"])
 
     def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
         dialect = Postgres()
@@ -107,7 +115,14 @@ def open_postgres(url: str) -> PostgresEngine:
     with _translated():
         connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        _ending_with_us(connection)
     return PostgresEngine(connection)
+
+
+def _ending_with_us(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Let the session of a process that was killed end soon, also while it waits: it holds our locks."""
+    with suppress(psycopg.Error):  # PostgreSQL 14 and later, and not on every system
+        connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
 
 
 @contextmanager

@@ -1,0 +1,247 @@
+"""The pepper is nowhere, and values are data wherever they stand (R10, R32)."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from historizing import Place, dataset, document, second, versions
+
+from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
+from backstory.doors.historize.placeholders import resolved
+from backstory.doors.historize.run import prepared
+from backstory.doors.historize.sync import sync_hist
+from backstory.errors import Failed
+
+PEPPER = "sal-y-pimienta'\\9"
+NASTY = [
+    "it's",
+    'say "hello"',
+    "back\\slash",
+    "trailing\\",
+    "100%",
+    "%s %(name)s %%",
+    "{{ load_timestamp }}",
+    "{{load_run_id}}",
+    "{{ pepper }}",
+    "{{ unknown }}",
+    "{load_timestamp}",
+    "$1 :name ?",
+    "-- no comment",
+    "/* nor this */ ; DROP TABLE rawcore.rc_c_hist; --",
+    "$$",
+    "E'\\n'",
+    "tab\tand\nline",
+    "Ünï 🐘",
+]
+
+
+@pytest.fixture
+def peppered(request, place, engine):
+    """A place whose pepper is worth hiding."""
+    found = Place(place.name, place.url, place.folder, pepper=PEPPER)
+    found.use(document(dataset(input="stage.s", historization={"engine": engine})))
+    yield found
+    found.close()
+
+
+def everything(place):
+    """Every value of every table of the database, as text."""
+    tables = place.rows(
+        "SELECT table_schema, table_name FROM information_schema.tables "
+        "WHERE table_schema IN ('rawcore', 'meta', 'stage')"
+    )
+    assert len(tables) >= 4
+    return " ".join(str(place.rows(f"SELECT * FROM {schema}.{name}")) for schema, name in tables)
+
+
+def test_the_pepper_is_in_no_table_log_or_receipt(peppered, capsys, caplog):
+    """R10: after loads, refusals, failures and dry runs no table, output, lock file or receipt has it."""
+    caplog.set_level(logging.DEBUG)
+    told = []
+    peppered.stage("s", "k* a", [{"k": "a", "a": "1"}, {"k": "b", "a": "1"}])
+    told += peppered.loads("r1", 1)
+    peppered.insert("stage.s", [{"k": "a", "a": "2"}])
+    told += peppered.loads("r2", 2)
+    peppered.stage("s", "k* a", [{"k": "a", "a": "2"}])
+    told += peppered.loads("r3", 3, dry_run=True)
+    peppered.sql("ALTER TABLE rawcore.rc_c RENAME COLUMN load_run_id TO away")
+    peppered.sql("ALTER TABLE rawcore.rc_c ADD COLUMN load_run_id INTEGER")
+    told += peppered.loads("r4", 4)
+    assert [receipt.status for receipt in told] == ["success", "rejected", "success", "rejected"]
+    files = " ".join(path.read_text() for path in peppered.folder.glob("*.yaml"))
+    output = "".join(capsys.readouterr()) + caplog.text
+
+    for text in (
+        everything(peppered),
+        str(told),
+        files,
+        output,
+        repr(peppered.target.__dict__.get("_pepper")),
+    ):
+        assert PEPPER not in text
+        assert "pimienta" not in text
+
+
+def test_an_error_of_the_database_does_not_tell_it(peppered):
+    """R10: a statement that fails at run time repeats neither itself nor the pepper."""
+    peppered.stage("s", "k* a", [{"k": "a", "a": "1"}])
+    peppered.loads("r1", 1)
+    for break_it in ("rawcore.rc_c", "rawcore.rc_c_hist"):
+        peppered.sql(f"DROP TABLE {break_it}")
+        peppered.sql(f"CREATE VIEW {break_it} AS SELECT 1 AS k, 2 AS a")
+        (receipt,) = peppered.loads(f"r {break_it}", 2)
+        assert receipt.exit_code in {1, 3}
+        assert "pimienta" not in str(receipt)
+        peppered.sql(f"DROP VIEW {break_it}")
+    assert "pimienta" not in everything(peppered)
+
+
+def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
+    """R10: with every statement logged, neither the server's log nor pg_stat_activity ever shows the pepper."""
+    watch = Place("postgres", postgres_url, tmp_path)
+    name = postgres_url.rpartition("/")[2]
+    watch.sql(f"ALTER DATABASE {name} SET log_statement = 'all'")
+    watch.sql(f"ALTER DATABASE {name} SET log_min_duration_statement = 0")
+    ((folder,),) = watch.rows("SHOW data_directory")
+    log = Path(folder).parent / "log"
+    begun = log.stat().st_size
+    place = Place("postgres", postgres_url, tmp_path, pepper=PEPPER)
+    place.use(document(dataset(input="stage.s", historization={"engine": engine})))
+    place.stage("s", "k* a", [{"k": "a", "a": "1"}])
+    seen, over = set(), threading.Event()
+
+    def watching():
+        while not over.is_set():
+            watch.rows("SELECT pg_stat_clear_snapshot()")
+            seen.update(watch.rows("SELECT query FROM pg_stat_activity WHERE datname = current_database()"))
+
+    with ThreadPoolExecutor(1) as pool:
+        watched = pool.submit(watching)
+        place.loads("r1", 1)
+        place.sql("UPDATE stage.s SET a = '2'")
+        place.loads("r2", 2)
+        over.set()
+        watched.result()
+    place.sql("SELECT 'the end of this test'")
+    logged = log.read_bytes()[begun:].decode()
+
+    assert "the end of this test" in logged
+    assert "INSERT INTO rawcore.rc_c_hist" in logged or "MERGE INTO rawcore.rc_c_hist" in logged
+    for text in (logged, str(seen)):
+        assert "pimienta" not in text
+    place.close()
+    watch.close()
+
+
+def test_the_statements_have_a_placeholder_for_it(place, engine):
+    """R10, R50: what is rendered, and a dry run would print, has the placeholder and no value."""
+    place.mode(engine)
+    load = prepared(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
+    texts = [statement.sql for statement in (*load.hist_steps(), load.hist_merge())]
+
+    assert any(PLACEHOLDER in text for text in texts)
+    assert all(place.pepper not in text.replace(PLACEHOLDER, "") for text in texts)
+
+
+@pytest.mark.parametrize("run", NASTY)
+def test_a_run_id_is_data(place, run):
+    """R32: whatever a run id looks like, it is stored as it is."""
+    place.base("a:1").load("r1", 1)
+    receipt = place.base("a:2").load(run, 2)
+
+    assert receipt.status == "success"
+    stored = {row[0] for row in place.rows("SELECT load_run_id FROM rawcore.rc_c_hist")}
+    assert stored == {run}
+    assert place.registered("load_run_id", run=run) == [(run,)]
+
+
+def test_values_are_data(place, engine):
+    """R32: keys and attributes with quotes, braces, backslashes and percent signs, through base and history."""
+    place.use(document(dataset(input="stage.s", historization={"engine": engine})))
+    rows = [{"k": text, "a": text} for text in NASTY]
+    place.stage("s", "k* a", rows)
+    (first,) = place.loads("r1", 1)
+    place.stage("s", "k* a", [row | {"a": row["a"] + "!"} for row in rows])
+    (second_,) = place.loads("r2", 2)
+
+    assert (first.counts["new"], second_.counts["changed"]) == (len(NASTY), len(NASTY))
+    found = set(place.rows("SELECT k, a FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL"))
+    assert found == {(text, text + "!") for text in NASTY}
+    assert len(place.history()) == 2 * len(NASTY)
+
+
+def test_offending_keys_are_told_as_they_are(place):
+    """R23, R32: keys in a refusal are the values themselves."""
+    place.use(document(dataset(input="stage.s")))
+    place.stage("s", "k* a", [{"k": text, "a": n} for text in NASTY[:5] for n in ("1", "2")])
+    (receipt,) = place.loads("r1", 1)
+
+    assert sorted(receipt.error["keys"]) == sorted(NASTY[:5])
+
+
+def scoped(place, engine, scope):
+    """Three keys with a text each, and a snapshot that has none of them; the receipt of that load."""
+    rules = {"engine": engine, "snapshot": "partial", "delete_scope": scope}
+    place.use(document(dataset(input="stage.s", historization=rules)))
+    place.stage("s", "k* a", [{"k": text, "a": text} for text in ("it's", "{x}", "100%")])
+    (first, *_) = place.loads("r1", 1)
+    place.stage("s", "k* a", [{"k": "new", "a": "1"}])
+    return [first, *place.loads("r2", 2)]
+
+
+@pytest.mark.parametrize("text", ["it's", "{x}", "100%"])
+def test_texts_in_a_scope_are_data(place, engine, text):
+    """R32, R25: a text in a delete scope stays what it is."""
+    _, receipt = scoped(place, engine, "h.a = '" + text.replace("'", "''") + "'")
+
+    assert receipt.counts["deleted"] == 1
+    assert place.rows("SELECT a FROM rawcore.rc_c_hist WHERE version_state = 'deleted'") == [(text,)]
+
+
+def test_a_placeholder_in_a_scope_is_refused(place, engine):
+    """R32: a scope that looks like a statement with placeholders is refused, and never filled in."""
+    receipts = scoped(place, engine, "h.a = '{{ load_run_id }}'")
+
+    assert [(receipt.error["code"], receipt.exit_code) for receipt in receipts] == [("wrong-model", 2)] * 2
+    assert not place.has("rawcore", "rc_c_hist")
+
+
+def test_a_label_is_data(place, engine):
+    """R32, 7.2: a stored label that looks like a placeholder is stored as it is."""
+    labels = {"new": "{{ load_run_id }}", "changed": "it's", "deleted": "100%", "mode": "stored"}
+    labels["reappeared"] = labels["new"]
+    place.use(document(dataset(input="stage.s", historization={"engine": engine, "state_labels": labels})))
+    for number, rows in enumerate(({"a": "1", "b": "1"}, {"a": "2"}), start=1):
+        place.stage("s", "k* a", [{"k": k, "a": a} for k, a in rows.items()])
+        place.loads(f"r{number}", number)
+    states = place.rows("SELECT k, version_state FROM rawcore.rc_c_hist ORDER BY k, version_started_at")
+
+    assert states == [("a", "it's"), ("a", "it's"), ("b", "100%")]
+    place.stage("s", "k* a", [{"k": "c", "a": "1"}, {"k": "a", "a": "2"}])
+    place.loads("r3", 3)
+    assert place.rows("SELECT version_state FROM rawcore.rc_c_hist WHERE k = 'c'") == [("{{ load_run_id }}",)]
+
+
+@pytest.mark.parametrize("layer", ["x|y~z", "null.replaced/+=-"])
+def test_separators_of_the_layer_are_data(place, engine, layer):
+    """R32, 1.2: a null token with separators goes through SQL as it is."""
+    schema = {"surrogate_key_null_token": layer}
+    place.use(document(dataset(input="stage.s", historization={"engine": engine}), schema=schema))
+    place.stage("s", "k* a", [{"k": "a", "a": None}])
+    place.loads("r1", 1)
+
+    assert place.history() == versions("a - [1,-) new r1")
+
+
+def test_placeholders_are_replaced_once():
+    """R32: double braces only, in one pass, and none that has no value."""
+    values = {"a": "'{{ b }}'", "b": "2"}
+
+    assert (
+        resolved("{{ a }} {{b}} {{  a}} {a} {b} {{ 1 2 }}", values)
+        == "'{{ b }}' 2 '{{ b }}' {a} {b} {{ 1 2 }}"
+    )
+    with pytest.raises(Failed, match="no value is known"):
+        resolved("SELECT {{ c }}", values)

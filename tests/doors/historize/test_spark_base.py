@@ -1,0 +1,364 @@
+"""Base tables on Spark: from stage to base, keys and hashes, schema changes in both tables."""
+
+import io
+import random
+from contextlib import redirect_stdout
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from historizing import column, dataset, document, second, versions
+from historizing_on_spark import SparkPlace
+
+from backstory.doors.historize.run import prepared
+from backstory.doors.historize.spark_base import _staged
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.stage import Stage
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.work import Run
+from backstory.model.table import TableName
+from backstory.tables.store import load
+
+EVERY = "k:BIGINT* t i:INTEGER l:BIGINT d:DECIMAL(10,3) b:BOOLEAN day:DATE at:TIMESTAMP tm:TIME raw:BINARY u:UUID j:JSON"
+ROWS = [
+    {
+        "k": 1, "t": "Müller|^~'\\", "i": -5, "l": 2**40, "d": Decimal("0.010"), "b": True, "day": date(1, 1, 1),
+        "at": datetime(2025, 1, 2, 3, 4, 5, 600000, UTC), "tm": "03:04:05.5", "raw": b"\x00\xff", "u": "a0b1", "j": "{}",
+    },
+    {
+        "k": 2, "t": "", "i": 0, "l": 0, "d": Decimal("-1234567.891"), "b": False, "day": date(9999, 12, 31),
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), "tm": "00:00:00", "raw": b"", "u": None, "j": None,
+    },
+    {"k": 3},
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    found = SparkPlace(store, tmp_path)
+    yield found
+    found.close()
+
+
+def staged(place, rows, columns=EVERY, name="stage.parquet", **more):
+    """A Parquet file as the stage of a dataset of these columns."""
+    place.use(document(dataset(columns, input=name, **more), **place_schema(place)))
+    kinds = {
+        "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"), "BINARY": pa.binary(),
+    }  # fmt: skip
+    fields = []
+    for word in columns.split():
+        made = column(word)
+        kind = kinds.get(made["datatype"], pa.string())
+        if made["datatype"] == "DECIMAL":
+            kind = pa.decimal128(made["decimal_precision"], made["decimal_scale"])
+        fields.append((made["target_column_name"], kind))
+    table = pa.Table.from_pylist([{n: row.get(n) for n, _ in fields} for row in rows], pa.schema(fields))
+    pq.write_table(table, place.folder / name)
+
+
+def place_schema(place):
+    return getattr(place, "layer", {})
+
+
+def base_rows(place, *names):
+    listed = ", ".join(names)
+    return sorted(place.rows(f"SELECT {listed} FROM rawcore.{place.dataset.name}"))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+@pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])
+def test_keys_and_hashes_are_the_references(place, store, zone, profile):
+    """R4, R6: keys and row hashes of every type equal Python's, whatever the session's time zone."""
+    place.layer = {"hash_profile": profile}
+    staged(place, ROWS)
+    store.spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        assert place.load("r1", 1, skip_base=False).error is None
+    finally:
+        store.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    found = base_rows(place, "k", "rc_c_key", "row_hash")
+    full = [{name: None for name in EVERY.replace("*", "").split()} | row for row in ROWS]
+    expected = []
+    for row in full:
+        values = {name.partition(":")[0]: value for name, value in row.items()}
+        values["tm"] = (
+            values["tm"] and values["tm"].ljust(9, ".").ljust(15, "0")
+            if "." not in (values["tm"] or "")
+            else values["tm"].ljust(15, "0")
+        )
+        expected.append(
+            (
+                row["k"],
+                place.hashes.base_key(place.dataset, values),
+                place.hashes.row_hash(place.dataset, values),
+            )
+        )
+    assert found == expected
+    hist = place.rows("SELECT rc_c_hist_key, rc_c_key FROM rawcore.rc_c_hist")
+    assert {made for made, _ in hist} == {
+        place.hashes.hist_key(place.dataset, key, second(1)) for _, key in hist
+    }
+
+
+def test_the_pepper_is_in_no_plan(place, store):
+    """R10: neither the logical nor the physical plan of a load shows the pepper."""
+    staged(place, ROWS)
+    place.pepper = "Pfeffer-7f3a"
+    hist = sync_hist(place.dataset, None, second(1))
+    load_ = prepared(place.model, place.dataset, hist, place.dialect)
+    path = place.folder / "stage.parquet"
+    run = Run(place.dataset, "r1", second(1), second(1), stage=Stage("stage.parquet", path))
+    rows = _staged(SparkWork(store, load_, run, place.pepper))
+    said = io.StringIO()
+    with redirect_stdout(said):
+        rows.explain("extended")
+        rows.explain("formatted")
+    assert "sha2" in said.getvalue()
+    assert "Pfeffer" not in said.getvalue()
+    key = rows.where("k = 1").select("rc_c_key").collect()[0][0]
+    assert key == place.hashes.base_key(place.dataset, {"k": 1})
+
+
+def test_a_full_load_mirrors_its_stage(place):
+    """3.7: what is gone goes, what changed is replaced, the rest keeps its row and its run."""
+    columns = "k* a"
+    staged(place, [{"k": "a", "a": "1"}, {"k": "b", "a": "1"}, {"k": "c", "a": "1"}], columns)
+    place.load("r1", 1, skip_base=False)
+    staged(place, [{"k": "a", "a": "2"}, {"k": "c", "a": "1"}, {"k": "d", "a": "1"}], columns)
+    receipt = place.load("r2", 2, skip_base=False)
+    assert base_rows(place, "k", "a", "load_run_id") == [("a", "2", "r2"), ("c", "1", "r1"), ("d", "1", "r2")]
+    assert receipt.counts == {"new": 1, "changed": 1, "deleted": 1, "reappeared": 0, "unchanged": 1}
+    commits = place.snapshots("rc_c")
+    assert place.load("r3", 3, skip_base=False).status == "unchanged"
+    assert place.snapshots("rc_c") == commits
+
+
+def test_a_merge_deletes_inside_its_filter_only(place):
+    """3.7: rows inside the source's filter that the stage lacks go; the others stay."""
+    source = {
+        "name": "crm.c",
+        "incremental": True,
+        "increment_filter": "Day >= {{DELTA_CUTOFF}}",
+        "increment_policies": [
+            {"environment": "dev", "increment_interval_length": 10, "increment_interval_unit": "day"}
+        ],
+    }
+    more = {"incremental_strategy": "merge", "incremental_source": "crm.c"}
+    rows = [
+        {"k": "old", "day": date(2024, 1, 1)},
+        {"k": "new", "day": date(2025, 1, 1)},
+        {"k": "gone", "day": date(2024, 12, 31)},
+    ]
+    place.layer = {"source_datasets": [source]}
+    staged(place, rows, "k* day:DATE", **more)
+    place.load("r1", 1, skip_base=False)
+    staged(place, [{"k": "new", "day": date(2025, 1, 1)}], "k* day:DATE", **more)
+    receipt = place.load("r2", 2, skip_base=False)
+    assert base_rows(place, "k") == [("new",), ("old",)]
+    assert receipt.counts["deleted"] == 1
+
+
+def test_a_foreign_key_is_its_parents_key(place):
+    """R7: equal values give equal keys; a history copies the column."""
+    parent = dataset("k* a", "rc_p", input="p.csv")
+    child = dataset("c* pk", "rc_k", input="c.csv") | {
+        "references": [
+            {
+                "id": 1,
+                "referenced_dataset": "rc_p",
+                "reference_prefix": "home",
+                "key_components": [{"from": "pk", "to": "k"}],
+            }
+        ]
+    }
+    (place.folder / "p.csv").write_text("k,a\nx,1\n")
+    (place.folder / "c.csv").write_text("c,pk\n1,x\n2,\n")
+    place.use(document(parent, child))
+    assert [receipt.error for receipt in place.loads("r1", 1)] == [None, None]
+    (parent_key,) = place.rows("SELECT rc_p_key FROM rawcore.rc_p")
+    keys = dict(place.rows("SELECT c, home_rc_p_key FROM rawcore.rc_k_hist"))
+    assert keys["1"] == parent_key[0]
+    assert keys["2"] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("k,a\n1,x\n1,y\n", "DUPLICATE_KEY", "1"),
+        ("k,a\n,x\n", "NULL_KEY", "NULL"),
+        ("k,b\n1,x\n", "missing-column", "a"),
+        ("k,a\n1,x,y\n", "broken-csv", "line 2"),
+    ],
+)
+def test_a_stage_that_cannot_be_a_base_is_refused(place, text, code, words):
+    """A stage with NULL, repeated or missing keys writes nothing into the base."""
+    place.use(document(dataset("k* a", input="c.csv")))
+    (place.folder / "c.csv").write_text("k,a\n1,x\n2,y\n")
+    place.load("r1", 1, skip_base=False)
+    before = place.dump()
+    (place.folder / "c.csv").write_text(text)
+    receipt = place.load("r2", 2, skip_base=False)
+    assert receipt.error["code"] == code
+    assert words in f"{receipt.error['message']} {receipt.error['keys']}"
+    assert place.dump() == before
+
+
+def test_an_empty_stage_does_not_empty_the_base(place):
+    """P6: an empty stage is refused before the base is touched; --allow-empty lets it."""
+    place.use(document(dataset("k* a", input="c.csv")))
+    (place.folder / "c.csv").write_text("k,a\n1,x\n")
+    place.load("r1", 1, skip_base=False)
+    (place.folder / "c.csv").write_text("k,a\n")
+    assert place.load("r2", 2, skip_base=False).error["code"] == "EMPTY_SNAPSHOT"
+    assert base_rows(place, "k") == [("1",)]
+    assert place.load("r2", 2, skip_base=False, allow_empty=True).counts["deleted"] == 1
+
+
+def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
+    """No cast loses a digit: a stage column of more digits than the base's is refused by name."""
+    place.sql("CREATE TABLE stage.c (k STRING, d DECIMAL(10,4)) USING iceberg")
+    place.use(document(dataset("k* d:DECIMAL(10,2)", input="stage.c")))
+    error = place.load("r1", 1, skip_base=False).error
+    assert (error["code"], error["keys"]) == ("STAGE_TYPE", ["d"])
+    place.use(document(dataset("k* d:DECIMAL(12,4)", input="stage.c")))
+    place.sql("INSERT INTO stage.c VALUES ('a', 1.2345)")
+    assert place.load("r1", 1, skip_base=False).error is None
+    assert base_rows(place, "k", "d") == [("a", Decimal("1.2345"))]
+
+
+def test_identical_rows_of_a_stage_collapse_and_others_do_not(place):
+    """R24: with collapse_identical identical rows of the stage count once, differing ones are refused."""
+    place.use(
+        document(dataset("k* a", input="c.csv", historization={"duplicate_keys": "collapse_identical"}))
+    )
+    (place.folder / "c.csv").write_text("k,a\n1,x\n1,x\n")
+    assert place.load("r1", 1, skip_base=False).counts["new"] == 1
+    (place.folder / "c.csv").write_text("k,a\n1,x\n1,y\n")
+    assert place.load("r2", 2, skip_base=False).error["code"] == "DUPLICATE_KEY"
+
+
+def evolved(place, columns, text, run, at, former=None, **more):
+    """A load with other columns; `former` gives former names of some."""
+    written = dataset(columns, input="c.csv", **more)
+    for each in written["target_columns"]:
+        name = each["target_column_name"]
+        if former and name in former:
+            each["former_names"] = [former[name]]
+            each["input"] = former[name]
+    place.use(document(written))
+    (place.folder / "c.csv").write_text(text)
+    return place.load(run, at, skip_base=False)
+
+
+def test_a_renamed_column_is_renamed_in_both_tables(place):
+    """R34: RENAME COLUMN in base and history, no new versions."""
+    evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
+    receipt = evolved(place, "k* z b", "k,a,b\n1,x,y\n", "r2", 2, {"z": "a"})
+    assert receipt.schema_changes == ["RENAME_COLUMN a to z (rc_c)", "RENAME_COLUMN a to z (rc_c_hist)"]
+    assert receipt.counts["unchanged"] == 1
+    assert place.history("z") == ["1 x [1,-) new r1"]
+
+
+def test_a_renamed_dataset_is_renamed_with_its_keys(place):
+    """R35: RENAME TABLE for both, key columns included; the history goes on."""
+    evolved(place, "k* a", "k,a\n1,x\n", "r1", 1)
+    written = dataset("k* a", "rc_new", input="c.csv", former_names=["rc_c"], lineage_key="rawcore:rc_c")
+    place.use(document(written))
+    receipt = place.load("r2", 2, skip_base=False)
+    assert "RENAME_DATASET rc_c to rc_new" in receipt.schema_changes
+    assert "RENAME_DATASET rc_c_hist to rc_new_hist" in receipt.schema_changes
+    assert receipt.counts["unchanged"] == 1
+    columns = set(place.target.columns("rawcore", "rc_new_hist"))
+    assert {"rc_new_hist_key", "rc_new_key"} <= columns
+    assert not place.has("rawcore", "rc_c_hist")
+    assert not (place.folder / "rc_c.hist.lock.yaml").exists()
+
+
+def test_a_removed_column_stays_and_comes_back(place):
+    """R37, R39, R42: a dropped column stays, NULL in new versions; added again it goes on."""
+    evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
+    evolved(place, "k* a", "k,a\n1,x\n", "r2", 2)
+    evolved(place, "k* a b", "k,a,b\n1,x,w\n", "r3", 3)
+    assert place.history("b") == versions("""
+        1 y [1,2) changed r2
+        1 - [2,3) changed r3
+        1 w [3,-) changed r3
+    """)
+
+
+def test_types_widen_in_place_and_never_narrow(place):
+    """R40: INTEGER to BIGINT and wider decimals in place; narrower ones are refused, nothing written."""
+    evolved(place, "k* n:INTEGER d:DECIMAL(5,2)", "k,n,d\n1,7,1.25\n", "r1", 1)
+    receipt = evolved(place, "k* n:BIGINT d:DECIMAL(9,2)", "k,n,d\n1,7,1.25\n", "r2", 2)
+    assert receipt.error is None
+    assert receipt.counts["unchanged"] == 1
+    assert place.target.columns("rawcore", "rc_c_hist")["n"] == "bigint"
+    before = place.dump()
+    receipt = evolved(place, "k* n:INTEGER d:DECIMAL(9,2)", "k,n,d\n1,8,1.25\n", "r3", 3)
+    assert receipt.status == "rejected"
+    assert place.dump() == before
+    receipt = evolved(place, "k* n:BIGINT d:DECIMAL(12,4)", "k,n,d\n1,7,1.25\n", "r4", 4)
+    assert receipt.error["code"] == "UNSUPPORTED_TYPE_EVOLUTION"
+
+
+def test_a_lost_lock_file_is_read_from_the_table(place):
+    """Without its lock file the history keeps the columns that only it knows."""
+    evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
+    evolved(place, "k* a", "k,a\n1,x\n", "r2", 2)
+    (place.folder / "rc_c.hist.lock.yaml").unlink()
+    assert evolved(place, "k* a", "k,a\n1,z\n", "r3", 3).error is None
+    assert place.history("b")[0] == "1 - [2,3) changed r3"
+    assert "active: false" in (place.folder / "rc_c.hist.lock.yaml").read_text()
+
+
+def test_histories_say_what_they_are(place, store):
+    """Interface 1: layout, key and layout version; open versions lie apart from closed ones."""
+    evolved(place, "k* a", "k,a\n1,x\n", "r1", 1)
+    table = load(store, TableName("rawcore", "rc_c_hist"))
+    properties = table.iceberg.properties()
+    assert [properties.get(f"backstory.{name}") for name in ("layout", "key", "layout-version")] == [
+        "hist",
+        '["k"]',
+        "1",
+    ]
+    summary = table.iceberg.currentSnapshot().summary()
+    assert summary.get("backstory.door") == "historize"
+    assert summary.get("backstory.token") == "rawcore:rc_c r1"
+    assert [field.name() for field in table.iceberg.spec().fields()] == [
+        "version_ended_at_year",
+        "version_state",
+    ]
+
+
+def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
+    """R28: a dataset whose input failed in this batch is blocked; others still run."""
+    first = dataset("k* a", "rc_a", input="a.csv")
+    second_ = dataset("k* a", "rc_b", input="rawcore.rc_a")
+    third = dataset("k* a", "rc_d", input="d.csv")
+    (place.folder / "a.csv").write_text("k,a\n1,x\n1,y\n")
+    (place.folder / "d.csv").write_text("k,a\n1,x\n")
+    place.use(document(first, second_, third))
+    told = [(receipt.status, (receipt.error or {}).get("code")) for receipt in place.loads("r1", 1)]
+    assert told == [("rejected", "DUPLICATE_KEY"), ("rejected", "BASE_NOT_LOADED"), ("success", None)]
+    (row,) = place.rows(
+        "SELECT status, blocked_by FROM meta.load_run_log WHERE status_reason = 'blocked_by_dependency'"
+    )
+    assert row == ("skipped", "rawcore.rc_a")
+
+
+def test_random_stages_become_their_base(place):
+    """3.7: after any full load the base is the stage; counts add up."""
+    chance = random.Random(3)
+    before = {}
+    for number in range(1, 7):
+        now = {f"k{n}": chance.choice("xyz") for n in range(30) if chance.random() < 0.7}
+        staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
+        counts = place.load(f"r{number}", number, skip_base=False).counts
+        assert dict(base_rows(place, "k", "a")) == now
+        assert counts["deleted"] == len(before.keys() - now.keys())
+        assert counts["changed"] == sum(before[k] != now[k] for k in before.keys() & now.keys())
+        before = now
