@@ -4,10 +4,10 @@ from typing import Any
 
 from historizing import Place
 
+from backstory.doors.historize.run import prepared
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.run import prepared
 from backstory.model.table import TableName
 from backstory.tables.create import create, drop, ensure_schema
 from backstory.tables.store import tables

@@ -73,8 +73,10 @@ def _hist_span() -> "dict[str, Column]":
 
 
 def _fivetran_span(shape: Shape) -> "dict[str, Column]":
-    """A version whose successor starts within a millisecond of its end reaches up to that start; a
-    deleted one ends at its `_fivetran_end`.
+    """From when to when a version was true.
+
+    One whose successor starts within a millisecond of its end reaches up to that start; a deleted one
+    ends at its `_fivetran_end`.
     """
     from pyspark.sql import Window
     from pyspark.sql.functions import col, expr, lead, when

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.observe.metrics import timed
 from backstory.tables.commit import Note, commit, discarding
 from backstory.tables.data_files import write_frame
-from backstory.tables.faults import translated
+from backstory.tables.faults import conflict, translated
 from backstory.tables.literals import quoted
 from backstory.tables.positions import positions_of
 from backstory.tables.schema import fields_of
@@ -24,13 +24,14 @@ def replace_rows(
     come: "DataFrame | None",
     note: Note,
     *,
+    count: int | None = None,
     disorder: bool = False,
     staged: Any = None,
 ) -> int:
     """Take the rows at `_file` and `_pos` away and add others, and give the snapshot's id.
 
     With `staged`, a transaction, the table gets its shape in the same commit, and the rows that come
-    are of that shape. Raises TryAgain if another writer came first.
+    are of that shape. Raises TryAgain if another writer came first, or if not `count` rows come.
     """
     with timed("write"), translated(table.shape.table), discarding(table) as written:
         files = []
@@ -39,6 +40,8 @@ def replace_rows(
             names = [field["name"] for field in fields_of(store.jvm, pending.iceberg.schema())]
             files = write_frame(store, pending, come.select(*map(quoted, names)))
             written.extend(files)
+        if count not in {None, sum(int(file.recordCount()) for file in files)}:
+            raise conflict(table.shape.table)  # what they were made of is not what was counted
         positions = gone if isinstance(gone, Mapping) else positions_of(gone)
         deletions = write_deletions(store, table, positions)
         written.extend(deletions.added)

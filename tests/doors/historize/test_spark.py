@@ -87,12 +87,13 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
                 before, rows_of(place, words), second(at), run, lambda k, t: (k, t), free
             )
         except Rejected as rejected:
-            receipt = place.load(run, at, allow_empty=True)
-            assert receipt.error["code"] == rejected.code
-            assert sorted(stored(place), key=repr) == sorted(before, key=repr)
-            outcomes[rejected.code] += 1
-            continue
+            expected, counts = rejected.code, {}
         receipt = place.load(run, at, allow_empty=True)
+        if isinstance(expected, str):
+            assert receipt.error["code"] == expected
+            assert sorted(stored(place), key=repr) == sorted(before, key=repr)
+            outcomes[expected] += 1
+            continue
         assert receipt.error is None
         assert sorted(stored(place), key=repr) == sorted(expected, key=repr)
         assert receipt.counts["changed"] == counts["inserted_changed"]

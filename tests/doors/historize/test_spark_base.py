@@ -81,7 +81,7 @@ def test_keys_and_hashes_are_the_references(place, store, zone, profile):
     finally:
         store.spark.conf.set("spark.sql.session.timeZone", "UTC")
     found = base_rows(place, "k", "rc_c_key", "row_hash")
-    full = [{name: None for name in EVERY.replace("*", "").split()} | row for row in ROWS]
+    full = [dict.fromkeys(EVERY.replace("*", "").split()) | row for row in ROWS]
     expected = []
     for row in full:
         values = {name.partition(":")[0]: value for name, value in row.items()}

@@ -6,6 +6,8 @@ from backstory.doors.historize.model import GENERATED, TECHNICAL, Column, Datase
 
 HASH_LENGTH = 64
 STATE_LENGTH = 20
+# Between the name of a column that went another way and the instant until which it was in use.
+FORKED = "__until_"
 # The order of the history's last columns.
 TAIL = (Role.ROW_HASH, Role.STARTED, Role.ENDED, Role.STATE, Role.LOAD_RUN_ID, Role.LOADED_AT)
 _TIMES = {Role.STARTED, Role.ENDED, Role.LOADED_AT}

@@ -6,7 +6,7 @@ from backstory.errors import UsageError
 
 
 def find_pepper(environment: str) -> str:
-    """The pepper: BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER; UsageError without."""
+    """BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER; UsageError without any."""
     names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
     for name in names:
         if os.environ.get(name):

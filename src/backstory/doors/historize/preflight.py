@@ -21,13 +21,18 @@ REMEDIES = {
     "NULL_ROW_HASH": "Load the base anew; every row needs its hash.",
     "DUPLICATE_KEY": "Make the business keys unique in the stage; identical rows may be collapsed with "
     "duplicate_keys: collapse_identical.",
+    "KEYS_CHANGED": "Take the pepper, hash profile and separators of before; a business key that was renamed "
+    "in the stage keeps its old name in the key with key_name.",
     "MULTIPLE_OPEN": "Close all but the newest open version of each key.",
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
     "EMPTY_SNAPSHOT": "Look at the stage; allow_empty_snapshot (--allow-empty) lets it close everything.",
     "MASS_DELETE": "Look at the stage; max_delete_ratio (--max-delete-ratio) allows more.",
-    "HIST_COLUMNS": "Bring the columns back from a copy of the table; a new one would not know the old values.",
+    "HIST_COLUMNS": "Bring the columns back from a copy of the table; new ones would not know the past.",
     "LATE_EFFECTIVE": "Mend the effective dates, or say late_policy: accept.",
 }
+
+
+KEYS_CHANGED = "Records that the base holds have other keys now: they would all end and begin anew."
 
 
 class Check(NamedTuple):
@@ -66,6 +71,16 @@ def stage_checks(load: Load) -> Iterator[Check]:
     else:
         several = f"COUNT(DISTINCT {load.of('ss', Role.ROW_HASH)})"
         yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s", counted=several), told)
+
+
+def base_checks(load: Load) -> Iterator[Check]:
+    """A check of stage and base together: a record that is there already has the key that it had."""
+    keys = business_keys(load.dataset)
+    texts = [[load.expressions.canonical(key, load.of(alias, key.name)) for alias in "xs"] for key in keys]
+    same = " AND ".join(f"NOT ({load.dialect.null_safe_ne(*pair)})" for pair in texts)
+    other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
+    moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
+    yield Check("KEYS_CHANGED", _keys(load, keys, load.staged, "s", moved), KEYS_CHANGED)
 
 
 def hist_checks(load: Load) -> Iterator[Check]:
@@ -129,7 +144,8 @@ def _late_effective(load: Load, keys: Sequence[Column]) -> Iterator[Check]:
         return
     other = load.dialect.null_safe_ne(load.of("r", Role.ROW_HASH), load.of("h", Role.ROW_HASH))
     late = (
-        f"{load.open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')}"
+        f"{load.open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r"
+        f" WHERE {load.same_key('r', 'h')}{load.live('r')}"
         f" AND {other} AND {load.of('r', dating.column)} < {load.of('h', dating.column)})"
     )
     yield Check(
@@ -172,7 +188,8 @@ def _repeated(
     """The business keys of rows whose key stands there more than once; `where` is of an alias, with AND."""
     inner, key = f"{alias}{alias}", load.dataset.key
     twice = (
-        f"SELECT {load.of(inner, key)} FROM {source} AS {inner} WHERE {load.of(inner, key)} IS NOT NULL{where(inner)}"
+        f"SELECT {load.of(inner, key)} FROM {source} AS {inner}"
+        f" WHERE {load.of(inner, key)} IS NOT NULL{where(inner)}"
         f" GROUP BY {load.of(inner, key)} HAVING {counted} > 1"
     )
     return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")

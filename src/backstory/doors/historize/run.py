@@ -284,14 +284,14 @@ class _Work:
         """What is to be done about another hash profile or other labels than those in force."""
         profile = schema_of(self.model, run.dataset).hash_profile
         before = state.hash_profile if state else None
-        if before not in {None, profile}:
-            if self.asked.hash_change not in {"version", "rehash"}:
-                raise Refused(
-                    "HASH_DEFINITION_CHANGED",
-                    f"{hist.target_dataset_name} was hashed by {before}, the model says {profile}.",
-                    "Choose with --hash-change: `version` gives every record a new version, `rehash` none.",
-                )
-            run = replace(run, rehash=self.asked.hash_change == "rehash")
+        if before not in {None, profile} and self.asked.hash_change not in {"version", "rehash"}:
+            raise Refused(
+                "HASH_DEFINITION_CHANGED",
+                f"{hist.target_dataset_name} was hashed by {before}, the model says {profile}.",
+                "Choose with --hash-change: `version` gives every record a new version, `rehash` none.",
+            )
+        # A rehash is also for a column that came or went, which every hash then covers or no longer does.
+        run = replace(run, rehash=self.asked.hash_change == "rehash" and state is not None)
         labels, stored = _stored_labels(run.dataset.historization.state_labels), None
         if state is not None:
             stored = _stored_labels(state.state_labels)

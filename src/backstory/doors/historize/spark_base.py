@@ -2,11 +2,12 @@
 
 import time
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.columns import base_columns, business_keys, foreign_keys, user_columns
+from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
 from backstory.doors.historize.model import Role
+from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
 from backstory.doors.historize.spark_tables import base_shape, empty_rows, stage_rows, synchronised
@@ -14,7 +15,7 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
 from backstory.model.table import Shape
 from backstory.strategies.actions import FILE, POSITION
-from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
+from backstory.strategies.full_state.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 from backstory.tables.faults import translated
 from backstory.tables.literals import absent, column, quoted
 from backstory.tables.positions import positions_of
@@ -43,7 +44,7 @@ def load_base(work: SparkWork) -> "tuple[DataFrame | None, list[Step], list[str]
     staged = _staged(work)
     if not work.run.dry_run:
         former = the.dataset.former_names
-        changes = synchronised(work.store, shape, base_columns(the.dataset), former, the.dialect)
+        changes = synchronised(work.store, shape, the.base_columns, former, the.dialect)
     table = load(work.store, shape.table)
     stored = _stored(work, table, shape)
     with (
@@ -70,7 +71,7 @@ def _staged(work: SparkWork) -> "DataFrame":
     staged = work.peppered(rows, "s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
     if work.load.dataset.historization.duplicate_keys == "reject":
         return staged
-    return staged.dropDuplicates([name for name in values if name not in {Role.LOAD_RUN_ID, Role.LOADED_AT}])
+    return work.collapsed(staged)
 
 
 def _stored(work: SparkWork, table: StoredTable | None, shape: Shape) -> "DataFrame":
@@ -129,10 +130,24 @@ def _refuse(work: SparkWork, staged: "DataFrame", stored: "DataFrame", found: Ou
         work.refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", repeated)
     if found.repeats_stored and (repeated := work.repeated(stored)):
         work.refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", repeated)
+    if found.appeared and (found.vanished or found.kept):
+        _refuse_moved(work, found)
     full = work.load.deletes_base and not work.load.delete_scope
     allowed = dataset.historization.allow_empty_snapshot
     if full and found.stored and not found.delivered and not allowed:
         work.refuse("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
+
+
+def _refuse_moved(work: SparkWork, found: Outcomes) -> None:
+    """Refuse records that only seem to come and go, because their keys are made in another way now."""
+    from pyspark.sql.functions import col
+
+    names = [each.name for each in business_keys(work.load.dataset)]
+    came = found.actions.where(column("action") == APPEARED).select("r").alias("came")
+    went = found.actions.where(column("action").isin(VANISHED, KEPT)).select("v").alias("went")
+    same = (col(f"came.r.{quoted(name)}").eqNullSafe(col(f"went.v.{quoted(name)}")) for name in names)
+    if keys := work.keys(came.join(went, reduce(and_, same), "left_semi"), "r."):
+        work.refuse("KEYS_CHANGED", KEYS_CHANGED, keys)
 
 
 def _commit(work: SparkWork, table: StoredTable, found: Outcomes) -> None:

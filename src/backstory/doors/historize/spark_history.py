@@ -17,6 +17,7 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_tables import empty_rows, hist_shape
+from backstory.doors.historize.spark_versions import KEY, beginning, closing, column_of, versions
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.instant import parse_instant
 from backstory.model.table import Shape, TableName
@@ -93,10 +94,12 @@ def load_history(
     }
     with (
         translated(shape.table),
-        outcomes(live, open_, work.load.dataset.key, _changed(), _scope(work), checks) as found,
+        outcomes(
+            _compared(work, live), open_, work.load.dataset.key, _changed(), _scope(work), checks
+        ) as found,
     ):
         _refuse(work, live, open_, found)
-        begun = _begun(work, found, table, late=late)
+        begun = beginning(work, found, table, late=late)
         if table is not None and late:
             _refuse_late(work, found, begun, table)
         outcome = _told(found, begun, before, began)
@@ -107,11 +110,14 @@ def load_history(
         assert table is not None
         newest = max(filter(None, (newest, work.run.instant)))
         more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        come, closes = _inserted(work, begun, table), found.changed + found.vanished
+        come, closes = versions(work, live, begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
-        come = come.unionByName(_closed(work, found, table)) if closes else come
-        version = replace_rows(work.store, table, positions, come, work.note(outcome.counts, **more))
+        come = come.unionByName(closing(work, found, table)) if closes else come
+        count = found.appeared + found.changed + closes
+        version = replace_rows(
+            work.store, table, positions, come, work.note(outcome.counts, **more), count=count
+        )
     return replace(outcome, version=str(version))
 
 
@@ -131,21 +137,14 @@ def _live(work: SparkWork, base: "DataFrame | None") -> "DataFrame":
     rows = rows.select(*(column(name) for name in names))
     if the.dataset.historization.duplicate_keys == "reject":
         return rows
-    return _collapsed(work, rows)
+    return work.collapsed(rows)
 
 
-def _collapsed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
-    """One of the rows that share key and hash: the one with the least texts."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import row_number
-
-    texts = [column(name).cast("string") for name in rows.columns]
-    order = Window.partitionBy(quoted(work.load.dataset.key), quoted(Role.ROW_HASH)).orderBy(*texts)
-    return (
-        rows.withColumn("copy number", row_number().over(order))
-        .where(column("copy number") == 1)
-        .drop("copy number")
-    )
+def _compared(work: SparkWork, live: "DataFrame") -> "DataFrame":
+    """What the join moves of the base: keys and hashes, and what a refusal or a dry run tells."""
+    dating = work.load.dataset.historization.effective_dating
+    names = [work.load.dataset.key, Role.ROW_HASH]
+    return live if dating or work.run.dry_run else live.select(*map(quoted, names))
 
 
 def _open_versions(work: SparkWork, table: StoredTable | None, shape: Shape) -> "DataFrame":
@@ -201,13 +200,6 @@ def _refuse(work: SparkWork, live: "DataFrame", open_: "DataFrame", found: Outco
             work.refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dating.column} than before.", keys)
 
 
-def column_of(side: str, name: str) -> "Column":
-    """A column of a struct."""
-    from pyspark.sql.functions import col
-
-    return col(f"{side}.{quoted(name)}")
-
-
 def _repeated_open(work: SparkWork, open_: "DataFrame") -> list[str]:
     key = work.load.dataset.key
     twice = open_.groupBy(quoted(key)).count().where(column("count") > 1).select(quoted(key))
@@ -225,32 +217,6 @@ def _business_keys(work: SparkWork, keys: "DataFrame") -> list[str]:
     return work.keys(rows.join(keys.limit(100), work.load.dataset.key, "left_semi"))
 
 
-def _begun(work: SparkWork, found: Outcomes, table: StoredTable | None, *, late: bool) -> "DataFrame":
-    """The base rows that begin a version: `action`, whether the record comes back `again`, and `r`."""
-    from pyspark.sql.functions import lit
-
-    begun = found.actions.where(column("action").isin(APPEARED, CHANGED)).select("action", "r")
-    begun = begun.withColumn("key", column_of("r", work.load.dataset.key))
-    if table is None or not found.appeared:
-        return begun.withColumns({"again": lit(False), "healed": lit(False)})
-    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(
-        column(Role.ENDED).isNotNull()
-    )
-    state, key = column(Role.STATE), column(work.load.dataset.key).alias("key")
-    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn("again", lit(True))
-    begun = begun.join(gone, "key", "left")
-    if late:
-        # An interrupted load of four steps closed a version at this instant and did not come further.
-        now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
-        closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
-        begun = begun.join(closed.withColumn("healed", lit(True)), "key", "left")
-    else:
-        begun = begun.withColumn("healed", lit(False))
-    again = (column("action") == APPEARED) & column("again").eqNullSafe(lit(True))
-    healed = (column("action") == APPEARED) & column("healed").eqNullSafe(lit(True))
-    return begun.withColumns({"again": again & ~healed, "healed": healed})
-
-
 def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", table: StoredTable) -> None:
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
@@ -262,7 +228,7 @@ def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", table: St
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
     rows = work.store.spark.table(work.store.sql_name(table.shape.table))
     later = rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
-    named = begun.select(column("key").alias(work.load.dataset.key))
+    named = begun.select(column(KEY).alias(work.load.dataset.key))
     if keys := work.keys(later.join(named, work.load.dataset.key, "left_semi")):
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
 
@@ -300,49 +266,3 @@ def _sample(work: SparkWork, found: Outcomes) -> dict[str, list[str]]:
         outcome: work.keys(found.actions.where(column("action") == action), side)
         for outcome, (action, side) in sides.items()
     }
-
-
-def _closed(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
-    """The versions that close, whole, with their end."""
-    from pyspark.sql.functions import lit, when
-
-    labels = work.load.labels
-    closing = found.actions.where(column("action").isin(CHANGED, VANISHED))
-    closing = closing.select(
-        column("action").alias("closing as"),
-        column_of("v", FILE).alias("in"),
-        column_of("v", POSITION).alias("at"),
-    )
-    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(_open())
-    here = (column(FILE) == column("in")) & (column(POSITION) == column("at"))
-    rows = rows.select("*", FILE, POSITION).join(closing, here)
-    state = when(column("closing as") == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
-    values: dict[str, Column] = {
-        Role.ENDED: work.sql("{{ load_timestamp }}"),
-        Role.STATE: state,
-        Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),
-    }
-    return rows.withColumns(values).select(*map(quoted, table.shape.names))
-
-
-def _inserted(work: SparkWork, begun: "DataFrame", table: StoredTable) -> "DataFrame":
-    """The versions that begin."""
-    from pyspark.sql.functions import expr, lit, when
-
-    the = work.load
-    rows = work.peppered(begun.select("action", "again", "healed", "r.*"), "r")
-    labels = the.labels
-    state = when((column("action") == CHANGED) | column("healed"), lit(labels.changed))
-    state = state.when(column("again"), lit(labels.reappeared)).otherwise(lit(labels.new))
-    names = the.hist_columns
-    values = dict(zip(names, the.hist_values("NULL"), strict=True))
-    del values[the.name(Role.STATE)]
-    made = rows.select(
-        *(work.sql(sql).alias(_bare(name)) for name, sql in values.items()), state.alias(Role.STATE)
-    )
-    made = made.withColumn(Role.ENDED, expr("CAST(NULL AS TIMESTAMP)"))
-    return made.withColumns(absent(table.shape.columns, made.columns)).select(*map(quoted, table.shape.names))
-
-
-def _bare(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name

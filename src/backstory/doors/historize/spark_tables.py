@@ -1,6 +1,6 @@
 """Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,12 +59,17 @@ def _shape(the: Load, name: str, columns: Sequence[ModelColumn], layout: Layout)
 
 
 def synchronised(
-    store: Store, wanted: Shape, columns: Sequence[ModelColumn], former: Sequence[str], dialect: Dialect
+    store: Store,
+    wanted: Shape,
+    columns: Sequence[ModelColumn],
+    former: Sequence[str],
+    dialect: Dialect,
+    allowed: Callable[[ddl.Plan], None] = lambda _: None,
 ) -> list[str]:
     """Create, rename or evolve a table, each in one commit; what changed, in words.
 
-    Columns that only the table has stay. Raises Refused for what a plan refuses, and for a type that
-    Iceberg cannot widen in place.
+    Columns that only the table has stay. Raises Refused for what a plan refuses, for a type that
+    Iceberg cannot widen in place, and for what `allowed` refuses.
     """
     table, told = wanted.table, []
     stored = load(store, table)
@@ -77,8 +82,14 @@ def synchronised(
         told.append(f"RENAME_DATASET {old} to {table.name}")
         stored = existing(store, table)
     plan = planned(stored, columns, dialect)
-    if plan.told or stored.shape.key != wanted.key:
-        evolve(store, stored, _evolved(stored, plan, wanted), plan.renamed)
+    allowed(plan)
+    for old, new in plan.renamed.items():
+        # One at a time, in the plan's order: a name may be free only after another rename.
+        evolve(store, stored, _renamed_shape(stored.shape, old, new), {old: new})
+        stored = existing(store, table)
+    into = _evolved(stored, plan, wanted)
+    if into != stored.shape:
+        evolve(store, stored, into)
     return [*told, *(f"{change} ({table.name})" for change in plan.told)]
 
 
@@ -88,20 +99,24 @@ def planned(stored: StoredTable, columns: Sequence[ModelColumn], dialect: Dialec
     return ddl.plan(stored.shape.table.name, columns, types, dialect)
 
 
+def _renamed_shape(shape: Shape, old: str, new: str) -> Shape:
+    columns = tuple(replace(each, name=new) if each.name == old else each for each in shape.columns)
+    return replace(shape, columns=columns, key=tuple(new if name == old else name for name in shape.key))
+
+
 def _evolved(stored: StoredTable, plan: ddl.Plan, wanted: Shape) -> Shape:
     types = {each.name: column_type(each) for each, _ in plan.widened}
     columns = []
     for each in stored.shape.columns:
-        name = plan.renamed.get(each.name, each.name)
-        type_ = types.get(name, each.type)
+        type_ = types.get(each.name, each.type)
         if not widens(each.type, type_):
             raise Refused(
                 "UNSUPPORTED_TYPE_EVOLUTION",
-                f"Iceberg cannot widen {wanted.table.name}.{name} from {each.type} to {type_} in place.",
+                f"Iceberg cannot widen {wanted.table.name}.{each.name} from {each.type} to {type_} in place.",
                 "Give the new values a column of their own.",
-                [name],
+                [each.name],
             )
-        columns.append(Column(name, type_))
+        columns.append(Column(each.name, type_))
     added = [Column(each.name, column_type(each)) for each in plan.added]
     return replace(wanted, columns=(*columns, *added))
 

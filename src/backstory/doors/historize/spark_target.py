@@ -11,6 +11,7 @@ import pyarrow as pa
 from backstory.attempts import attempted
 from backstory.doors.historize.dialects.spark import Spark
 from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key
 from backstory.doors.historize.spark_base import load_base
@@ -50,6 +51,7 @@ class SparkTarget(Target):
 
     @contextmanager
     def holding(self, dataset: Dataset, run_id: str) -> Iterator[None]:
+        del run_id
         # Other processes are kept out by the commit itself, which holds only on the table that was read.
         with writing(self._store, TableName("", dataset_key(dataset))):
             yield
@@ -124,7 +126,14 @@ class SparkTarget(Target):
         if not work.run.dry_run:
             hist = work.load.hist
             shape = hist_shape(work.load)
-            changes += synchronised(self._store, shape, hist.target_columns, hist.former_names, self.dialect)
+            changes += synchronised(
+                self._store,
+                shape,
+                hist.target_columns,
+                hist.former_names,
+                self.dialect,
+                lambda plan: require_hist_columns(work.load, plan.added),
+            )
             maintain(work)
         written = sum(step.rows for step in steps)
         return load_history(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NoReturn
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.runs import dataset_key
-from backstory.doors.historize.spark_tables import one_row
-from backstory.doors.historize.statements import Load
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
+from backstory.doors.historize.statements import COPY, Load
 from backstory.doors.historize.work import Run
 from backstory.errors import MAX_KEYS
 from backstory.tables.commit import Note
@@ -61,6 +61,16 @@ class SparkWork:
 
         secret = one_row(self.store, pepper=self.pepper).alias("secret")
         return rows.alias(alias).crossJoin(broadcast(secret))
+
+    def collapsed(self, rows: "DataFrame") -> "DataFrame":
+        """One of the rows that share key and hash: the one with the least texts."""
+        from pyspark.sql import Window
+        from pyspark.sql.functions import row_number
+
+        texts = [column(name).cast("string") for name in rows.columns if name not in LOAD_COLUMNS]
+        identity = (quoted(self.load.dataset.key), quoted(Role.ROW_HASH))
+        numbered = row_number().over(Window.partitionBy(*identity).orderBy(*texts))
+        return rows.withColumn(COPY, numbered).where(column(COPY) == 1).drop(COPY)
 
     def note(self, counts: Mapping[str, int], **more: str) -> Note:
         """What a commit says of this run."""

@@ -3,13 +3,13 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from backstory.doors.historize import ddl, preflight
-from backstory.doors.historize.columns import base_columns, user_columns
+from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.dialects.base import Dialect
 from backstory.doors.historize.engines.base import Engine
 from backstory.doors.historize.expressions import PEPPER
@@ -118,15 +118,12 @@ class SqlTarget(Target):
 
     def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
         outcome = Outcome()
-        try:
-            with self._engine.transaction():
-                outcome = self._load(load, run)
-                if run.dry_run:
-                    raise _TakenBack
-                told = finished(outcome).to_dict()
-                self._write_run(run, "success", {"receipt": json.dumps(told), **counted(outcome)})
-        except _TakenBack:
-            pass
+        with suppress(_TakenBack), self._engine.transaction():
+            outcome = self._load(load, run)
+            if run.dry_run:
+                raise _TakenBack
+            told = finished(outcome).to_dict()
+            self._write_run(run, "success", {"receipt": json.dumps(told), **counted(outcome)})
         return outcome
 
     def refused(self, run: Run, error: BackstoryError) -> None:
@@ -151,11 +148,10 @@ class SqlTarget(Target):
         changed_base = 0
         if not run.skip_base:
             load = replace(load, **self._staged(load, run))
-        changes += self._synchronised(
-            load, load.dataset.name, base_columns(load.dataset), load.dataset.former_names
-        )
+        changes += self._synchronised(load, load.dataset.name, load.base_columns, load.dataset.former_names)
         if not run.skip_base:
             preflight.run_checks(self._engine, load, preflight.stage_checks(load), values)
+            preflight.run_checks(self._engine, load, preflight.base_checks(load), values)
             self._refuse_empty_stage(load, values)
             base_steps = self._run(load.base_steps(), values)
             changed_base = sum(step.rows for step in base_steps)
@@ -211,8 +207,8 @@ class SqlTarget(Target):
             if not ddl.fits(stored[source], column, self.dialect):
                 raise Refused(
                     "STAGE_TYPE",
-                    f"{stage.name}.{source} is {stored[source]}, and {column.name} {self.dialect.type_of(column)} "
-                    "does not hold all of its values.",
+                    f"{stage.name}.{source} is {stored[source]}, and {column.name} "
+                    f"{self.dialect.type_of(column)} does not hold all of its values.",
                     "Cast it in the stage, or widen the column.",
                     [column.name],
                 )

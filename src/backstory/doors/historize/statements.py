@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from backstory.doors.historize.columns import base_columns, foreign_keys, user_columns
+from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
 from backstory.doors.historize.dialects.base import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
@@ -94,6 +94,12 @@ class Load:
     def same_key(self, left: str, right: str) -> str:
         """Whether the rows of two aliases are of one record."""
         return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
+
+    @cached_property
+    def base_columns(self) -> list[Column]:
+        """The base's columns, and those that a column of today forked from (section 4.4)."""
+        forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
+        return [*base_columns(self.dataset), *forks]
 
     # The base as the history sees it
 
@@ -285,7 +291,8 @@ class Load:
     def closed_now(self, alias: str = "r") -> str:
         """Whether this load closed a version of the base row's record because it changed."""
         return (
-            f"EXISTS (SELECT 1 FROM {self.hist_table} AS h WHERE {self.of('h', Role.ENDED)} = {LOAD_TIMESTAMP}"
+            f"EXISTS (SELECT 1 FROM {self.hist_table} AS h"
+            f" WHERE {self.of('h', Role.ENDED)} = {LOAD_TIMESTAMP}"
             f" AND {self.of('h', Role.STATE)} = {self.text(self.labels.changed)}"
             f" AND {self.same_key('h', alias)})"
         )
@@ -342,7 +349,8 @@ class Load:
             f"  CASE WHEN {self.of('h', self.dataset.hist_key)} IS NOT NULL THEN {changed}\n"
             f"    WHEN {self.closed_now()} THEN {changed} ELSE {back} END AS action\n"
             f"FROM {self.base} AS r\nLEFT JOIN {self.hist_table} AS h ON {self.same_key('h', 'r')}"
-            f" AND {self.open('h')}\nWHERE ({self.of('h', self.dataset.hist_key)} IS NULL OR {other}){self.live('r')}"
+            f" AND {self.open('h')}\n"
+            f"WHERE ({self.of('h', self.dataset.hist_key)} IS NULL OR {other}){self.live('r')}"
         )
         closes = (
             f"SELECT {self.of('a', 'open_key')} AS match_key, a.action{self._nothing()}\n"
@@ -361,7 +369,8 @@ class Load:
         if not self.closes_deleted:
             return f"{closes}\nUNION ALL\n{inserts}"
         vanished = (
-            f"SELECT {self.of('h', self.dataset.hist_key)} AS match_key, {deleted} AS action{self._nothing()}\n"
+            f"SELECT {self.of('h', self.dataset.hist_key)} AS match_key, "
+            f"{deleted} AS action{self._nothing()}\n"
             f"FROM {self.hist_table} AS h WHERE {self.open('h')} AND {self.gone()}"
         )
         return f"{closes}\nUNION ALL\n{vanished}\nUNION ALL\n{inserts}"

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from backstory.doors.historize.columns import TAIL, base_columns, made, mirrored
+from backstory.doors.historize.columns import FORKED, TAIL, base_columns, made, mirrored
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Dataset, HistState, Role
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
 from backstory.doors.historize.widening import EQUAL, WIDENING, drift
 from backstory.errors import Refused
 
-LONGEST_FORKED = 63 - len("__until_20250101000000")
+LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 FIXED = frozenset({Role.SURROGATE_KEY, Role.ENTITY_KEY, *TAIL})
 
 
@@ -157,7 +157,7 @@ def _mirror(
             "Give the column another name, or say on_incompatible_type: fork.",
             [match.name],
         )
-    name = f"{match.name[:LONGEST_FORKED]}__until_{now:%Y%m%d%H%M%S}"
+    name = f"{match.name[:LONGEST_FORKED]}{FORKED}{now:%Y%m%d%H%M%S}"
     fork = _retired(match, now).model_copy(update={"target_column_name": name})
     fork = fork.model_copy(update={"former_names": (*match.former_names, match.name)})
     return mirror, fork

@@ -48,7 +48,7 @@ class Version:
 class Rules:
     """The options of a load: which open versions a deletion may close, and the guards."""
 
-    scope: Callable[[Version], bool | None] = lambda version: True
+    scope: Callable[[Version], bool | None] = lambda _: True
     allow_empty: bool = False
     max_delete_ratio: float | None = None
     collapse_identical: bool = False
@@ -75,18 +75,10 @@ def historize(
     gone = []
     for key in {**rows, **open_}:
         row, version = rows.get(key), open_.get(key)
-        if row is None:
-            assert version is not None
-            if rules.scope(version) is not True:
-                continue
-            action = DELETED
-            gone.append(key)
-        elif version is not None and row.row_hash == version.row_hash and row.row_hash is not None:
+        action = _action(history, row, version, started, rules)
+        if action is None:
             continue
-        elif version is not None:
-            action = CHANGED
-        else:
-            action = CHANGED if _closed_now(history, key, started) else NEW
+        gone += [key] if action == DELETED else []
         if version is not None:
             if version.started >= started:
                 raise Rejected("NON_MONOTONIC_TIMESTAMP", [key])
@@ -100,6 +92,18 @@ def historize(
     if rules.max_delete_ratio is not None and len(gone) > rules.max_delete_ratio * len(open_):
         raise Rejected("MASS_DELETE", gone)
     return list(after.values()), counts
+
+
+def _action(
+    history: Sequence[Version], row: Row | None, version: Version | None, started: Any, rules: Rules
+) -> str | None:
+    """The action table of section 9.1; None where nothing happens."""
+    if row is None:
+        assert version is not None
+        return DELETED if rules.scope(version) is True else None
+    if version is None:
+        return CHANGED if _closed_now(history, row.key, started) else NEW
+    return None if row.row_hash == version.row_hash else CHANGED
 
 
 def _rows(base: Sequence[Row], rules: Rules) -> dict[Any, Row]:

@@ -57,8 +57,9 @@ class DuckDBEngine(Engine):
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
         with _translated():
             rows = self._connection.execute(
-                "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() "
-                "AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?) ORDER BY column_index",
+                "SELECT column_name, data_type FROM duckdb_columns() "
+                "WHERE database_name = current_database() AND lower(schema_name) = lower(?) "
+                "AND lower(table_name) = lower(?) ORDER BY column_index",
                 [schema, table],
             ).fetchall()
         return dict(rows) if rows else None

@@ -1,0 +1,99 @@
+"""The versions that a load on Spark writes: those that close and those that begin (section 9.1)."""
+
+from typing import TYPE_CHECKING
+
+from backstory.doors.historize.model import Role
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes
+from backstory.tables.literals import absent, column, quoted
+from backstory.tables.store import StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEY, HASH = "record key", "record hash"
+
+
+def beginning(work: SparkWork, found: Outcomes, table: StoredTable | None, *, late: bool) -> "DataFrame":
+    """The records that begin a version: key, hash, `action`, and how the record came.
+
+    It comes back `again` after a deletion, or is `healed`: an interrupted load of four steps closed a
+    version of it at this instant and did not come further.
+    """
+    from pyspark.sql.functions import lit
+
+    key, made = column_of("r", work.load.dataset.key), column_of("r", Role.ROW_HASH)
+    begun = found.actions.where(column("action").isin(APPEARED, CHANGED))
+    begun = begun.select("action", key.alias(KEY), made.alias(HASH))
+    if table is None or not found.appeared:
+        return begun.withColumns({"again": lit(False), "healed": lit(False)})
+    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(
+        column(Role.ENDED).isNotNull()
+    )
+    state, key = column(Role.STATE), column(work.load.dataset.key).alias(KEY)
+    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn("again", lit(True))
+    begun = begun.join(gone, KEY, "left")
+    if late:
+        now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
+        closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
+        begun = begun.join(closed.withColumn("healed", lit(True)), KEY, "left")
+    else:
+        begun = begun.withColumn("healed", lit(False))
+    again = (column("action") == APPEARED) & column("again").eqNullSafe(lit(True))
+    healed = (column("action") == APPEARED) & column("healed").eqNullSafe(lit(True))
+    return begun.withColumns({"again": again & ~healed, "healed": healed})
+
+
+def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
+    """The versions that close, whole, with their end."""
+    from pyspark.sql.functions import lit, when
+
+    labels = work.load.labels
+    found_here = found.actions.where(column("action").isin(CHANGED, VANISHED))
+    places = found_here.select(
+        column("action").alias("closing as"),
+        column_of("v", FILE).alias("in"),
+        column_of("v", POSITION).alias("at"),
+    )
+    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(column(Role.ENDED).isNull())
+    here = (column(FILE) == column("in")) & (column(POSITION) == column("at"))
+    rows = rows.select("*", FILE, POSITION).join(places, here)
+    state = when(column("closing as") == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
+    values: dict[str, Column] = {
+        Role.ENDED: work.sql("{{ load_timestamp }}"),
+        Role.STATE: state,
+        Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),
+    }
+    return rows.withColumns(values).select(*map(quoted, table.shape.names))
+
+
+def versions(work: SparkWork, live: "DataFrame", begun: "DataFrame", table: StoredTable) -> "DataFrame":
+    """The versions that begin: the base's rows of these records, read once more but not moved."""
+    from pyspark.sql.functions import expr, lit, when
+
+    the = work.load
+    same = (column(the.dataset.key) == column(KEY)) & (column(Role.ROW_HASH) == column(HASH))
+    rows = work.peppered(live.join(begun, same).drop(KEY, HASH), "r")
+    labels = the.labels
+    state = when((column("action") == CHANGED) | column("healed"), lit(labels.changed))
+    state = state.when(column("again"), lit(labels.reappeared)).otherwise(lit(labels.new))
+    names = the.hist_columns
+    values = dict(zip(names, the.hist_values("NULL"), strict=True))
+    del values[the.name(Role.STATE)]
+    made = rows.select(
+        *(work.sql(sql).alias(_bare(name)) for name, sql in values.items()), state.alias(Role.STATE)
+    )
+    made = made.withColumn(Role.ENDED, expr("CAST(NULL AS TIMESTAMP)"))
+    return made.withColumns(absent(table.shape.columns, made.columns)).select(*map(quoted, table.shape.names))
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def column_of(side: str, name: str) -> "Column":
+    """A column of a struct."""
+    from pyspark.sql.functions import col
+
+    return col(f"{side}.{quoted(name)}")
