@@ -16,11 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import backstory
+from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.door import historize_on_spark
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.placeholders import resolved
-from backstory.doors.historize.run import Asked, open_model, prepared
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
+from backstory.doors.historize.steps import actions, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.tables.create import create
 
@@ -128,7 +131,7 @@ class Bench:
 
     def join(self, name: str) -> None:
         """The join alone: what became of how many."""
-        self.spark.sql(f"SELECT action, count(*) FROM ({self.actions(name)}) GROUP BY action").collect()
+        self.spark.sql(f"SELECT action, count(*) FROM ({actions(self, name)}) GROUP BY action").collect()
 
     def actions(self, name: str, columns: str = "") -> str:
         key = f"rc_{name}_key"
@@ -169,7 +172,7 @@ class Bench:
             "load_run_id": text("r1"),
             "pepper": text("pepper"),
         }
-        for statement in self.load_of(name).hist_steps():
+        for statement in hist_steps(self.load_of(name)):
             self.spark.sql(resolved(statement.sql, values))
 
     def taken_back(self, name: str, act: Callable[[str], None]) -> float:

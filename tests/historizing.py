@@ -16,15 +16,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.columns import base_columns, business_keys
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.document import Document
 from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.model import Column, Dataset, Model
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import resolve, schema_of
-from backstory.doors.historize.run import Asked, run_model
+from backstory.doors.historize.run import run_model
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.doors.historize.sync import sync_hist
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from historizing import Place
 
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist

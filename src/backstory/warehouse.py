@@ -84,7 +84,7 @@ class Warehouse:
         Raises UsageError for a wrong model; a load that is refused is a receipt with an error.
         """
         from backstory.doors.historize import door
-        from backstory.doors.historize.run import Asked
+        from backstory.doors.historize.asked import Asked
 
         asked = Asked(
             dataset=dataset,

@@ -60,9 +60,10 @@ def historize(
         options: Common options.
     """
     from backstory.doors.historize import door
+    from backstory.doors.historize.asked import Asked
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
-    from backstory.doors.historize.run import Asked, exit_code, open_model
+    from backstory.doors.historize.run import exit_code, open_model
 
     if schema:
         sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")

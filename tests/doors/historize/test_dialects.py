@@ -21,8 +21,9 @@ from backstory.doors.historize.engines.duckdb import open_duckdb
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.steps import base_steps, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import UsageError
 
@@ -272,7 +273,7 @@ def load(dialect, name="rc_aw_customer", columns="k* a"):
 
 def test_a6_sql_server_updates_through_the_alias():
     """A6, R44: closes and deletes name the alias first; inserts and MERGE-less steps are the common ones."""
-    steps = {step.step: step.sql for step in [*load(SqlServer).hist_steps(), *load(SqlServer).base_steps()]}
+    steps = {step.step: step.sql for step in [*hist_steps(load(SqlServer)), *base_steps(load(SqlServer))]}
     for step in ("close_changed", "close_deleted"):
         assert steps[step].startswith("UPDATE h\n")
         assert "\nFROM rawcore.rc_aw_customer_hist h\n" in steps[step]
@@ -306,7 +307,7 @@ def test_sql_server_changes_schemas_in_its_own_way():
 def test_a1_to_a5_the_four_steps_have_their_shape():
     """A1 to A5: alias form, NULL-safe comparison, guards, the state where `version_state` stands, no
     MERGE and no truncation, each column once."""
-    steps = {step.step: step.sql for step in load(DuckDB).hist_steps()}
+    steps = {step.step: step.sql for step in hist_steps(load(DuckDB))}
     assert list(steps) == ["close_changed", "close_deleted", "insert_changed", "insert_new"]
     assert all("MERGE" not in sql and "TRUNCATE" not in sql.upper() for sql in steps.values())
     assert steps["close_changed"].startswith("UPDATE rawcore.rc_aw_customer_hist AS h\n")

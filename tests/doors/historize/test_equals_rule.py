@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import pytest
 from historizing import DAY, Place, assert_lawful, aware, dataset, document, second
 
+from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 from backstory.errors import Refused
@@ -63,7 +64,7 @@ class Side:
     def crash(self, run, at, steps):
         """The first of the four statements, each committed."""
         values = self.place.target._values(Run(self.dataset, run, second(at), DAY))
-        for statement in self.plan.hist_steps()[:steps]:
+        for statement in hist_steps(self.plan)[:steps]:
             self.place.target._engine.run(statement.sql, values)
 
     def history(self):
@@ -163,7 +164,7 @@ class Life:
         before = self.sides[0].history()
         expected = self.expected(before, words, run, at)
         if kind == "crash" and not isinstance(expected, str):
-            steps = self.chance.randint(0, len(self.sides[0].plan.hist_steps()))
+            steps = self.chance.randint(0, len(hist_steps(self.sides[0].plan)))
             for side in self.sides:
                 side.crash(run, at, steps)
         interrupted = self.sides[0].history()
@@ -264,7 +265,7 @@ def test_random_loads(place, part):
     loads = Counter()
     if place.name == "duckdb" and part > 1:
         place.sql("SET threads = 1")  # small tables are loaded faster so; two parts have every thread
-    place.target._ensure_meta("hist_run")
+    place.target._registry.ensure("hist_run")
     place.sql(place.dialect.render_create_schema_if_not_exists("rawcore"))
     seed = part * 1000
     while (left := LOADS[place.name] // 10 - loads.total()) > 0:

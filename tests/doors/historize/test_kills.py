@@ -24,7 +24,8 @@ LOADER = """
 import sys
 from pathlib import Path
 from historizing import Place, second
-from backstory.doors.historize.run import Asked, open_model, run_model
+from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.run import open_model, run_model
 path, name, url, run, at = sys.argv[1:]
 model, folder = open_model(path)
 target = Place(name, url, folder).target

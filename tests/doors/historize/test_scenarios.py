@@ -6,7 +6,8 @@ Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERG
 import pytest
 from historizing import second, versions
 
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 
@@ -95,7 +96,7 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
     loaded.base("a:2 c:1")
     four = prepared(loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect)
     values = loaded.target._values(Run(loaded.dataset, "r2", second(2), second(2)))
-    for statement in four.hist_steps()[:steps]:
+    for statement in hist_steps(four)[:steps]:
         loaded.target._engine.run(statement.sql, values)
     receipt = loaded.load("r2", 2)
 

@@ -10,7 +10,8 @@ from historizing import Place, dataset, document, second, versions
 
 from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
 from backstory.doors.historize.placeholders import resolved
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import Failed
 
@@ -139,7 +140,7 @@ def test_the_statements_have_a_placeholder_for_it(place, engine):
     """R10, R50: what is rendered, and a dry run would print, has the placeholder and no value."""
     place.mode(engine)
     load = prepared(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
-    texts = [statement.sql for statement in (*load.hist_steps(), load.hist_merge())]
+    texts = [statement.sql for statement in (*hist_steps(load), hist_merge(load))]
 
     assert any(PLACEHOLDER in text for text in texts)
     assert all(place.pepper not in text.replace(PLACEHOLDER, "") for text in texts)

@@ -11,7 +11,8 @@ from historizing_on_spark import SparkPlace
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.placeholders import resolved
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.strategies.full_state.rule import Rejected, Row, Rules, Version, historize
 
@@ -99,8 +100,8 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
         assert receipt.counts["changed"] == counts["inserted_changed"]
         assert receipt.counts["deleted"] == counts["closed_deleted"]
         assert receipt.counts["new"] + receipt.counts["reappeared"] == counts["inserted_new"]
-        by_sql(place, "rc_four", plan.hist_steps(), run, at)
-        by_sql(place, "rc_merge", [plan.hist_merge()], run, at)
+        by_sql(place, "rc_four", hist_steps(plan), run, at)
+        by_sql(place, "rc_merge", [hist_merge(plan)], run, at)
         for copy in ("rc_four", "rc_merge"):
             assert sorted(stored(place, copy), key=repr) == sorted(expected, key=repr)
         assert_lawful(place)

@@ -12,7 +12,7 @@ import pytest
 from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.run import prepared
+from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.spark_base import _staged
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage

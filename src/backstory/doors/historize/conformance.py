@@ -22,12 +22,13 @@ from backstory.doors.historize.conformance_sample import (
     require_equal,
     sample_model,
 )
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.dialects.registry import fault
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.engines.engine import Engine
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Datatype
 from backstory.doors.historize.placeholders import PLACEHOLDER, resolved
-from backstory.doors.historize.statements import Load, Statement
+from backstory.doors.historize.steps import Statement, base_steps, hist_merge, hist_steps
 
 CLOSE = frozenset({"load_timestamp", "load_run_id"})
 INSERT = CLOSE | {"load_timestamp_text", "pepper"}
@@ -175,12 +176,12 @@ def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
     dataset = dataset_of(model, "rc_types")
     load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
     with examined("base_steps"):
-        yield from load.base_steps()
+        yield from base_steps(load)
     with examined("hist_steps"):
-        yield from load.hist_steps()
+        yield from hist_steps(load)
     if dialect.supports_hist_merge:
         with examined("render_hist_merge_statement"):
-            yield load.hist_merge()
+            yield hist_merge(load)
 
 
 def _examine_schema_changes(dialect: Dialect) -> None:

@@ -14,12 +14,13 @@ from backstory.doors.historize.conformance_sample import (
     examined,
     history_of,
 )
-from backstory.doors.historize.dialects.base import Dialect
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Dataset, Model
 from backstory.doors.historize.stage_files import column_type
-from backstory.doors.historize.statements import Load, Statement
+from backstory.doors.historize.steps import Statement, base_steps
 from backstory.errors import BackstoryError
 from backstory.files.rows import arrow_type
 
@@ -124,7 +125,7 @@ def brought(bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: st
     with examined("bring"):
         stage = bench.engine.bring(f"backstory_stage_{load.dataset.name}", pa.table(arrays), columns)
     load = replace(load, stage=stage)
-    steps_run(bench, load.base_steps(), run, started)
+    steps_run(bench, base_steps(load), run, started)
     return load
 
 

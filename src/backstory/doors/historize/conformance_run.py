@@ -19,8 +19,8 @@ from backstory.doors.historize.conformance_values import (
     examine_types,
     typed_column,
 )
-from backstory.doors.historize.dialects.base import Dialect
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.model import Column, Datatype
 
 

@@ -15,9 +15,10 @@ from backstory.doors.historize.conformance_sample import (
     sample_model,
 )
 from backstory.doors.historize.hashing import Hashes, instant_text
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Datatype, Role
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.statements import Load
+from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.strategies.full_state import rule
 
 
@@ -87,7 +88,7 @@ class _Life:
         started = DAY + timedelta(seconds=second)
         load = self._based(run, started, snapshot)
         counts = self._by_rule(load, run, started, snapshot)
-        steps = [load.hist_merge()] if load.merges else load.hist_steps()
+        steps = [hist_merge(load)] if load.merges else hist_steps(load)
         found = steps_run(self.bench, steps, run, started)
         self._compare(told)
         if not load.merges:
@@ -109,8 +110,8 @@ class _Life:
         started = DAY + timedelta(seconds=second)
         load = self._based(run, started, snapshot)
         self._by_rule(load, run, started, snapshot)
-        steps_run(self.bench, load.hist_steps()[:steps], run, started)
-        again = [load.hist_merge()] if load.merges else load.hist_steps()
+        steps_run(self.bench, hist_steps(load)[:steps], run, started)
+        again = [hist_merge(load)] if load.merges else hist_steps(load)
         steps_run(self.bench, again, run, started)
         self._compare(told)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import sqlglot
 from sqlglot import exp
 
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.model import Column, Datatype
-from backstory.doors.historize.statements import Statement
+from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.widening import EQUAL, OTHER, WIDENING, drift
 from backstory.errors import Refused
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.run import Asked, open_model, run_model
+from backstory.doors.historize.run import open_model, run_model
 from backstory.doors.historize.script import script
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.errors import UsageError

@@ -4,7 +4,7 @@ The history stays load-dated. What counts is what was known at a knowledge time;
 pruned still count, because a later load did not make them untrue.
 """
 
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.histories import (
     History,
     Query,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, ordered, sha256
 from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
 

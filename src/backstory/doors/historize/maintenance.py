@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Role, StateLabels
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.statements import Load, Statement
+from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.work import Run
 
 

@@ -6,7 +6,7 @@ that were valid then may be gone from the table.
 
 from typing import TYPE_CHECKING, Literal
 
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.histories import (
     History,
     Key,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import LOAD_TIMESTAMP
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
-from backstory.doors.historize.statements import Load
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 

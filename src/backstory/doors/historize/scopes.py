@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.model import Dataset, HistState, IncrementPolicy, Model, SourceDataset
 from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.errors import UsageError

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backstory.doors.historize.columns import base_columns
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, Model
-from backstory.doors.historize.run import historized, prepared
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.run import historized
 from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.statements import Load
+from backstory.doors.historize.steps import base_steps, hist_steps
 from backstory.doors.historize.sync import sync_hist
 
 
@@ -35,7 +37,7 @@ def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> 
     yield _ended(make(load.hist_table, live))
     yield from _base(load, dataset, folder, dialect)
     yield f"-- History load for {dataset.name}"
-    for statement in load.hist_steps():
+    for statement in hist_steps(load):
         yield f"-- {statement.step}\n{_ended(statement.sql)}"
 
 
@@ -52,7 +54,7 @@ def _base(load: Load, dataset: Dataset, folder: Path, dialect: Dialect) -> Itera
     yield comment
     if not load.deletes_base:
         yield "-- No delete detection: the source has no filter that says what the stage should hold"
-    for statement in replace(load, stage=relation).base_steps():
+    for statement in base_steps(replace(load, stage=relation)):
         yield f"-- {statement.step}\n{_ended(statement.sql)}"
 
 

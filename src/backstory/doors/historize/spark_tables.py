@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from backstory.doors.historize import ddl
 from backstory.doors.historize.columns import base_columns, user_columns
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.model import Datatype, Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import column_type, read_stage
-from backstory.doors.historize.statements import Load
 from backstory.errors import Refused
 from backstory.model.column import Column
 from backstory.model.table import Layout, Shape, TableName

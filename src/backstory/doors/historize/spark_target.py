@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from backstory.attempts import attempted
 from backstory.doors.historize.dialects.spark import Spark
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
@@ -19,7 +20,6 @@ from backstory.doors.historize.spark_history import load_history, maintain, newe
 from backstory.doors.historize.spark_tables import hist_shape, synchronised, types_of
 from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, SparkWork, token_of
 from backstory.doors.historize.stage_files import column_type
-from backstory.doors.historize.statements import Load
 from backstory.doors.historize.work import Run, Target
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.files.delivered import arrow_schema

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NoReturn
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.load import COPY, Load
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
-from backstory.doors.historize.statements import COPY, Load
 from backstory.doors.historize.work import Run
 from backstory.errors import MAX_KEYS
 from backstory.tables.commit import Note

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from backstory.doors.historize import erasure, pruning
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History, Key, Query, instant_of
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
+from backstory.doors.historize.preparing import adopted, prepared
 from backstory.doors.historize.pruning import Cut, Pruned, in_utc
 from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.run import adopted, historized, prepared
+from backstory.doors.historize.run import historized
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.views import create_views, drop_views

@@ -10,7 +10,7 @@ from backstory.doors.historize.effective import EFFECTIVE, effective
 from backstory.doors.historize.histories import History, select, shown
 from backstory.doors.historize.labels import LABELED, labeled
 from backstory.doors.historize.model import Historization
-from backstory.doors.historize.statements import Statement
+from backstory.doors.historize.steps import Statement
 
 ALL = "_all"
 SUFFIXES = (ALL, LABELED, EFFECTIVE)

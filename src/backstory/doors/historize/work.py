@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome
 from backstory.doors.historize.runs import Known
 from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.statements import Load
 from backstory.errors import BackstoryError
 
 

@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.dialects.dialect import Dialect, keywords
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Datatype
 
 if TYPE_CHECKING:
-    from backstory.doors.historize.engines.base import Engine
+    from backstory.doors.historize.engines.engine import Engine
 
 _TYPES = {
     Datatype.INTEGER: "INTEGER",

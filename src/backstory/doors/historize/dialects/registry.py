@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TypeVar, overload
 
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.dialects.duckdb import DuckDB
 from backstory.doors.historize.dialects.postgres import Postgres
 from backstory.doors.historize.dialects.spark import Spark

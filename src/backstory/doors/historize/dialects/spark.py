@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from backstory.doors.historize.dialects.base import Dialect, keywords
+from backstory.doors.historize.dialects.dialect import Dialect, keywords
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Datatype
 

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.model import Column
 from backstory.doors.historize.placeholders import resolved
 from backstory.errors import Failed, TryAgain, UsageError

@@ -10,7 +10,7 @@ import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
 
 from backstory.doors.historize.dialects.postgres import Postgres
-from backstory.doors.historize.engines.base import Engine
+from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.model import Column
 from backstory.errors import Failed, TryAgain, UsageError
 

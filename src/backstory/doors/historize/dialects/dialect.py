@@ -13,7 +13,7 @@ from sqlglot.dialects.duckdb import DuckDB as _Reserved
 from backstory.doors.historize.model import Column, Datatype
 
 if TYPE_CHECKING:
-    from backstory.doors.historize.engines.base import Engine
+    from backstory.doors.historize.engines.engine import Engine
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

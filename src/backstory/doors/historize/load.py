@@ -1,12 +1,11 @@
-"""The statements of a load: what is done; a dialect gives each its shape (sections 3.3, 3.7, 9.3)."""
+"""A load as the dialect writes its parts: names, relations, conditions (sections 3.3, 3.7)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
-from backstory.doors.historize.dialects.base import Dialect
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
 from backstory.doors.historize.placeholders import without_placeholders
@@ -17,13 +16,6 @@ COPY = "backstory_copy"
 _AS_TEXT = {Datatype.JSON}
 # Types that a stage may hold as text.
 _READ = {Datatype.JSON, Datatype.TIME, Datatype.UUID}
-
-
-class Statement(NamedTuple):
-    """One statement of a load, by the name that the log has for it."""
-
-    step: str
-    sql: str
 
 
 @dataclass(frozen=True)
@@ -203,33 +195,6 @@ class Load:
             for column, a, b in [*pairs, (_HASH, self.of(left, Role.ROW_HASH), self.of(right, Role.ROW_HASH))]
         )
 
-    def base_steps(self) -> list[Statement]:
-        """Delete what is gone, delete what changed, insert what is not there."""
-        columns = [self.name(column.name) for column in base_columns(self.dataset)]
-        stage_key = f"SELECT 1 FROM {self.staged} AS s WHERE {self.same_key('s', 'b')}"
-        steps = []
-        if self.deletes_base:
-            scope = f"({self.delete_scope}) AND " if self.delete_scope else ""
-            steps.append(Statement("base_delete", self._gone(f"{scope}NOT EXISTS ({stage_key})")))
-        changed = f"EXISTS ({stage_key} AND ({self.differs('s', 'b')}))"
-        delete = self.dialect.render_delete_detection_statement(self.base_table, "b", changed)
-        absent = f"NOT EXISTS (SELECT 1 FROM {self.base_table} AS b WHERE {self.same_key('b', 's')})"
-        insert = self.dialect.render_insert_select_guarded(
-            self.base_table, columns, [f"s.{name}" for name in columns], self.staged, "s", absent
-        )
-        return [*steps, Statement("base_replace", delete), Statement("base_insert", insert)]
-
-    def _gone(self, condition: str) -> str:
-        soft = self.dataset.historization.soft_delete
-        if soft is None or soft.on_delete == "delete":
-            return self.dialect.render_delete_detection_statement(self.base_table, "b", condition)
-        flag = next(column for column in user_columns(self.dataset) if column.name == soft.column)
-        value = self.dialect.cast_expression(self.text(soft.deleted_values[0]), self.dialect.type_of(flag))
-        flags = {self.name(soft.column): value}
-        if soft.deleted_at:
-            flags[self.name(soft.deleted_at)] = LOAD_TIMESTAMP
-        return self.dialect.render_update_exists(self.base_table, "b", flags, condition + self.live("b"))
-
     # The history load
 
     @cached_property
@@ -301,122 +266,10 @@ class Load:
         """Whether a base row's record has any version at all."""
         return f"EXISTS (SELECT 1 FROM {self.hist_table} AS p WHERE {self.same_key('p', alias)})"
 
-    def hist_steps(self) -> list[Statement]:
-        """The four steps, in their order."""
-        steps = [Statement("close_changed", self._close(self.labels.changed, self.changed()))]
-        if self.closes_deleted:
-            steps.append(Statement("close_deleted", self._close(self.labels.deleted, self.gone())))
-        return [
-            *steps,
-            Statement(
-                "insert_changed",
-                self._insert(self.text(self.labels.changed), f"{self.closed_now()} AND {self.no_open()}"),
-            ),
-            Statement("insert_new", self._insert(self._new_label(), self.no_open())),
-        ]
-
-    def _new_label(self) -> str:
+    def new_label(self) -> str:
+        """The state of a version that begins a life, or begins it again."""
         new, again = self.text(self.labels.new), self.text(self.labels.reappeared)
         return new if new == again else f"CASE WHEN {self.seen_before()} THEN {again} ELSE {new} END"
-
-    def _close(self, state: str, condition: str) -> str:
-        values = {
-            self.name(Role.ENDED): LOAD_TIMESTAMP,
-            self.name(Role.STATE): self.text(state),
-            self.name(Role.LOAD_RUN_ID): LOAD_RUN_ID,
-        }
-        return self.dialect.render_update_exists(
-            self.hist_table, "h", values, f"{self.open('h')}\n  AND {condition}"
-        )
-
-    def _insert(self, state: str, condition: str) -> str:
-        return self.dialect.render_insert_select_guarded(
-            self.hist_table,
-            self.hist_columns,
-            self.hist_values(state),
-            self.base,
-            "r",
-            condition + self.live("r"),
-        )
-
-    def actions(self) -> str:
-        """Each record that changes, its action and its open version's key (section 9.1)."""
-        changed, deleted = self.text(self.labels.changed), self.text(self.labels.deleted)
-        other = self.dialect.null_safe_ne(self.of("r", Role.ROW_HASH), self.of("h", Role.ROW_HASH))
-        back = f"{self._new_label()}"
-        rows = (
-            f"SELECT r.*, {self.of('h', self.dataset.hist_key)} AS open_key,\n"
-            f"  CASE WHEN {self.of('h', self.dataset.hist_key)} IS NOT NULL THEN {changed}\n"
-            f"    WHEN {self.closed_now()} THEN {changed} ELSE {back} END AS action\n"
-            f"FROM {self.base} AS r\nLEFT JOIN {self.hist_table} AS h ON {self.same_key('h', 'r')}"
-            f" AND {self.open('h')}\n"
-            f"WHERE ({self.of('h', self.dataset.hist_key)} IS NULL OR {other}){self.live('r')}"
-        )
-        closes = (
-            f"SELECT {self.of('a', 'open_key')} AS match_key, a.action{self._nothing()}\n"
-            f"FROM (\n{rows}\n) AS a WHERE {self.of('a', 'open_key')} IS NOT NULL"
-        )
-        begun = ", ".join(
-            f"{value} AS {name}"
-            for name, value in zip(self.hist_columns, self.hist_values("a.action", "a"), strict=True)
-            if name in self._payload
-        )
-        key_type = self._string_type()
-        inserts = (
-            f"SELECT {self.dialect.cast_expression('NULL', key_type)} AS match_key, a.action, {begun}\n"
-            f"FROM (\n{rows}\n) AS a"
-        )
-        if not self.closes_deleted:
-            return f"{closes}\nUNION ALL\n{inserts}"
-        vanished = (
-            f"SELECT {self.of('h', self.dataset.hist_key)} AS match_key, "
-            f"{deleted} AS action{self._nothing()}\n"
-            f"FROM {self.hist_table} AS h WHERE {self.open('h')} AND {self.gone()}"
-        )
-        return f"{closes}\nUNION ALL\n{vanished}\nUNION ALL\n{inserts}"
-
-    @cached_property
-    def _payload(self) -> list[str]:
-        """The inserted columns that the source of the MERGE brings."""
-        fixed = {
-            self.name(role)
-            for role in (Role.STARTED, Role.ENDED, Role.STATE, Role.LOAD_RUN_ID, Role.LOADED_AT)
-        }
-        return [name for name in self.hist_columns if name not in fixed]
-
-    def _string_type(self) -> str:
-        return self.dialect.map_logical_type(Datatype.STRING, 64)
-
-    def _nothing(self) -> str:
-        """A typed NULL for each payload column."""
-        types = {self.name(column.name): self.dialect.type_of(column) for column in self.hist.target_columns}
-        return "".join(
-            f", {self.dialect.cast_expression('NULL', types[name])} AS {name}" for name in self._payload
-        )
-
-    def hist_merge(self, kept: str | None = None) -> Statement:
-        """The single pass as one MERGE (section 9.3); of actions that are `kept` elsewhere, if they are."""
-        values = {
-            self.name(Role.STARTED): LOAD_TIMESTAMP,
-            self.name(Role.ENDED): "NULL",
-            self.name(Role.STATE): "s.action",
-            self.name(Role.LOAD_RUN_ID): LOAD_RUN_ID,
-            self.name(Role.LOADED_AT): LOAD_TIMESTAMP,
-        }
-        update = {
-            self.name(Role.ENDED): LOAD_TIMESTAMP,
-            self.name(Role.STATE): "s.action",
-            self.name(Role.LOAD_RUN_ID): LOAD_RUN_ID,
-        }
-        sql = self.dialect.render_hist_merge_statement(
-            self.hist_table,
-            f"SELECT * FROM {kept} AS k" if kept else self.actions(),
-            f"{self.of('t', self.dataset.hist_key)} = s.match_key AND {self.open('t')}",
-            update,
-            self.hist_columns,
-            [values.get(name, f"s.{name}") for name in self.hist_columns],
-        )
-        return Statement("merge", sql)
 
 
 _HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)

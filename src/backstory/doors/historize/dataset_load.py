@@ -1,0 +1,190 @@
+"""One dataset's load: its run, its history's metadata, what was decided; then the target's part."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.lock import find_state, write_state
+from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
+from backstory.doors.historize.preparing import adopted, prepared
+from backstory.doors.historize.receipts import HistoryReceipt, Outcome, iso, refusal
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.run_log import RunLog
+from backstory.doors.historize.runs import Known
+from backstory.doors.historize.scopes import delta_cutoff
+from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.work import Run, Target
+from backstory.errors import BackstoryError, Refused, TryAgain
+
+BEHIND = timedelta(seconds=1)
+ATTEMPTS = 3
+
+events = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class DatasetLoads:
+    """A batch, at one of its datasets."""
+
+    model: Model
+    folder: Path
+    target: Target
+    asked: Asked
+    log: RunLog
+    run_id: str
+    instant: datetime | None
+    clock: Callable[[], datetime]
+
+    def receipt(self, dataset: Dataset) -> HistoryReceipt:
+        """Load a dataset; a conflict is tried again with the same instant."""
+        began = self.clock()
+        run: Run | None = None
+        try:
+            with self.target.holding(dataset, self.run_id):
+                known = (
+                    self.target.known(self._schema(dataset), dataset, self.run_id)
+                    if self.asked.run_id
+                    else None
+                )
+                if known and known.receipt:
+                    return HistoryReceipt(**known.receipt)
+                run = self._run(dataset, known, began)
+                for attempt in range(ATTEMPTS):
+                    try:
+                        return self._loaded(replace(run, attempt=run.attempt + attempt))
+                    except TryAgain as busy:
+                        events.warning(f"trying again: {busy}", dataset=dataset.name)
+                        if attempt == ATTEMPTS - 1:
+                            raise
+        except BackstoryError as error:
+            self.log.refused(dataset, run, began, error)
+            return refusal(dataset.name, self.run_id, run.instant if run else None, error)
+        raise AssertionError("unreachable")
+
+    def _schema(self, dataset: Dataset) -> str:
+        return schema_of(self.model, dataset).schema_name or dataset.target_schema
+
+    def blocked(self, dataset: Dataset, upstream: str) -> HistoryReceipt:
+        """The receipt of a dataset that is not begun, because what it is loaded from failed."""
+        error = Refused(
+            "BASE_NOT_LOADED",
+            f"{dataset.name} is loaded from {upstream}, whose own load did not end well.",
+            "Mend that one and run again.",
+        )
+        self.log.blocked(dataset, upstream)
+        return refusal(dataset.name, self.run_id, None, error)
+
+    def _run(self, dataset: Dataset, known: Known | None, began: datetime) -> Run:
+        if known and self.instant and known.load_timestamp != self.instant:
+            raise Refused(
+                "OTHER_LOAD_TIMESTAMP",
+                f"The run {self.run_id} has the load timestamp {iso(known.load_timestamp)}.",
+                "Leave the timestamp out, or take another run id.",
+            )
+        instant = known.load_timestamp if known else self.instant or self._allocated(dataset)
+        return Run(
+            dataset,
+            self.run_id,
+            instant,
+            began,
+            attempt=known.attempt + 1 if known else 1,
+            stage=stage_of(dataset, self.folder),
+            cutoff=delta_cutoff(self.model, dataset, instant),
+            skip_base=self.asked.skip_base,
+            dry_run=self.asked.dry_run,
+        )
+
+    def _allocated(self, dataset: Dataset) -> datetime:
+        """The clock's instant, raised a little where the clock is behind by at most a second."""
+        now = self.clock()
+        schema = self._schema(dataset)
+        names = [dataset.hist_name, *(f"{name}_hist" for name in dataset.former_names)]
+        newest = self.target.newest(schema, names)
+        if newest is None or newest < now:
+            return now
+        if newest - now > BEHIND:
+            raise Refused(
+                "NON_MONOTONIC_TIMESTAMP",
+                f"The clock says {iso(now)}, and {dataset.hist_name} knows {iso(newest)} already.",
+                "Set the clock right, or give a load timestamp.",
+            )
+        return newest + timedelta(microseconds=1)
+
+    def _loaded(self, run: Run) -> HistoryReceipt:
+        dataset = self._overridden(run.dataset)
+        state = find_state(dataset, self.folder) or self._adopted(dataset)
+        hist = sync_hist(dataset, state, run.instant)
+        assert hist is not None
+        run, hist = self._decided(replace(run, dataset=dataset), state, hist)
+        load = prepared(self.model, dataset, hist, self.target.dialect)
+        if not run.dry_run:
+            self.target.register(run)
+
+        def finished(outcome: Outcome) -> HistoryReceipt:
+            return HistoryReceipt(
+                dataset.name,
+                run.run_id,
+                iso(run.instant),
+                outcome.status,
+                outcome.counts,
+                list(outcome.schema_changes),
+                keys=outcome.keys if run.dry_run else None,
+            )
+
+        outcome = self.target.load(load, run, finished)
+        if not run.dry_run:
+            write_state(dataset, hist, self.folder)
+            self.log.success(dataset, run, outcome)
+        return finished(outcome)
+
+    def _overridden(self, dataset: Dataset) -> Dataset:
+        rules = dataset.historization
+        if self.asked.allow_empty:
+            rules = rules.model_copy(update={"allow_empty_snapshot": True})
+        if self.asked.max_delete_ratio is not None:
+            rules = rules.model_copy(update={"max_delete_ratio": self.asked.max_delete_ratio})
+        return dataset.model_copy(update={"historization": rules})
+
+    def _adopted(self, dataset: Dataset) -> HistState | None:
+        """The state that the table itself tells, where no lock file is left."""
+        schema = self._schema(dataset)
+        for name in (dataset.name, *dataset.former_names):
+            stored = self.target.columns(schema, f"{name}_hist")
+            if stored is not None:
+                return adopted(dataset, name, stored, self.target.dialect)
+        return None
+
+    def _decided(self, run: Run, state: HistState | None, hist: HistState) -> tuple[Run, HistState]:
+        """What is to be done about another hash profile or other labels than those in force."""
+        profile = schema_of(self.model, run.dataset).hash_profile
+        before = state.hash_profile if state else None
+        if before not in {None, profile} and self.asked.hash_change not in {"version", "rehash"}:
+            raise Refused(
+                "HASH_DEFINITION_CHANGED",
+                f"{hist.target_dataset_name} was hashed by {before}, the model says {profile}.",
+                "Choose with --hash-change: `version` gives every record a new version, `rehash` none.",
+            )
+        # A rehash is also for a column that came or went, which every hash then covers or no longer does.
+        run = replace(run, rehash=self.asked.hash_change == "rehash" and state is not None)
+        labels, stored = _stored_labels(run.dataset.historization.state_labels), None
+        if state is not None:
+            stored = _stored_labels(state.state_labels)
+        if stored not in {None, labels}:
+            if not self.asked.relabel:
+                raise Refused(
+                    "LABELS_CHANGED",
+                    f"{hist.target_dataset_name} has other state labels than the model.",
+                    "Change the stored ones with --relabel.",
+                )
+            run = replace(run, relabel=stored)
+        update = {"hash_profile": profile, "state_labels": run.dataset.historization.state_labels}
+        return run, hist.model_copy(update=update)
+
+
+def _stored_labels(labels: StateLabels | None) -> StateLabels:
+    return labels if labels and labels.mode == "stored" else StateLabels()

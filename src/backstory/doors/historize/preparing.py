@@ -1,0 +1,56 @@
+"""How a dataset is loaded, which way and with what scopes; and what its table tells of it by itself."""
+
+from collections.abc import Mapping
+
+from backstory.doors.historize.columns import base_columns
+from backstory.doors.historize.ddl import logical
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, HistState, Model
+from backstory.doors.historize.scopes import hist_scope, increment_scope
+from backstory.errors import UsageError
+
+
+def prepared(model: Model, dataset: Dataset, hist: HistState, dialect: Dialect) -> Load:
+    """A dataset's load in a dialect: how it deletes, and which way the history is loaded."""
+    rules = dataset.historization
+    merges = rules.engine == "merge" or (
+        rules.engine == "auto" and dialect.supports_hist_merge and not dialect.supports_transactions
+    )
+    if merges and not dialect.supports_hist_merge:
+        raise UsageError(
+            "wrong-engine", f"{dialect.DIALECT_NAME} has no MERGE for histories.", "Use engine: auto."
+        )
+    scope = increment_scope(model, dataset, dialect, "b") if dataset.incremental_strategy == "merge" else None
+    full = dataset.incremental_strategy == "full"
+    return Load(
+        model,
+        dataset,
+        hist,
+        dialect,
+        delete_scope=scope,
+        deletes_base=full or (dataset.handle_deletes and scope is not None),
+        hist_scope=hist_scope(dataset, hist, dialect),
+        closes_deleted=rules.snapshot == "full" or rules.delete_scope is not None,
+        merges=merges,
+    )
+
+
+def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
+    """A history's metadata as its table tells it: every business column as if the base still had it."""
+    base = {column.name: column for column in base_columns(dataset)}
+    fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
+    columns = []
+    for column, type_ in stored.items():
+        if column in fixed:
+            continue
+        known = base.get(column) or logical(type_, dialect)
+        known = known or Column(target_column_name=column, datatype=Datatype.STRING)
+        columns.append(
+            known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
+        )
+    return HistState(
+        target_dataset_name=f"{name}_hist",
+        lineage_key=dataset.lineage_key or dataset.name,
+        target_columns=tuple(columns),
+    )

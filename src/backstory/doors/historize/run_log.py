@@ -1,0 +1,108 @@
+"""What the logs say of a load; what fails here never fails one (R48)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.receipts import Outcome
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.runs import dataset_key, error_text
+from backstory.doors.historize.scopes import source_of
+from backstory.doors.historize.work import Run, Target
+from backstory.errors import BackstoryError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The log of a batch; silent in a dry run."""
+
+    model: Model
+    target: Target
+    batch: str
+    run_id: str
+    silent: bool
+    clock: Callable[[], datetime]
+
+    def blocked(self, dataset: Dataset, upstream: str) -> None:
+        """A dataset that was not begun."""
+        told = {"mode": "orchestration", "run_kind": "orchestration"}
+        told |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
+        self._add("load_run_log", [{**self._row(dataset, self.clock(), "skipped"), **told}])
+
+    def refused(self, dataset: Dataset, run: Run | None, began: datetime, error: BackstoryError) -> None:
+        """A load that was not made; `run` is None where it did not come to be one."""
+        if self.silent:
+            return
+        with _never_failing():
+            if run:
+                self.target.refused(run, error)
+        status = {"status": "error", "status_reason": error.code, "error_message": error_text(error.message)}
+        row = {**self._row(dataset, began, "error"), **status}
+        self._add("load_run_log", [{**row, "attempt_no": run.attempt if run else 1}])
+        step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
+        ids = {"dataset_key": dataset_key(dataset), "load_run_id": self.run_id}
+        attempt = {"attempt_no": run.attempt if run else 1}
+        self._add("hist_step_log", [{**ids, **attempt, **step, "status": "error", "error_code": error.code}])
+
+    def success(self, dataset: Dataset, run: Run, outcome: Outcome) -> None:
+        """A load and its steps."""
+        row = self._row(dataset, run.began, "success")
+        rows = sum(step.rows for step in outcome.steps if step.name != "merge")  # it is the four in one
+        took = sum(step.milliseconds for step in outcome.steps)
+        told = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
+        self._add("load_run_log", [{**row, **told, "delta_cutoff": run.cutoff}])
+        steps = [
+            {
+                "dataset_key": dataset_key(dataset),
+                "load_run_id": run.run_id,
+                "attempt_no": run.attempt,
+                "step_no": number,
+                "step": step.name,
+                "rows_affected": step.rows,
+                "duration_ms": step.milliseconds,
+                "status": "success",
+            }
+            for number, step in enumerate(outcome.steps, start=1)
+        ]
+        self._add("hist_step_log", steps)
+
+    def _row(self, dataset: Dataset, began: datetime, status: str) -> dict[str, Any]:
+        source = source_of(self.model, dataset)
+        return {
+            "batch_run_id": self.batch,
+            "load_run_id": self.run_id,
+            "target_schema": schema_of(self.model, dataset).schema_name,
+            "target_dataset": dataset.hist_name,
+            "target_system": self.target.dialect.DIALECT_NAME,
+            "profile": self.model.environment,
+            "run_kind": "sql",
+            "source_dataset": source.name if source else dataset.input,
+            "mode": "historize",
+            "handle_deletes": dataset.handle_deletes,
+            "historize": bool(dataset.historize),
+            "started_at": began,
+            "finished_at": self.clock(),
+            "status": status,
+            "attempt_no": 1,
+        }
+
+    def _add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self.silent:
+            return
+        with _never_failing():
+            self.target.log(table, rows)
+
+
+@contextmanager
+def _never_failing() -> Iterator[None]:
+    try:
+        yield
+    except BackstoryError as error:
+        log.warning(f"the run log could not be written: {error}")
