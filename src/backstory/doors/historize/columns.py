@@ -50,6 +50,7 @@ def foreign_keys(dataset: Dataset) -> list[Column]:
             update={"lineage_key": f"fk:{reference.id}"}
         )
         for reference in dataset.references
+        if reference.active
     ]
 
 

@@ -182,6 +182,7 @@ class Load:
                 reference, parents[reference.referenced_dataset], children, alias
             )
             for reference in self.dataset.references
+            if reference.active
         }
 
     def differs(self, left: str, right: str) -> str:

@@ -173,12 +173,13 @@ class KeyComponent(_Part):
 
 
 class Reference(_Part):
-    """A foreign key: the parent's key, made of the child's columns."""
+    """A foreign key: the parent's key, made of the child's columns; inactive, it makes no column."""
 
     id: int | str
     referenced_dataset: DatasetName
     reference_prefix: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
     key_components: tuple[KeyComponent, ...] = Field(min_length=1)
+    active: bool = True
 
     @property
     def column(self) -> str:

@@ -1,5 +1,6 @@
 """Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
 
+from collections.abc import Collection
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
@@ -44,9 +45,9 @@ def resolve(model: Model, document: Document) -> Model:
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
         refuse_references(dataset, resolved, document, ("target_datasets", number))
-    return resolved.model_copy(
-        update={"target_datasets": tuple(_with_generated(dataset) for dataset in datasets)}
-    )
+    known = {dataset.name for dataset in datasets}
+    whole = tuple(_with_generated(_with_references(dataset, known)) for dataset in datasets)
+    return resolved.model_copy(update={"target_datasets": whole})
 
 
 def schema_of(model: Model, dataset: Dataset) -> TargetSchema:
@@ -61,11 +62,19 @@ def is_hist(dataset: Dataset) -> bool:
 
 def findings(model: Model) -> list[str]:
     """What is no error and yet worth a word."""
-    return [
+    suffixes = [
         f"{dataset.name} ends in {HIST} and is no history."
         for dataset in model.target_datasets
         if dataset.name.endswith(HIST) and not is_hist(dataset)
     ]
+    known = {dataset.name for dataset in model.target_datasets}
+    elsewhere = [
+        f"{dataset.name} has no {reference.column}: the model does not know {reference.referenced_dataset}."
+        for dataset in model.target_datasets
+        for reference in dataset.references
+        if reference.referenced_dataset not in known
+    ]
+    return suffixes + elsewhere
 
 
 def _schema(schema: TargetSchema, model: Model) -> TargetSchema:
@@ -161,6 +170,15 @@ def _column(column: Column, document: Document, at: Place) -> Column:
     if column.hash_as and column.datatype is not Datatype.FLOAT:
         raise document.wrong((*at, "hash_as"), "only a FLOAT is hashed as something else.")
     return column
+
+
+def _with_references(dataset: Dataset, known: Collection[str]) -> Dataset:
+    """References to datasets of other models are kept, and make no column here."""
+    references = tuple(
+        each.model_copy(update={"active": each.active and each.referenced_dataset in known})
+        for each in dataset.references
+    )
+    return dataset.model_copy(update={"references": references})
 
 
 def _with_generated(dataset: Dataset) -> Dataset:

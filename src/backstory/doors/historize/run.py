@@ -26,7 +26,7 @@ def open_model(path: str | Path) -> tuple[Model, Path]:
     written, document = read_model(Path(path))
     model = resolve(written, document)
     for finding in findings(model):
-        events.info(finding)
+        events.warning(finding)
     return model, Path(path).absolute().parent
 
 
