@@ -1,7 +1,6 @@
 """The model of a historization, as its YAML has it (section 1 of the specification).
 
-The classes are the document, its validation and its JSON Schema in one. `resolve` fills in what may be
-left out; everything below works on resolved models.
+The classes are the document, its validation and its JSON Schema in one; `resolve` fills in the rest.
 """
 
 import re
