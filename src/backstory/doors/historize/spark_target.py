@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from backstory.doors.historize.spark_history import load_history, maintain, newe
 from backstory.doors.historize.spark_tables import hist_shape, synchronised, types_of
 from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, SparkWork, token_of
 from backstory.doors.historize.stage_files import column_type
-from backstory.doors.historize.work import Run, Target
+from backstory.doors.historize.work import Run, Target, run_row
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.files.delivered import arrow_schema
 from backstory.model.column import Column
@@ -141,17 +141,7 @@ class SparkTarget(Target):
         )
 
     def _log_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
-        row = {
-            "dataset_key": dataset_key(run.dataset),
-            "load_run_id": run.run_id,
-            "load_timestamp": run.instant,
-            "engine": self.dialect.DIALECT_NAME,
-            "status": status,
-            "attempt_no": run.attempt,
-            "started_at": run.began,
-            "finished_at": datetime.now(UTC),
-            **more,
-        }
+        row = run_row(run, self.dialect.DIALECT_NAME, status, more)
         self.log("hist_run", [row])
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

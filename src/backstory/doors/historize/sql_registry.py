@@ -9,7 +9,7 @@ from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.runs import META, TABLES, Known, dataset_key
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import Run, run_row
 
 
 class Registry:
@@ -67,17 +67,7 @@ class Registry:
 
     def write(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, in the place of what was registered of it."""
-        row = {
-            "dataset_key": dataset_key(run.dataset),
-            "load_run_id": run.run_id,
-            "load_timestamp": run.instant,
-            "engine": self.dialect.DIALECT_NAME,
-            "status": status,
-            "attempt_no": run.attempt,
-            "started_at": run.began,
-            "finished_at": None if status == "running" else datetime.now(UTC),
-            **more,
-        }
+        row = run_row(run, self.dialect.DIALECT_NAME, status, more)
         text = self.dialect.string_literal
         self._engine.execute(
             f"DELETE FROM {self._meta('hist_run')} WHERE dataset_key = {text(row['dataset_key'])} "

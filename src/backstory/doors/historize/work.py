@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome
-from backstory.doors.historize.runs import Known
+from backstory.doors.historize.runs import Known, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 
@@ -35,6 +35,21 @@ class Run:
     dry_run: bool = False
     rehash: bool = False
     relabel: StateLabels | None = None
+
+
+def run_row(run: Run, engine: str, status: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's row in the registry."""
+    return {
+        "dataset_key": dataset_key(run.dataset),
+        "load_run_id": run.run_id,
+        "load_timestamp": run.instant,
+        "engine": engine,
+        "status": status,
+        "attempt_no": run.attempt,
+        "started_at": run.began,
+        "finished_at": None if status == "running" else datetime.now(UTC),
+        **more,
+    }
 
 
 class Target(ABC):
