@@ -78,14 +78,18 @@ class Warehouse:
         hash_change: str | None = None,
         relabel: bool = False,
         dry_run: bool = False,
-    ) -> "list[HistoryReceipt]":
+        sql: bool = False,
+    ) -> "list[HistoryReceipt] | str":
         """Load the base tables and histories of a model, here or in a database; a receipt for each dataset.
 
-        Raises UsageError for a wrong model; a load that is refused is a receipt with an error.
+        With `sql` nothing is loaded, and the statements come back as a text. Raises UsageError for a wrong
+        model; a load that is refused is a receipt with an error.
         """
         from backstory.doors.historize import door
         from backstory.doors.historize.asked import Asked
 
+        if sql:
+            return door.sql_of(model, dialect, dataset)
         asked = Asked(
             dataset=dataset,
             run_id=run_id,

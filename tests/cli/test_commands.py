@@ -49,7 +49,7 @@ def test_help_names_every_command():
     done = run("--help")
 
     assert 0 == done.returncode
-    for command in ("demo", "serve", "send", "tables", "current", "as-of", "timeline", "log"):
+    for command in ("demo", "serve", "send", "historize", "tables", "current", "as-of", "timeline", "log"):
         assert command in done.stdout
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import structlog
 from ruamel.yaml import YAML
 
 from backstory.cli.app import run
@@ -25,6 +26,13 @@ target_datasets:
       - {target_column_name: city, datatype: STRING}
 """
 FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
+
+
+@pytest.fixture(autouse=True)
+def _own_log():
+    """The command line logs to the standard error of its test, which ends with it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
