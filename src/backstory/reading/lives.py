@@ -8,7 +8,7 @@ from backstory.errors import UsageError
 from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
-from backstory.tables.literals import instant, micros_of, quoted
+from backstory.tables.literals import column, instant, micros_of, quoted
 from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loa
 
 def user_columns(shape: Shape) -> list[str]:
     """The columns that the source sent, without the technical ones of the layout."""
-    own: set[str] = set()
-    if shape.layout is Layout.HIST:
-        own = {*HIST_COLUMNS, f"{shape.table.name}_key", f"{shape.table.name.removesuffix('_hist')}_key"}
-    return [name for name in shape.names if not name.startswith("_fivetran_") and name not in own]
+    if shape.layout is not Layout.HIST:
+        return [name for name in shape.names if not name.startswith("_fivetran_")]
+    table = shape.table.name
+    own = {*HIST_COLUMNS, f"{table}_key", f"{table.removesuffix('_hist')}_key"}
+    return [name for name in shape.names if name not in own]
 
 
 def current(store: Store, table: TableName) -> "DataFrame":
@@ -61,9 +62,13 @@ def lives(store: Store, table: TableName) -> "DataFrame":
         )
     rows = store.spark.table(store.sql_name(table))
     span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
-    return rows.withColumns(span).select(
-        *(quoted(name) for name in user_columns(shape)), VALID_FROM, VALID_TO
-    )
+    users = (column(name).alias(_apart(name)) for name in user_columns(shape))
+    return rows.select(*users, *(value.alias(name) for name, value in span.items()))
+
+
+def _apart(name: str) -> str:
+    """A user's own `valid_from` is read as `valid_from_src`."""
+    return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
 
 
 def _hist_span() -> "dict[str, Column]":

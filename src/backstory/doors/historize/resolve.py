@@ -1,6 +1,7 @@
 """Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
@@ -42,6 +43,9 @@ def resolve(model: Model, document: Document) -> Model:
         _refuse_dataset(filled, schema, model, document, place)
         datasets.append(filled)
     refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
+    given = [dataset.lineage_key is not None for dataset in model.target_datasets]
+    datasets = _told_apart(datasets, given)
+    refuse_twice(document, "target_datasets", [each.lineage_key or each.name for each in datasets])
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
         refuse_references(dataset, resolved, document, ("target_datasets", number))
@@ -114,6 +118,19 @@ def _dataset(
             "lineage_key": f"{schema.short_name}:{dataset.incremental_source or stage or dataset.name}",
         },
     )
+
+
+def _told_apart(datasets: Sequence[Dataset], given: Sequence[bool]) -> list[Dataset]:
+    """Datasets of one stage go by their first names ever, where the model gives no lineage key."""
+    times = Counter(dataset.lineage_key for dataset in datasets)
+    return [
+        dataset
+        if named or times[dataset.lineage_key] == 1
+        else dataset.model_copy(
+            update={"lineage_key": f"{dataset.target_schema}:{(*dataset.former_names, dataset.name)[0]}"}
+        )
+        for dataset, named in zip(datasets, given, strict=True)
+    ]
 
 
 def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | None, list[Column]]:

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
@@ -17,9 +17,17 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_tables import empty_rows, hist_shape
-from backstory.doors.historize.spark_versions import KEY, beginning, closing, column_of, versions
+from backstory.doors.historize.spark_versions import (
+    AGAIN,
+    HEALED,
+    KEY,
+    beginning,
+    closing,
+    column_of,
+    versions,
+)
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.model.instant import parse_instant
+from backstory.model.instant import EPOCH, parse_instant
 from backstory.model.table import Shape, TableName
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
@@ -39,6 +47,7 @@ NEWEST = "backstory.newest"
 def newest_of(store: Store, table: StoredTable) -> datetime | None:
     """No start or end in the history is later: told by the last load, else by the bounds of its files."""
     from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import unix_micros
 
     snapshot = table.iceberg.currentSnapshot()
     if snapshot is None:
@@ -47,9 +56,14 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     if told:
         return parse_instant(told)
     files = store.spark.table(store.sql_name(table.shape.table, "files"))
-    bounds = [f"readable_metrics.{role}.upper_bound" for role in (Role.STARTED, Role.ENDED)]
-    found = files.agg(*(greatest(bound) for bound in bounds)).collect()[0]
-    return max((each.replace(tzinfo=each.tzinfo or UTC) for each in found if each is not None), default=None)
+    bounds = [unix_micros(f"readable_metrics.{role}.upper_bound") for role in (Role.STARTED, Role.ENDED)]
+    micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
+    if table.rows and not micros:
+        # Iceberg keeps no bounds for the columns at the end of a wide table.
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        ends = [greatest(unix_micros(column(role))) for role in (Role.STARTED, Role.ENDED)]
+        micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
+    return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
 def maintain(work: SparkWork) -> None:
@@ -237,9 +251,9 @@ def _told(found: Outcomes, begun: "DataFrame", before: Outcome, began: float) ->
     """The records by what became of them, and the steps as the four of section 3.3."""
     again = healed = 0
     if found.appeared:
-        flags = begun.where(column("again") | column("healed")).groupBy("healed").count().collect()
-        again = sum(row["count"] for row in flags if not row["healed"])
-        healed = sum(row["count"] for row in flags if row["healed"])
+        flags = begun.where(column(AGAIN) | column(HEALED)).groupBy(quoted(HEALED)).count().collect()
+        again = sum(row["count"] for row in flags if not row[HEALED])
+        healed = sum(row["count"] for row in flags if row[HEALED])
     new = found.appeared - healed
     counts = {
         "new": new - again,

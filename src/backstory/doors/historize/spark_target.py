@@ -14,7 +14,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
-from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key
+from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import load_base
 from backstory.doors.historize.spark_history import load_history, maintain, newest_of
 from backstory.doors.historize.spark_tables import hist_shape, synchronised, types_of
@@ -29,6 +29,7 @@ from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.commit import Note, commit
 from backstory.tables.create import create
 from backstory.tables.data_files import write_rows
+from backstory.tables.faults import translated
 from backstory.tables.literals import column
 from backstory.tables.locks import writing
 from backstory.tables.store import Store, existing, load
@@ -57,12 +58,13 @@ class SparkTarget(Target):
             yield
 
     def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
-        token = token_of(dataset, run_id)
+        token, begun = token_of(dataset, run_id), None
         for name in (dataset.hist_name, dataset.name):
             found = self._committed(TableName(schema, name), token)
-            if found:
+            if found and found.receipt:
                 return found
-        return self._logged(dataset, run_id)
+            begun = begun or found
+        return self._logged(dataset, run_id) or begun
 
     def _committed(self, name: TableName, token: str) -> Known | None:
         table = load(self._store, name)
@@ -99,7 +101,7 @@ class SparkTarget(Target):
         """The commits are the registry."""
 
     def refused(self, run: Run, error: BackstoryError) -> None:
-        told = {"error_code": error.code, "error_message": error.message}
+        told = {"error_code": error.code, "error_message": error_text(error.message)}
         self._log_run(run, "failed" if isinstance(error, Failed) else "rejected", told)
 
     def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
@@ -157,7 +159,8 @@ class SparkTarget(Target):
             if stored is None:
                 create(self._store, shape)
                 stored = existing(self._store, shape.table)
-            files = write_rows(self._store, stored, pa.Table.from_pylist(filled, schema))
+            with translated(shape.table):
+                files = write_rows(self._store, stored, pa.Table.from_pylist(filled, schema))
             commit(stored, files, Deletions([], []), Note(DOOR, "", {"inserted": len(rows)}))
 
         attempted(self._store, [shape.table], add)

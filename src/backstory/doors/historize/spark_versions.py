@@ -12,37 +12,40 @@ from backstory.tables.store import StoredTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEY, HASH = "record key", "record hash"
+# A column of a model has no blank in its name.
+KEY, HASH, ACTION = "record key", "record hash", "record action"
+AGAIN, HEALED = "record again", "record healed"
+AS, IN, AT = "closing as", "closing file", "closing position"
 
 
 def beginning(work: SparkWork, found: Outcomes, table: StoredTable | None, *, late: bool) -> "DataFrame":
-    """The records that begin a version: key, hash, `action`, and how the record came.
+    """The records that begin a version: key, hash, action, and how the record came.
 
-    It comes back `again` after a deletion, or is `healed`: an interrupted load of four steps closed a
+    It comes back again after a deletion, or is healed: an interrupted load of four steps closed a
     version of it at this instant and did not come further.
     """
     from pyspark.sql.functions import lit
 
     key, made = column_of("r", work.load.dataset.key), column_of("r", Role.ROW_HASH)
     begun = found.actions.where(column("action").isin(APPEARED, CHANGED))
-    begun = begun.select("action", key.alias(KEY), made.alias(HASH))
+    begun = begun.select(column("action").alias(ACTION), key.alias(KEY), made.alias(HASH))
     if table is None or not found.appeared:
-        return begun.withColumns({"again": lit(False), "healed": lit(False)})
+        return begun.withColumns({AGAIN: lit(False), HEALED: lit(False)})
     rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(
         column(Role.ENDED).isNotNull()
     )
     state, key = column(Role.STATE), column(work.load.dataset.key).alias(KEY)
-    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn("again", lit(True))
+    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn(AGAIN, lit(True))
     begun = begun.join(gone, KEY, "left")
     if late:
         now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
         closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
-        begun = begun.join(closed.withColumn("healed", lit(True)), KEY, "left")
+        begun = begun.join(closed.withColumn(HEALED, lit(True)), KEY, "left")
     else:
-        begun = begun.withColumn("healed", lit(False))
-    again = (column("action") == APPEARED) & column("again").eqNullSafe(lit(True))
-    healed = (column("action") == APPEARED) & column("healed").eqNullSafe(lit(True))
-    return begun.withColumns({"again": again & ~healed, "healed": healed})
+        begun = begun.withColumn(HEALED, lit(False))
+    again = (column(ACTION) == APPEARED) & column(AGAIN).eqNullSafe(lit(True))
+    healed = (column(ACTION) == APPEARED) & column(HEALED).eqNullSafe(lit(True))
+    return begun.withColumns({AGAIN: again & ~healed, HEALED: healed})
 
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
@@ -52,14 +55,14 @@ def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame"
     labels = work.load.labels
     found_here = found.actions.where(column("action").isin(CHANGED, VANISHED))
     places = found_here.select(
-        column("action").alias("closing as"),
-        column_of("v", FILE).alias("in"),
-        column_of("v", POSITION).alias("at"),
+        column("action").alias(AS),
+        column_of("v", FILE).alias(IN),
+        column_of("v", POSITION).alias(AT),
     )
     rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(column(Role.ENDED).isNull())
-    here = (column(FILE) == column("in")) & (column(POSITION) == column("at"))
+    here = (column(FILE) == column(IN)) & (column(POSITION) == column(AT))
     rows = rows.select("*", FILE, POSITION).join(places, here)
-    state = when(column("closing as") == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
+    state = when(column(AS) == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
     values: dict[str, Column] = {
         Role.ENDED: work.sql("{{ load_timestamp }}"),
         Role.STATE: state,
@@ -76,8 +79,8 @@ def versions(work: SparkWork, live: "DataFrame", begun: "DataFrame", table: Stor
     same = (column(the.dataset.key) == column(KEY)) & (column(Role.ROW_HASH) == column(HASH))
     rows = work.peppered(live.join(begun, same).drop(KEY, HASH), "r")
     labels = the.labels
-    state = when((column("action") == CHANGED) | column("healed"), lit(labels.changed))
-    state = state.when(column("again"), lit(labels.reappeared)).otherwise(lit(labels.new))
+    state = when((column(ACTION) == CHANGED) | column(HEALED), lit(labels.changed))
+    state = state.when(column(AGAIN), lit(labels.reappeared)).otherwise(lit(labels.new))
     names = the.hist_columns
     values = dict(zip(names, the.hist_values("NULL"), strict=True))
     del values[the.name(Role.STATE)]

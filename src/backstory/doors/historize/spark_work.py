@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.load import COPY, Load
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.receipts import iso
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DOOR = "historize"
+COPY_NUMBER = "copy number"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 
 
@@ -70,7 +71,7 @@ class SparkWork:
         texts = [column(name).cast("string") for name in rows.columns if name not in LOAD_COLUMNS]
         identity = (quoted(self.load.dataset.key), quoted(Role.ROW_HASH))
         numbered = row_number().over(Window.partitionBy(*identity).orderBy(*texts))
-        return rows.withColumn(COPY, numbered).where(column(COPY) == 1).drop(COPY)
+        return rows.withColumn(COPY_NUMBER, numbered).where(column(COPY_NUMBER) == 1).drop(COPY_NUMBER)
 
     def note(self, counts: Mapping[str, int], **more: str) -> Note:
         """What a commit says of this run."""

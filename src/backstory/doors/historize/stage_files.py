@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -51,7 +52,16 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
         raise UsageError(
             "no-stage", f"The stage input {stage.path} is not there.", "Bring the file, or mend the model."
         )
-    wanted = {column.input or column.name: column_type(column) for column in columns}
+    wanted: dict[str, ColumnType] = {}
+    for column in columns:
+        source, type_ = column.input or column.name, column_type(column)
+        if wanted.setdefault(source, type_) != type_:
+            raise Refused(
+                "STAGE_TYPE",
+                f"{stage.name}.{source} feeds columns of two types.",
+                "Give the stage a column for each.",
+                [source],
+            )
     if stage.format is Format.PARQUET:
         return _parquet(stage.path, wanted)
     return _csv(stage.path, wanted)
@@ -105,15 +115,28 @@ def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                 values[name] = parse(column.cast(pa.string()), type_)
             else:
-                values[name] = column.cast(arrow_type(type_))
+                values[name] = _exactly(column, arrow_type(type_))
         except UnreadableCell as cell:
             raise BatchFile(path).unreadable_cell(f"row {cell.row + 1}", name, type_) from None
-        except pa.ArrowInvalid:
+        except pa.ArrowException:
             raise BatchFile(path).unreadable_cell("some row", name, type_) from None
     return pa.table(values)
 
 
-def _refuse_missing(path: Path, wanted: dict[str, ColumnType], header: Sequence[str]) -> None:
+def _exactly(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values as another type; pa.ArrowInvalid if one of them is another value then."""
+    made = values.cast(type_)
+    if values.type != type_ and not pc.all(pc.equal(made.cast(values.type), values), min_count=0).as_py():
+        raise pa.ArrowInvalid("a value does not fit")
+    return made
+
+
+def _refuse_missing(path: Path, wanted: dict[str, ColumnType], header: list[str]) -> None:
+    twice = [name for name in wanted if header.count(name) > 1]
+    if twice:
+        raise Refused(
+            "repeated-column", f"{path.name} has {', '.join(twice)} twice.", "Name each column once.", twice
+        )
     missing = [name for name in wanted if name not in header]
     if missing:
         raise Refused(
