@@ -266,7 +266,6 @@ RULES = [
     ("{from: region_code, to: region_code}", "{from: region_code, to: nowhere}", "line 38, target_datasets[0].references[0].key_components", "each business key of rc_crm_region (region_code) is mapped once"),
     ("{from: region_code, to: region_code}", "{from: customer_id, to: region_code}", "line 38, target_datasets[0].references[0].key_components", "customer_id is a BIGINT and region_code a STRING"),
     ("reference_prefix: home", f"reference_prefix: {'h' * 50}", "line 37, target_datasets[0].references[0]", "longer than 63 letters"),
-    ("referenced_dataset: rc_crm_region", "referenced_dataset: rc_nobody", "line 37, target_datasets[0].references[0]", "there is no dataset 'rc_nobody'"),
     ("max_delete_ratio: null", "max_delete_ratio: 1.5", "line 43, target_datasets[0].historization.max_delete_ratio", "less than or equal to 1"),
     ("surrogate_key_null_token: null_replaced", 'surrogate_key_null_token: "a,b"', "line 9, target_schemas[0].surrogate_key_null_token", "does not match"),
     ("      - {target_column_name: region_code, datatype: STRING, system_role: business_key, nullable: false}", "      - {target_column_name: region_code, datatype: STRING}", "line 51, target_datasets[1].target_columns", "no column is a business_key"),

@@ -1,6 +1,9 @@
 """Load a base table on Spark: the stage against what is stored, one join, one commit (section 3.7)."""
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
@@ -10,27 +13,44 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
-from backstory.doors.historize.spark_tables import base_shape, empty_rows, stage_rows, synchronised
+from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_tables import stage_rows
+from backstory.doors.historize.spark_versions import column_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
-from backstory.model.table import Shape
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 from backstory.tables.faults import translated
 from backstory.tables.literals import absent, column, quoted
 from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
-from backstory.tables.store import StoredTable, load
+from backstory.tables.store import StoredTable
+
+GONE_FILE, GONE_POSITION = "gone file", "gone position"
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def load_base(work: SparkWork) -> "tuple[DataFrame | None, list[Step], list[str]]":
-    """Bring the stage into the base: its steps and schema changes.
+@dataclass(frozen=True, slots=True)
+class PlannedBase:
+    """A base load that nothing speaks against: the rows that the base will have, and its steps."""
 
-    A dry run writes nothing and also gives the rows that the base would have. Raises Refused for a
-    stage that cannot be a base: NULL and repeated keys, no rows at all.
+    rows: "DataFrame"
+    steps: Sequence[Step]
+    found: Outcomes
+
+    def commit(self, work: SparkWork, table: StoredTable) -> None:
+        """Write what changes, in one commit; none if nothing does."""
+        if not self.found.nothing:
+            _commit(work, table, self.found)
+
+
+@contextmanager
+def planned_base(work: SparkWork, before: Standing) -> Iterator[PlannedBase]:
+    """Compare the stage with the base; nothing is written.
+
+    Raises Refused for a stage that cannot be a base: NULL and repeated keys, no rows at all.
     """
     began = time.monotonic()
     the = work.load
@@ -40,27 +60,19 @@ def load_base(work: SparkWork) -> "tuple[DataFrame | None, list[Step], list[str]
             f"{the.dataset.name} has no stage input.",
             "Give it an input, or take the base as it stands with --skip-base.",
         )
-    shape, changes = base_shape(the), list[str]()
-    staged = _staged(work)
-    if not work.run.dry_run:
-        former = the.dataset.former_names
-        changes = synchronised(work.store, shape, the.base_columns, former, the.dialect)
-    table = load(work.store, shape.table)
-    stored = _stored(work, table, shape)
-    with (
-        translated(shape.table),
-        outcomes(staged, stored, the.dataset.key, _differs(work), _scope(work), _nulls(work)) as found,
-    ):
-        _refuse(work, staged, stored, found)
-        if not work.run.dry_run and not found.nothing and table is not None:
-            _commit(work, table, found)
-        took = round((time.monotonic() - began) * 1000)
-        steps = [
-            Step("base_delete", found.vanished),
-            Step("base_replace", found.changed),
-            Step("base_insert", found.appeared + found.changed, took),
-        ]
-    return _after(work, staged, stored) if work.run.dry_run else None, steps, changes
+    with translated(before.wanted.table):
+        staged = _staged(work)
+        stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION)
+        differs, scope, nulls = _differs(work), _scope(work), _nulls(work)
+        with outcomes(staged, stored, the.dataset.key, differs, scope, nulls) as found:
+            _refuse(work, staged, stored, found)
+            took = round((time.monotonic() - began) * 1000)
+            steps = [
+                Step("base_delete", found.vanished),
+                Step("base_replace", found.changed),
+                Step("base_insert", found.appeared + found.changed, took),
+            ]
+            yield PlannedBase(_after(work, stored, found), steps, found)
 
 
 def _staged(work: SparkWork) -> "DataFrame":
@@ -72,15 +84,6 @@ def _staged(work: SparkWork) -> "DataFrame":
     if work.load.dataset.historization.duplicate_keys == "reject":
         return staged
     return work.collapsed(staged)
-
-
-def _stored(work: SparkWork, table: StoredTable | None, shape: Shape) -> "DataFrame":
-    if table is None:
-        return empty_rows(work.store, shape)
-    rows = work.store.spark.table(work.store.sql_name(shape.table))
-    # A dry run does not add the columns that the model has more.
-    rows = rows.withColumns(absent(shape.columns, table.shape.names))
-    return rows.select(*map(quoted, shape.names), FILE, POSITION)
 
 
 def _differs(work: SparkWork) -> "Column":
@@ -151,40 +154,34 @@ def _refuse_moved(work: SparkWork, found: Outcomes) -> None:
 
 
 def _commit(work: SparkWork, table: StoredTable, found: Outcomes) -> None:
-    actions = found.actions.where(column("action").isin(APPEARED, CHANGED, VANISHED))
-    come = actions.where(column("action") != VANISHED).select("r.*")
-    flagged = _flagged(work, actions.where(column("action") == VANISHED).select("v.*"))
-    if flagged is not None:
-        come = come.unionByName(flagged.drop(FILE, POSITION))
+    come = _coming(work, found)
     come = come.withColumns(absent(table.shape.columns, come.columns))
-    gone = actions.where(column("action") != APPEARED).select(f"v.{FILE}", f"v.{POSITION}")
+    gone = found.actions.where(column("action").isin(CHANGED, VANISHED)).select(f"v.{FILE}", f"v.{POSITION}")
     positions = positions_of(gone, found.changed + found.vanished)
     counts = {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
     replace_rows(work.store, table, positions, come, work.note(counts))
 
 
-def _flagged(work: SparkWork, vanished: "DataFrame") -> "DataFrame | None":
-    """Rows that vanished, as rows with the flag, where deletions are flags (section 7.3)."""
+def _coming(work: SparkWork, found: Outcomes) -> "DataFrame":
+    """The rows that the base gets: new and changed ones, and those that only get the flag."""
     from pyspark.sql.functions import lit
 
+    come = found.actions.where(column("action").isin(APPEARED, CHANGED)).select("r.*")
     soft = work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete":
-        return None
-    values = {soft.column: lit(soft.deleted_values[0]).cast(vanished.schema[soft.column].dataType)}
+        return come
+    flagged = found.actions.where(column("action") == VANISHED).select("v.*").drop(FILE, POSITION)
+    values = {soft.column: lit(soft.deleted_values[0]).cast(flagged.schema[soft.column].dataType)}
     if soft.deleted_at:
         values[soft.deleted_at] = work.sql("{{ load_timestamp }}")
-    return vanished.withColumns(values)
+    return come.unionByName(flagged.withColumns(values))
 
 
-def _after(work: SparkWork, staged: "DataFrame", stored: "DataFrame") -> "DataFrame":
-    """The rows that the base would have."""
-    from pyspark.sql.functions import lit
-
-    scope = _scope(work)
-    if scope is None:
-        return staged
-    missing = stored.join(staged.select(quoted(work.load.dataset.key)), work.load.dataset.key, "left_anti")
-    kept = missing.alias("v").where(~scope.eqNullSafe(lit(True))).select("v.*").drop(FILE, POSITION)
-    after = staged.unionByName(kept)
-    flagged = _flagged(work, missing.alias("v").where(scope).select("v.*"))
-    return after if flagged is None else after.unionByName(flagged.drop(FILE, POSITION))
+def _after(work: SparkWork, stored: "DataFrame", found: Outcomes) -> "DataFrame":
+    """The rows that the base will have: what stays of it, and what comes."""
+    if found.nothing:
+        return stored.drop(FILE, POSITION)
+    gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
+    gone = gone.select(column_of("v", FILE).alias(GONE_FILE), column_of("v", POSITION).alias(GONE_POSITION))
+    here = (column(FILE) == column(GONE_FILE)) & (column(POSITION) == column(GONE_POSITION))
+    return stored.join(gone, here, "left_anti").drop(FILE, POSITION).unionByName(_coming(work, found))

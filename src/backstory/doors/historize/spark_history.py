@@ -7,8 +7,9 @@ added, and a deletion vector takes the old rows away.
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
 from backstory.doors.historize.scopes import hist_scope
-from backstory.doors.historize.spark_tables import empty_rows, hist_shape
+from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_tables import hist_shape
 from backstory.doors.historize.spark_versions import (
     AGAIN,
     HEALED,
@@ -28,15 +30,14 @@ from backstory.doors.historize.spark_versions import (
 )
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.instant import EPOCH, parse_instant
-from backstory.model.table import Shape, TableName
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 from backstory.tables.conditions import change_where
 from backstory.tables.faults import translated
-from backstory.tables.literals import absent, column, quoted
+from backstory.tables.literals import column, quoted
 from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
-from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -86,64 +87,84 @@ def _update(work: SparkWork, where: "Column", name: str, value: str) -> None:
     )
 
 
-def load_history(
-    work: SparkWork,
-    base: "DataFrame | None",
-    before: Outcome,
-    finished: Callable[[Outcome], HistoryReceipt],
-) -> Outcome:
-    """Bring the base's state into the history; `base` has its rows where none were written.
+@dataclass(frozen=True, slots=True)
+class PlannedHistory:
+    """A history load that nothing speaks against."""
 
-    `finished` makes the receipt that the commit carries. Raises Refused with the codes of section 3.6.
-    """
-    began = time.monotonic()
-    shape = hist_shape(work.load)
-    table = load(work.store, shape.table)
-    newest = None if table is None else newest_of(work.store, table)
-    late = newest is not None and newest >= work.run.instant
-    live, open_ = _live(work, base), _open_versions(work, table, shape)
-    checks = {
-        "NULL_KEY": column(work.load.dataset.key).isNull(),
-        "NULL_ROW_HASH": column(Role.ROW_HASH).isNull(),
-    }
-    with (
-        translated(shape.table),
-        outcomes(
-            _compared(work, live), open_, work.load.dataset.key, _changed(), _scope(work), checks
-        ) as found,
-    ):
-        _refuse(work, live, open_, found)
-        begun = beginning(work, found, table, late=late)
-        if table is not None and late:
-            _refuse_late(work, found, begun, table)
-        outcome = _told(found, begun, before, began)
-        if work.run.dry_run:
-            return replace(outcome, keys=_sample(work, found))
+    outcome: Outcome
+    live: "DataFrame"
+    begun: "DataFrame"
+    found: Outcomes
+    newest: datetime | None
+
+    def commit(
+        self, work: SparkWork, table: StoredTable, finished: Callable[[Outcome], HistoryReceipt]
+    ) -> Outcome:
+        """Write what changes, in one commit that carries the receipt; none if nothing does."""
+        found, outcome = self.found, self.outcome
         if found.nothing:
             return outcome
-        assert table is not None
-        newest = max(filter(None, (newest, work.run.instant)))
+        newest = max(filter(None, (self.newest, work.run.instant)))
         more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        come, closes = versions(work, live, begun, table), found.changed + found.vanished
+        come, closes = versions(work, self.live, self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
         come = come.unionByName(closing(work, found, table)) if closes else come
         count = found.appeared + found.changed + closes
-        version = replace_rows(
-            work.store, table, positions, come, work.note(outcome.counts, **more), count=count
+        note = work.note(outcome.counts, **more)
+        return replace(
+            outcome, version=str(replace_rows(work.store, table, positions, come, note, count=count))
         )
-    return replace(outcome, version=str(version))
+
+
+@contextmanager
+def planned_history(
+    work: SparkWork, base: "DataFrame", before: Standing, loaded: Outcome
+) -> Iterator[PlannedHistory]:
+    """Compare the base's rows with the open versions; nothing is written.
+
+    `loaded` is what the base's load did. Raises Refused with the codes of section 3.6.
+    """
+    began = time.monotonic()
+    newest = None if before.table is None else newest_of(work.store, before.table)
+    late = newest is not None and newest >= work.run.instant
+    with translated(before.wanted.table):
+        before = _maintained(work, before)
+        live, open_ = _live(work, base), _open_versions(work, before)
+        checks = {
+            "NULL_KEY": column(work.load.dataset.key).isNull(),
+            "NULL_ROW_HASH": column(Role.ROW_HASH).isNull(),
+        }
+        key, compared = work.load.dataset.key, _compared(work, live)
+        with outcomes(compared, open_, key, _changed(), _scope(work), checks) as found:
+            _refuse(work, live, before, found)
+            begun = beginning(work, found, before, late=late)
+            if late:
+                _refuse_late(work, found, begun, before)
+            outcome = _told(found, begun, loaded, began)
+            if work.run.dry_run:
+                outcome = replace(outcome, keys=_sample(work, found))
+            yield PlannedHistory(outcome, live, begun, found, newest)
+
+
+def _maintained(work: SparkWork, before: Standing) -> Standing:
+    """The versions with the hashes and labels that they are about to have."""
+    rows = before.rows
+    if work.run.rehash:
+        rows = rows.alias("h").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load)))
+    if work.run.relabel is not None:
+        pairs = relabels(work.run.relabel, work.load.labels)
+        rows = rows.alias("h").withColumn(Role.STATE, work.sql(relabelled(work.load, pairs)))
+    return replace(before, rows=rows)
 
 
 def _open() -> "Column":
     return column(Role.ENDED).isNull()
 
 
-def _live(work: SparkWork, base: "DataFrame | None") -> "DataFrame":
+def _live(work: SparkWork, base: "DataFrame") -> "DataFrame":
     """The base's rows that are not flagged as deleted, with the columns that a version takes."""
     the = work.load
-    if base is None:
-        base = work.store.spark.table(work.store.sql_name(TableName(the.schema, the.dataset.name)))
     rows = base.alias("r")
     if flag := the.live("r"):
         rows = rows.where(work.sql(f"TRUE{flag}"))
@@ -161,16 +182,12 @@ def _compared(work: SparkWork, live: "DataFrame") -> "DataFrame":
     return live if dating or work.run.dry_run else live.select(*map(quoted, names))
 
 
-def _open_versions(work: SparkWork, table: StoredTable | None, shape: Shape) -> "DataFrame":
+def _open_versions(work: SparkWork, before: Standing) -> "DataFrame":
     """The open versions, with what the join needs of them and their place."""
-    if table is None:
-        return empty_rows(work.store, shape)
-    rows = work.store.spark.table(work.store.sql_name(shape.table))
-    rows = rows.withColumns(absent(shape.columns, table.shape.names)).where(_open())
-    rules = work.load.dataset.historization
-    names = [work.load.dataset.key, Role.ROW_HASH, Role.STARTED]
+    rows, rules = before.rows.where(_open()), work.load.dataset.historization
     if rules.delete_scope or rules.effective_dating or work.run.dry_run:
-        names = shape.names
+        return rows
+    names = [work.load.dataset.key, Role.ROW_HASH, Role.STARTED]
     return rows.select(*map(quoted, names), FILE, POSITION)
 
 
@@ -189,7 +206,7 @@ def _scope(work: SparkWork) -> "Column | None":
     return work.sql(scope) if scope else None
 
 
-def _refuse(work: SparkWork, live: "DataFrame", open_: "DataFrame", found: Outcomes) -> None:
+def _refuse(work: SparkWork, live: "DataFrame", before: Standing, found: Outcomes) -> None:
     """P1 to P4, P6, P7."""
     dataset, rules = work.load.dataset, work.load.dataset.historization
     conditions = {"NULL_KEY": dataset.key, "NULL_ROW_HASH": Role.ROW_HASH}
@@ -199,13 +216,13 @@ def _refuse(work: SparkWork, live: "DataFrame", open_: "DataFrame", found: Outco
             work.refuse(code, f"{found.failed[code]} rows of the base have no {name}.", keys)
     if found.repeats_delivered and (repeated := work.repeated(live)):
         work.refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", repeated)
-    if found.repeats_stored and (repeated := _repeated_open(work, open_)):
+    if found.repeats_stored and (repeated := _repeated_open(work, before)):
         work.refuse("MULTIPLE_OPEN", "Keys have more than one open version.", repeated)
     if not found.delivered and found.stored and not rules.allow_empty_snapshot:
         work.refuse("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
     if rules.max_delete_ratio is not None and found.vanished > rules.max_delete_ratio * found.stored:
         told = f"{found.vanished} of {found.stored} open versions would be closed as deleted."
-        work.refuse("MASS_DELETE", told, _keys_of(work, found, VANISHED))
+        work.refuse("MASS_DELETE", told, _keys_of(work, before, found, VANISHED))
     dating = rules.effective_dating
     if dating and dating.late_policy == "reject":
         early = column("action") == CHANGED
@@ -214,34 +231,32 @@ def _refuse(work: SparkWork, live: "DataFrame", open_: "DataFrame", found: Outco
             work.refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dating.column} than before.", keys)
 
 
-def _repeated_open(work: SparkWork, open_: "DataFrame") -> list[str]:
+def _repeated_open(work: SparkWork, before: Standing) -> list[str]:
     key = work.load.dataset.key
-    twice = open_.groupBy(quoted(key)).count().where(column("count") > 1).select(quoted(key))
-    return _business_keys(work, twice)
+    twice = before.rows.where(_open()).groupBy(quoted(key)).count().where(column("count") > 1)
+    return _business_keys(work, before, twice.select(quoted(key)))
 
 
-def _keys_of(work: SparkWork, found: Outcomes, *outcome: str) -> list[str]:
+def _keys_of(work: SparkWork, before: Standing, found: Outcomes, *outcome: str) -> list[str]:
     """Business keys of stored versions with an outcome."""
     keys = found.actions.where(column("action").isin(*outcome))
-    return _business_keys(work, keys.select(column_of("v", work.load.dataset.key)))
+    return _business_keys(work, before, keys.select(column_of("v", work.load.dataset.key)))
 
 
-def _business_keys(work: SparkWork, keys: "DataFrame") -> list[str]:
-    rows = work.store.spark.table(work.store.sql_name(hist_shape(work.load).table))
-    return work.keys(rows.join(keys.limit(100), work.load.dataset.key, "left_semi"))
+def _business_keys(work: SparkWork, before: Standing, keys: "DataFrame") -> list[str]:
+    return work.keys(before.rows.join(keys.limit(100), work.load.dataset.key, "left_semi"))
 
 
-def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", table: StoredTable) -> None:
+def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: Standing) -> None:
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
     told = "Versions begin or end at or after the load's timestamp."
     early = found.actions.where(column_of("v", Role.STARTED) >= instant).where(
         column("action").isin(CHANGED, VANISHED)
     )
-    if keys := _business_keys(work, early.select(column_of("v", work.load.dataset.key))):
+    if keys := _business_keys(work, before, early.select(column_of("v", work.load.dataset.key))):
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
-    rows = work.store.spark.table(work.store.sql_name(table.shape.table))
-    later = rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
+    later = before.rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
     named = begun.select(column(KEY).alias(work.load.dataset.key))
     if keys := work.keys(later.join(named, work.load.dataset.key, "left_semi")):
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)

@@ -1,7 +1,6 @@
 """Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,6 @@ import pyarrow as pa
 
 from backstory.doors.historize import ddl
 from backstory.doors.historize.columns import base_columns, user_columns
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.model import Datatype, Role
@@ -19,12 +17,10 @@ from backstory.errors import Refused
 from backstory.model.column import Column
 from backstory.model.table import Layout, Shape, TableName
 from backstory.strategies.actions import FILE, POSITION
-from backstory.tables.create import create, rename
-from backstory.tables.evolve import evolve, widens
 from backstory.tables.frames import frame_of
 from backstory.tables.literals import column, quoted
 from backstory.tables.schema import spark_type
-from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.store import Store, load
 from backstory.tables.workers import carrying
 
 if TYPE_CHECKING:
@@ -56,69 +52,6 @@ def _shape(the: Load, name: str, columns: Sequence[ModelColumn], layout: Layout)
     key = [each.name for each in columns if each.system_role is Role.BUSINESS_KEY and each.active]
     live = tuple(Column(each.name, column_type(each)) for each in columns if each.active)
     return Shape(TableName(the.schema, name), live, tuple(key), layout)
-
-
-def synchronised(
-    store: Store,
-    wanted: Shape,
-    columns: Sequence[ModelColumn],
-    former: Sequence[str],
-    dialect: Dialect,
-    allowed: Callable[[ddl.Plan], None] = lambda _: None,
-) -> list[str]:
-    """Create, rename or evolve a table, each in one commit; what changed, in words.
-
-    Columns that only the table has stay. Raises Refused for what a plan refuses, for a type that
-    Iceberg cannot widen in place, and for what `allowed` refuses.
-    """
-    table, told = wanted.table, []
-    stored = load(store, table)
-    if stored is None:
-        old = next((name for name in former if load(store, TableName(table.schema, name))), None)
-        if old is None:
-            create(store, wanted)
-            return [f"CREATE_TABLE {table.name}"]
-        rename(store, TableName(table.schema, old), table)
-        told.append(f"RENAME_DATASET {old} to {table.name}")
-        stored = existing(store, table)
-    plan = planned(stored, columns, dialect)
-    allowed(plan)
-    for old, new in plan.renamed.items():
-        # One at a time, in the plan's order: a name may be free only after another rename.
-        evolve(store, stored, _renamed_shape(stored.shape, old, new), {old: new})
-        stored = existing(store, table)
-    into = _evolved(stored, plan, wanted)
-    if into != stored.shape:
-        evolve(store, stored, into)
-    return [*told, *(f"{change} ({table.name})" for change in plan.told)]
-
-
-def planned(stored: StoredTable, columns: Sequence[ModelColumn], dialect: Dialect) -> ddl.Plan:
-    """What must change at a table that is there."""
-    types = {each.name: spark_type(each.type) for each in stored.shape.columns}
-    return ddl.plan(stored.shape.table.name, columns, types, dialect)
-
-
-def _renamed_shape(shape: Shape, old: str, new: str) -> Shape:
-    columns = tuple(replace(each, name=new) if each.name == old else each for each in shape.columns)
-    return replace(shape, columns=columns, key=tuple(new if name == old else name for name in shape.key))
-
-
-def _evolved(stored: StoredTable, plan: ddl.Plan, wanted: Shape) -> Shape:
-    types = {each.name: column_type(each) for each, _ in plan.widened}
-    columns = []
-    for each in stored.shape.columns:
-        type_ = types.get(each.name, each.type)
-        if not widens(each.type, type_):
-            raise Refused(
-                "UNSUPPORTED_TYPE_EVOLUTION",
-                f"Iceberg cannot widen {wanted.table.name}.{each.name} from {each.type} to {type_} in place.",
-                "Give the new values a column of their own.",
-                [each.name],
-            )
-        columns.append(Column(each.name, type_))
-    added = [Column(each.name, column_type(each)) for each in plan.added]
-    return replace(wanted, columns=(*columns, *added))
 
 
 def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", frozenset[str]]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,9 +16,10 @@ from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
-from backstory.doors.historize.spark_base import load_base
-from backstory.doors.historize.spark_history import load_history, maintain, newest_of
-from backstory.doors.historize.spark_tables import hist_shape, synchronised, types_of
+from backstory.doors.historize.spark_base import PlannedBase, planned_base
+from backstory.doors.historize.spark_history import PlannedHistory, maintain, newest_of, planned_history
+from backstory.doors.historize.spark_standing import Standing, standing, synchronised
+from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, SparkWork, token_of
 from backstory.doors.historize.stage_files import column_type
 from backstory.doors.historize.work import Run, Target, run_row
@@ -120,27 +122,53 @@ class SparkTarget(Target):
         return outcome
 
     def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
-        """Base, the history's schema, history."""
-        base, steps, changes = None, [Step("preflight")], list[str]()
-        if not work.run.skip_base:
-            base, base_steps, changes = load_base(work)
-            steps += base_steps
-        if not work.run.dry_run:
-            hist = work.load.hist
-            shape = hist_shape(work.load)
-            changes += synchronised(
-                self._store,
-                shape,
-                hist.target_columns,
-                hist.former_names,
-                self.dialect,
-                lambda plan: require_hist_columns(work.load, plan.added),
-            )
+        """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
+        if not work.run.dry_run and (work.run.rehash or work.run.relabel is not None):
+            with self._planned(work):
+                pass  # what is refused is refused before a version is touched
             maintain(work)
-        written = sum(step.rows for step in steps)
-        return load_history(
-            work, base, Outcome(schema_changes=changes, steps=steps, changed_base=written), finished
+            work = replace(work, run=replace(work.run, rehash=False, relabel=None))
+        with self._planned(work) as (base, hist, planned, history):
+            if work.run.dry_run:
+                return history.outcome
+            base_table = synchronised(self._store, base)
+            hist_table = synchronised(self._store, hist)
+            if planned:
+                planned.commit(work, base_table)
+            return history.commit(work, hist_table, finished)
+
+    @contextmanager
+    def _planned(
+        self, work: SparkWork
+    ) -> Iterator[tuple[Standing, Standing, PlannedBase | None, PlannedHistory]]:
+        the, store = work.load, self._store
+        base = standing(store, base_shape(the), the.base_columns, the.dataset.former_names, self.dialect)
+        hist = standing(
+            store,
+            hist_shape(the),
+            the.hist.target_columns,
+            the.hist.former_names,
+            self.dialect,
+            lambda plan: require_hist_columns(the, plan.added),
         )
+        changes = [*base.changes, *hist.changes]
+        if work.run.skip_base:
+            if base.table is None:
+                raise Refused(
+                    "BASE_NOT_LOADED", f"There is no table {base.wanted.table}.", "Load the base first."
+                )
+            loaded = Outcome(schema_changes=changes, steps=[Step("preflight")])
+            with planned_history(work, base.rows, hist, loaded) as history:
+                yield base, hist, None, history
+            return
+        with planned_base(work, base) as planned:
+            loaded = Outcome(
+                schema_changes=changes,
+                steps=[Step("preflight"), *planned.steps],
+                changed_base=sum(step.rows for step in planned.steps),
+            )
+            with planned_history(work, planned.rows, hist, loaded) as history:
+                yield base, hist, planned, history
 
     def _log_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
         row = run_row(run, self.dialect.DIALECT_NAME, status, more)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import Role
+from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes
@@ -18,7 +19,7 @@ AGAIN, HEALED = "record again", "record healed"
 AS, IN, AT = "closing as", "closing file", "closing position"
 
 
-def beginning(work: SparkWork, found: Outcomes, table: StoredTable | None, *, late: bool) -> "DataFrame":
+def beginning(work: SparkWork, found: Outcomes, before: Standing, *, late: bool) -> "DataFrame":
     """The records that begin a version: key, hash, action, and how the record came.
 
     It comes back again after a deletion, or is healed: an interrupted load of four steps closed a
@@ -29,11 +30,9 @@ def beginning(work: SparkWork, found: Outcomes, table: StoredTable | None, *, la
     key, made = column_of("r", work.load.dataset.key), column_of("r", Role.ROW_HASH)
     begun = found.actions.where(column("action").isin(APPEARED, CHANGED))
     begun = begun.select(column("action").alias(ACTION), key.alias(KEY), made.alias(HASH))
-    if table is None or not found.appeared:
+    if not (before.filled and found.appeared):
         return begun.withColumns({AGAIN: lit(False), HEALED: lit(False)})
-    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(
-        column(Role.ENDED).isNotNull()
-    )
+    rows = before.rows.where(column(Role.ENDED).isNotNull())
     state, key = column(Role.STATE), column(work.load.dataset.key).alias(KEY)
     gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn(AGAIN, lit(True))
     begun = begun.join(gone, KEY, "left")

@@ -1,0 +1,152 @@
+"""A table of a warehouse as it stands, and as it will when a load has brought its schema up to date."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from backstory.doors.historize import ddl
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.model import Column as ModelColumn
+from backstory.doors.historize.spark_tables import empty_rows
+from backstory.doors.historize.stage_files import column_type
+from backstory.errors import Refused
+from backstory.model.column import Column
+from backstory.model.table import Shape, TableName
+from backstory.strategies.actions import FILE, POSITION
+from backstory.tables.create import create, rename
+from backstory.tables.evolve import evolve, widens
+from backstory.tables.faults import conflict, translated
+from backstory.tables.literals import absent, column
+from backstory.tables.schema import spark_type
+from backstory.tables.store import Store, StoredTable, existing, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A table before a load, read as the load will leave its schema; nothing is written yet.
+
+    `rows` has the wanted columns under their names and types, those that only the table has, and
+    `_file` and `_pos`; no rows if there is no such table. `changes` tells what must change.
+    """
+
+    wanted: Shape
+    columns: Sequence[ModelColumn]
+    table: StoredTable | None
+    rows: "DataFrame"
+    plan: ddl.Plan
+    snapshot: int | None = None
+    former: str | None = None
+
+    @property
+    def changes(self) -> list[str]:
+        """What must change, in words."""
+        name = self.wanted.table.name
+        if self.table is None:
+            return [f"CREATE_TABLE {name}"]
+        moved = [f"RENAME_DATASET {self.former} to {name}"] if self.former else []
+        return [*moved, *(f"{change} ({name})" for change in self.plan.told)]
+
+    @property
+    def filled(self) -> bool:
+        """Whether the table has rows."""
+        return self.table is not None and self.table.rows > 0
+
+
+def standing(
+    store: Store,
+    wanted: Shape,
+    columns: Sequence[ModelColumn],
+    former: Sequence[str],
+    dialect: Dialect,
+    allowed: Callable[[ddl.Plan], None] = lambda _: None,
+) -> Standing:
+    """The table under its name or a former one.
+
+    Raises Refused for what a plan refuses, for a type that Iceberg cannot widen in place, and for what
+    `allowed` refuses.
+    """
+    names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
+    table = next(filter(None, (load(store, name) for name in names)), None)
+    if table is None:
+        return Standing(wanted, columns, None, empty_rows(store, wanted), ddl.Plan())
+    types = {each.name: spark_type(each.type) for each in table.shape.columns}
+    plan = ddl.plan(wanted.table.name, columns, types, dialect)
+    allowed(plan)
+    into = _evolved(_renamed(table.shape, plan.renamed), plan, wanted)
+    snapshot = table.iceberg.currentSnapshot()
+    return Standing(
+        wanted,
+        columns,
+        table,
+        _rows(store, table, plan, into),
+        plan,
+        None if snapshot is None else int(snapshot.snapshotId()),
+        None if table.shape.table == wanted.table else table.shape.table.name,
+    )
+
+
+def _rows(store: Store, table: StoredTable, plan: ddl.Plan, into: Shape) -> "DataFrame":
+    with translated(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        types = {each.name: spark_type(each.type) for each in into.columns}
+        now = {each.name: _now(each.name, plan.renamed) for each in table.shape.columns}
+        kept = (column(old).cast(types[new]).alias(new) for old, new in now.items())
+        return rows.select(*kept, FILE, POSITION).withColumns(absent(into.columns, now.values()))
+
+
+def _now(name: str, renamed: Mapping[str, str]) -> str:
+    """What a column is called after the renames, which are made in order."""
+    for old, new in renamed.items():
+        name = new if name == old else name
+    return name
+
+
+def synchronised(store: Store, before: Standing) -> StoredTable:
+    """Create, rename or evolve the table, each in one commit, and give it.
+
+    Raises TryAgain if rows were written to it since it was looked at.
+    """
+    name, stored = before.wanted.table, before.table
+    if stored is None:
+        create(store, before.wanted)
+        return existing(store, name)
+    if before.former:
+        rename(store, stored.shape.table, name)
+        stored = existing(store, name)
+    for old, new in before.plan.renamed.items():
+        # One at a time, in the plan's order: a name may be free only after another rename.
+        evolve(store, stored, _renamed(stored.shape, {old: new}), {old: new})
+        stored = existing(store, name)
+    into = _evolved(stored.shape, before.plan, before.wanted)
+    if into != stored.shape:
+        evolve(store, stored, into)
+        stored = existing(store, name)
+    newest = stored.iceberg.currentSnapshot()
+    if (None if newest is None else int(newest.snapshotId())) != before.snapshot:
+        raise conflict(name)
+    return stored
+
+
+def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:
+    columns = tuple(replace(each, name=_now(each.name, renamed)) for each in shape.columns)
+    return replace(shape, columns=columns, key=tuple(_now(name, renamed) for name in shape.key))
+
+
+def _evolved(shape: Shape, plan: ddl.Plan, wanted: Shape) -> Shape:
+    types = {each.name: column_type(each) for each, _ in plan.widened}
+    columns = []
+    for each in shape.columns:
+        type_ = types.get(each.name, each.type)
+        if not widens(each.type, type_):
+            raise Refused(
+                "UNSUPPORTED_TYPE_EVOLUTION",
+                f"Iceberg cannot widen {wanted.table.name}.{each.name} from {each.type} to {type_} in place.",
+                "Give the new values a column of their own.",
+                [each.name],
+            )
+        columns.append(Column(each.name, type_))
+    added = [Column(each.name, column_type(each)) for each in plan.added]
+    return replace(wanted, columns=(*columns, *added))
