@@ -388,7 +388,7 @@ def test_a_file_that_is_not_there(place):
     """H7: a missing file is the caller's to mend."""
     filed(place, "auto")
 
-    assert (load(place, 1).error["code"], load(place, 1).exit_code) == ("no-stage", 2)
+    assert (load(place, 1).error["code"], load(place, 1).exit_code) == ("no-stage", 3)
 
 
 @pytest.mark.parametrize(

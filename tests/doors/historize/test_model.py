@@ -138,7 +138,7 @@ def test_r1_every_default_is_written_out(tmp_path):
         "full",
         "table",
     )
-    assert (region.lineage_key, region.handle_deletes) == ("rawcore:stage.stg_crm_region", True)
+    assert (region.lineage_key, region.handle_deletes) == ("rawcore:rc_crm_region", True)
     told = [(column.name, str(column.system_role or ""), column.input) for column in region.target_columns]
     assert told == [
         ("rc_crm_region_key", "surrogate_key", None),

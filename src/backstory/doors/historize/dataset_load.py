@@ -19,7 +19,7 @@ from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run, Target
-from backstory.errors import BackstoryError, Refused, TryAgain
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 
 BEHIND = timedelta(seconds=1)
 ATTEMPTS = 3
@@ -51,8 +51,9 @@ class DatasetLoads:
                     if self.asked.run_id
                     else None
                 )
+                self._refuse_other_instant(known)
                 if known and known.receipt:
-                    return HistoryReceipt(**known.receipt)
+                    return replace(HistoryReceipt(**known.receipt), dataset=dataset.name)
                 run = self._run(dataset, known, began)
                 for attempt in range(ATTEMPTS):
                     try:
@@ -62,9 +63,19 @@ class DatasetLoads:
                         if attempt == ATTEMPTS - 1:
                             raise
         except BackstoryError as error:
-            self.log.refused(dataset, run, began, error)
-            return refusal(dataset.name, self.run_id, run.instant if run else None, error)
+            return self._refused(dataset, run, began, error)
+        except Exception as bug:  # the other datasets still run
+            told = f"An internal error: {type(bug).__name__}: {bug}"
+            remedy = "Run it again with --verbose and report what it shows."
+            events.debug("an internal error", exc_info=True)
+            return self._refused(dataset, run, began, Failed("bug", told.split("\n", 1)[0], remedy))
         raise AssertionError("unreachable")
+
+    def _refused(
+        self, dataset: Dataset, run: Run | None, began: datetime, error: BackstoryError
+    ) -> HistoryReceipt:
+        self.log.refused(dataset, run, began, error)
+        return refusal(dataset.name, self.run_id, run.instant if run else None, error)
 
     def _schema(self, dataset: Dataset) -> str:
         return schema_of(self.model, dataset).schema_name or dataset.target_schema
@@ -79,13 +90,15 @@ class DatasetLoads:
         self.log.blocked(dataset, upstream)
         return refusal(dataset.name, self.run_id, None, error)
 
-    def _run(self, dataset: Dataset, known: Known | None, began: datetime) -> Run:
+    def _refuse_other_instant(self, known: Known | None) -> None:
         if known and self.instant and known.load_timestamp != self.instant:
             raise Refused(
                 "OTHER_LOAD_TIMESTAMP",
                 f"The run {self.run_id} has the load timestamp {iso(known.load_timestamp)}.",
                 "Leave the timestamp out, or take another run id.",
             )
+
+    def _run(self, dataset: Dataset, known: Known | None, began: datetime) -> Run:
         instant = known.load_timestamp if known else self.instant or self._allocated(dataset)
         return Run(
             dataset,
@@ -138,7 +151,7 @@ class DatasetLoads:
 
         outcome = self.target.load(load, run, finished)
         if not run.dry_run:
-            write_state(dataset, hist, self.folder)
+            self._write_state(dataset, hist)
             self.log.success(dataset, run, outcome)
         return finished(outcome)
 
@@ -158,6 +171,13 @@ class DatasetLoads:
             if stored is not None:
                 return adopted(dataset, name, stored, self.target.dialect)
         return None
+
+    def _write_state(self, dataset: Dataset, hist: HistState) -> None:
+        """The load is committed: a lock file that cannot be written is told, and read from the table next."""
+        try:
+            write_state(dataset, hist, self.folder)
+        except BackstoryError as error:
+            events.warning(str(error))
 
     def _decided(self, run: Run, state: HistState | None, hist: HistState) -> tuple[Run, HistState]:
         """What is to be done about another hash profile or other labels than those in force."""

@@ -20,7 +20,7 @@ SPARK = "spark_iceberg"
 
 def needs_spark(path: str | Path, dialect: str | None) -> bool:
     """Whether the loads run on Spark; UsageError for a wrong model or an unknown dialect."""
-    model, _ = open_model(path)
+    model, _ = open_model(path, tell=False)
     return get_dialect(dialect or model.dialect).DIALECT_NAME == SPARK
 
 

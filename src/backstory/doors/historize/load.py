@@ -91,7 +91,12 @@ class Load:
     def base_columns(self) -> list[Column]:
         """The base's columns, and those that a column of today forked from (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
-        return [*base_columns(self.dataset), *forks]
+        free = {None, Role.BUSINESS_KEY}  # the load refuses NULL where the model does, and may stop to
+        columns = [
+            each.model_copy(update={"nullable": each.nullable or each.system_role in free})
+            for each in base_columns(self.dataset)
+        ]
+        return [*columns, *forks]
 
     # The base as the history sees it
 

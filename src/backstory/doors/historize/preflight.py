@@ -11,13 +11,14 @@ from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Role
+from backstory.doors.historize.model import Column, Datatype, Role
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 
 REMEDIES = {
     "NULL_KEY": "Load the base anew; every row needs its key.",
     "NULL_VALUE": "Mend the rows in the stage, or let the column be nullable.",
+    "VALUE_TOO_LONG": "Mend the rows in the stage, or give the column a larger max_length.",
     "NULL_ROW_HASH": "Load the base anew; every row needs its hash.",
     "DUPLICATE_KEY": "Make the business keys unique in the stage; identical rows may be collapsed with "
     "duplicate_keys: collapse_identical.",
@@ -65,6 +66,10 @@ def stage_checks(load: Load) -> Iterator[Check]:
             yield Check(
                 code, _keys(load, keys, load.staged, "s", where), f"{column.name} is NULL in the stage."
             )
+        if column.max_length and column.datatype is Datatype.STRING:
+            long = f"length({load.of('s', column.name)}) > {column.max_length}"
+            told = f"{column.name} is longer than {column.max_length} letters in the stage."
+            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.staged, "s", long), told)
     told = "Rows of the stage share a business key."
     if load.dataset.historization.duplicate_keys == "reject":
         yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)

@@ -1,7 +1,6 @@
 """Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
@@ -43,8 +42,6 @@ def resolve(model: Model, document: Document) -> Model:
         _refuse_dataset(filled, schema, model, document, place)
         datasets.append(filled)
     refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
-    given = [dataset.lineage_key is not None for dataset in model.target_datasets]
-    datasets = _told_apart(datasets, given)
     refuse_twice(document, "target_datasets", [each.lineage_key or each.name for each in datasets])
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
@@ -115,22 +112,10 @@ def _dataset(
             "historize": schema.default_historize and dataset.incremental_strategy != "historize",
             "incremental_strategy": strategy,
             "materialization_type": schema.default_materialization_type,
-            "lineage_key": f"{schema.short_name}:{dataset.incremental_source or stage or dataset.name}",
+            # Its first name ever: it stays when the dataset is renamed, and no other dataset has it.
+            "lineage_key": f"{schema.short_name}:{(*dataset.former_names, dataset.name)[0]}",
         },
     )
-
-
-def _told_apart(datasets: Sequence[Dataset], given: Sequence[bool]) -> list[Dataset]:
-    """Datasets of one stage go by their first names ever, where the model gives no lineage key."""
-    times = Counter(dataset.lineage_key for dataset in datasets)
-    return [
-        dataset
-        if named or times[dataset.lineage_key] == 1
-        else dataset.model_copy(
-            update={"lineage_key": f"{dataset.target_schema}:{(*dataset.former_names, dataset.name)[0]}"}
-        )
-        for dataset, named in zip(datasets, given, strict=True)
-    ]
 
 
 def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | None, list[Column]]:

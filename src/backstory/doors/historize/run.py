@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,22 +11,30 @@ import structlog
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.dataset_load import DatasetLoads
 from backstory.doors.historize.document import read_model
+from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import findings, is_hist, resolve, schema_of
 from backstory.doors.historize.run_log import RunLog
+from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Target
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
+
+LONGEST_RUN_ID = 64
 
 events = structlog.get_logger()
 
 
-def open_model(path: str | Path) -> tuple[Model, Path]:
-    """A model, resolved, and the folder that its files are relative to; UsageError for a wrong one."""
+def open_model(path: str | Path, *, tell: bool = True) -> tuple[Model, Path]:
+    """A model, resolved, and the folder that its files are relative to; UsageError for a wrong one.
+
+    What is no error and yet worth a word is told as a warning.
+    """
     written, document = read_model(Path(path))
     model = resolve(written, document)
-    for finding in findings(model):
+    for finding in findings(model) if tell else ():
         events.warning(finding)
     return model, Path(path).absolute().parent
 
@@ -53,19 +62,48 @@ def run_model(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
     """Load the datasets one after the other; one whose input failed is not begun (R28)."""
+    datasets = historized(model, asked.dataset)
+    _refuse_wrong(model, folder, target, asked, datasets)
     batch = str(uuid.uuid4())
     run_id = asked.run_id or batch
     log = RunLog(model, target, batch, run_id, silent=asked.dry_run, clock=clock)
     loads = DatasetLoads(model, folder, target, asked, log, run_id, _given(asked.load_timestamp), clock)
     receipts: list[HistoryReceipt] = []
     failed: set[str] = set()
-    for dataset in historized(model, asked.dataset):
+    for dataset in datasets:
         upstream = _upstream(model, dataset) & failed
         receipt = loads.blocked(dataset, min(upstream)) if upstream else loads.receipt(dataset)
         if receipt.status in {"rejected", "failed"}:
             failed.add(_table(model, dataset))
         receipts.append(receipt)
     return receipts
+
+
+def _refuse_wrong(
+    model: Model, folder: Path, target: Target, asked: Asked, datasets: Sequence[Dataset]
+) -> None:
+    """What would be found in the middle of a batch, found before it: nothing is started then."""
+    if asked.run_id is not None and not 0 < len(asked.run_id.strip()) <= LONGEST_RUN_ID:
+        told = f"A run id has 1 to {LONGEST_RUN_ID} letters."
+        raise UsageError("wrong-run-id", told, "Leave it out for a new one.")
+    ratio = asked.max_delete_ratio
+    if ratio is not None and not 0 <= ratio <= 1:
+        raise UsageError("wrong-ratio", "max_delete_ratio is a part of 1.", "Write 0.1 for a tenth.")
+    later = {_table(model, dataset) for dataset in datasets}
+    for dataset in datasets:
+        hist = sync_hist(dataset, None, datetime.now(UTC))
+        assert hist is not None
+        if dataset.input in later:
+            told = f"{dataset.name} is loaded from {dataset.input}, which does not stand before it."
+            raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
+        later.remove(_table(model, dataset))
+        with suppress(BackstoryError):  # what a lock file has is told by the dataset's own load
+            state = sync_hist(dataset, find_state(dataset, folder), datetime.now(UTC))
+            assert state is not None
+            hist = state
+        prepared(model, dataset, hist, target.dialect)
+    if not datasets:
+        events.warning("the model has no dataset that keeps a history")
 
 
 def _given(instant: str | datetime | None) -> datetime | None:

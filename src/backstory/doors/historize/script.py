@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
@@ -33,7 +32,7 @@ def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> 
     yield f"-- Tables of {dataset.name}"
     yield _ended(dialect.render_create_schema_if_not_exists(load.schema))
     make = dialect.render_create_table_if_not_exists_from_columns
-    yield _ended(make(load.base_table, base_columns(dataset)))
+    yield _ended(make(load.base_table, load.base_columns))
     yield _ended(make(load.hist_table, live))
     yield from _base(load, dataset, folder, dialect)
     yield f"-- History load for {dataset.name}"

@@ -9,7 +9,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import Datatype, Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
@@ -26,6 +26,7 @@ from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
 from backstory.tables.store import StoredTable
 
+LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"
 
 if TYPE_CHECKING:
@@ -116,16 +117,24 @@ def _scope(work: SparkWork) -> "Column | None":
 
 
 def _nulls(work: SparkWork) -> "dict[str, Column]":
-    """For each column that is never NULL, the rows where it is."""
+    """For each column that is never NULL, or has a length, the rows that break that."""
+    from pyspark.sql.functions import length
+
     columns = user_columns(work.load.dataset)
-    return {each.name: column(each.name).isNull() for each in columns if not each.nullable}
+    nulls = {each.name: column(each.name).isNull() for each in columns if not each.nullable}
+    texts = [each for each in columns if each.datatype is Datatype.STRING and each.max_length]
+    return nulls | {LONGER + each.name: length(column(each.name)) > (each.max_length or 0) for each in texts}
 
 
 def _refuse(work: SparkWork, staged: "DataFrame", stored: "DataFrame", found: Outcomes) -> None:
     dataset = work.load.dataset
     keys = {each.name for each in business_keys(dataset)}
     for name, count in found.failed.items():
-        if count:
+        if count and name.startswith(LONGER):
+            bare = name.removeprefix(LONGER)
+            keys_ = work.keys(staged.where(_nulls(work)[name]))
+            work.refuse("VALUE_TOO_LONG", f"{bare} is too long in {count} rows of the stage.", keys_)
+        elif count:
             code = "NULL_KEY" if name in keys else "NULL_VALUE"
             told = f"{name} is NULL in {count} rows of the stage."
             work.refuse(code, told, work.keys(staged.where(column(name).isNull())))

@@ -70,6 +70,14 @@ def _as_staged(columns: Sequence[Column]) -> list[Column]:
     ]
 
 
+def require_base(engine: Engine, load: Load) -> None:
+    """P10; raises Refused if there is no base to take as it stands."""
+    names = (load.dataset.name, *load.dataset.former_names)
+    if all(engine.introspect_table(load.schema, name) is None for name in names):
+        told = f"There is no table {load.schema}.{load.dataset.name}."
+        raise Refused("BASE_NOT_LOADED", told, "Load the base first.")
+
+
 def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) -> None:
     """Raises Refused for a stage without rows that would empty the base."""
     if load.dataset.historization.allow_empty_snapshot or load.delete_scope or not load.deletes_base:

@@ -20,7 +20,13 @@ from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import LEASE_MINUTES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.sql_history import load_history, run_statements
 from backstory.doors.historize.sql_registry import Registry
-from backstory.doors.historize.sql_tables import refresh_views, refuse_empty_stage, staged, synchronised
+from backstory.doors.historize.sql_tables import (
+    refresh_views,
+    refuse_empty_stage,
+    require_base,
+    staged,
+    synchronised,
+)
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.work import Run, Target
 from backstory.errors import BackstoryError, Failed, TryAgain
@@ -111,9 +117,11 @@ class SqlTarget(Target):
     def _load(self, load: Load, run: Run) -> Outcome:
         engine, values = self._engine, self._values(run)
         steps: list[Step] = []
-        if not run.skip_base:
-            load = staged(engine, load, run.stage)
         dataset = load.dataset
+        if run.skip_base:
+            require_base(engine, load)
+        else:
+            load = staged(engine, load, run.stage)
         changes = synchronised(engine, load, dataset.name, load.base_columns, dataset.former_names)
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)

@@ -35,7 +35,7 @@ def parted(text: str) -> tuple[str, str | None] | None:
     """The table or file that an `input` names, and its column if it names one; None if it names none."""
     if told := FILE.fullmatch(text):
         return told["file"], told["column"]
-    if told := TABLE.fullmatch(text):
+    if "/" not in text and (told := TABLE.fullmatch(text)):
         return told["table"], told["column"]
     return None
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from backstory.doors.historize.model import Column, Datatype
 from backstory.doors.historize.stage import Stage
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding, Format
 from backstory.files.cells import UnreadableCell, parse
 from backstory.files.csv_text import LONGEST_LINE, broken, line_of
@@ -31,6 +31,7 @@ _KINDS = {
     Datatype.JSON: Kind.JSON,
 }
 PLAIN = Encoding()
+MEND = "Nothing was written; mend the file."
 
 
 def column_type(column: Column) -> ColumnType:
@@ -44,14 +45,13 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
     """The rows of a stage file, each column under its name in the file.
 
     In CSV an unquoted empty cell is NULL, a quoted one an empty text; the columns are found by the
-    header, and others than those that the model names are passed over. Raises UsageError for a
-    missing file, Refused for a missing column, broken CSV or an unreadable cell.
+    header, and others than those that the model names are passed over. Raises Refused for a
+    missing file or column, broken CSV and an unreadable cell.
     """
     assert stage.path is not None
-    if not stage.path.exists():
-        raise UsageError(
-            "no-stage", f"The stage input {stage.path} is not there.", "Bring the file, or mend the model."
-        )
+    if not stage.path.is_file():
+        told = f"The stage input {stage.path} is not there."
+        raise Refused("no-stage", told, "Bring the file, or mend the model.")
     wanted: dict[str, ColumnType] = {}
     for column in columns:
         source, type_ = column.input or column.name, column_type(column)
@@ -69,11 +69,15 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
 
 def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
     file = BatchFile(path)
+    if not path.stat().st_size:
+        raise _unreadable(file, "it is empty")
     try:
         with pa_csv.open_csv(path) as opened:
             header = opened.schema.names
+    except UnicodeDecodeError:
+        raise _unreadable(file, "its text is not UTF-8") from None
     except pa.ArrowInvalid as stop:
-        raise broken(file, PLAIN, stop) from None
+        raise _of_stage(broken(file, PLAIN, stop)) from None
     _refuse_missing(path, wanted, header)
     options = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()),
@@ -90,7 +94,7 @@ def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
             convert_options=options,
         )
     except pa.ArrowInvalid as stop:
-        raise broken(file, PLAIN, stop) from None
+        raise _of_stage(broken(file, PLAIN, stop)) from None
     values = {}
     for name, type_ in wanted.items():
         try:
@@ -106,8 +110,8 @@ def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
         stored = pq.read_schema(path)
         _refuse_missing(path, wanted, stored.names)
         rows = pq.read_table(path, columns=list(wanted))
-    except pa.ArrowInvalid:
-        raise BatchFile(path).unreadable("it is not Parquet") from None
+    except (pa.ArrowInvalid, OSError):
+        raise _unreadable(BatchFile(path), "it is not Parquet") from None
     values = {}
     for name, type_ in wanted.items():
         column = rows[name].combine_chunks()
@@ -121,6 +125,15 @@ def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
         except pa.ArrowException:
             raise BatchFile(path).unreadable_cell("some row", name, type_) from None
     return pa.table(values)
+
+
+def _unreadable(file: BatchFile, why: str) -> Refused:
+    return Refused("unreadable-file", f"{file.name} cannot be read: {why}.", MEND)
+
+
+def _of_stage(error: Refused) -> Refused:
+    """An error of a delivered file in the words of a stage: nobody sent it, and it has no key."""
+    return Refused(error.code, error.message.replace("; the key may be wrong", ""), MEND)
 
 
 def _exactly(values: pa.Array, type_: pa.DataType) -> pa.Array:

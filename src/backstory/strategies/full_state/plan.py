@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -64,15 +65,16 @@ def outcomes(
     from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
+    own = f" {uuid4()}"  # one comparison may stand in the plan of another
     counted = [count(when(condition, 1)).alias(name) for name, condition in checks.items()]
-    left = delivered.observe("delivered", number, *counted).select(struct("*").alias(DELIVERED))
-    right = stored.observe("stored", number).select(struct("*").alias(STORED))
+    left = delivered.observe("delivered" + own, number, *counted).select(struct("*").alias(DELIVERED))
+    right = stored.observe("stored" + own, number).select(struct("*").alias(STORED))
     joined = left.join(right, col(f"{DELIVERED}.`{key}`") == col(f"{STORED}.`{key}`"), "full_outer")
     only_left, only_right = col(STORED).isNull(), col(DELIVERED).isNull()
     gone = lit(VANISHED) if scope is None else when(scope, VANISHED).otherwise(KEPT)
     action = when(only_right, gone).when(only_left, APPEARED).when(differs, CHANGED)
     told = joined.select(action.alias("action"), DELIVERED, STORED).observe(
-        "joined",
+        "joined" + own,
         count(when(~only_left & ~only_right, 1)).alias("pairs"),
         count(when(only_left, 1)).alias("appeared"),
         count(when(only_right, 1)).alias("vanished"),
@@ -83,7 +85,7 @@ def outcomes(
         told_rows = actions.groupBy("action").agg(number, keys).collect()
         found = {row["action"]: row["rows"] for row in told_rows}
         twice = {row["action"] for row in told_rows if row["keys"] < row["rows"]}
-        seen = _observed(actions)
+        seen = _observed(actions, own)
         rows = [seen["delivered"]["rows"], seen["stored"]["rows"]]
         both, alone = seen["joined"]["pairs"], seen["joined"]
         yield Outcomes(
@@ -104,8 +106,8 @@ def outcomes(
         actions.unpersist()
 
 
-def _observed(actions: "DataFrame") -> "defaultdict[str, Counter[str]]":
-    """The counts of the observed rows below a cached frame; 0 where an empty side was not even read.
+def _observed(actions: "DataFrame", own: str) -> "defaultdict[str, Counter[str]]":
+    """The counts of the observed rows of this comparison; 0 where an empty side was not even read.
 
     Spark's own `Observation` hears of them later, by another thread, or never: an adaptive plan that
     finds a side empty drops its node.
@@ -119,6 +121,6 @@ def _observed(actions: "DataFrame") -> "defaultdict[str, Counter[str]]":
     while metrics.hasNext():
         metric = metrics.next()
         row = metric._2()  # noqa: SLF001
-        names = list(row.schema().fieldNames())
-        found[metric._1()] = Counter({name: row.getLong(place) for place, name in enumerate(names)})  # noqa: SLF001
+        counts = {name: row.getLong(place) for place, name in enumerate(row.schema().fieldNames())}
+        found[metric._1().removesuffix(own)] = Counter(counts)  # noqa: SLF001
     return found

@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -14,7 +15,6 @@ from backstory.doors.historize.model import Column
 from backstory.doors.historize.placeholders import resolved
 from backstory.errors import Failed, TryAgain, UsageError
 
-_BUSY = (duckdb.IOException, duckdb.TransactionException)
 _locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -96,6 +96,9 @@ def open_duckdb(url: str) -> DuckDBEngine:
         raise UsageError(
             "wrong-url", f"{url!r} is no address of DuckDB.", "Write duckdb:///path/file.duckdb."
         )
+    place = Path(path)
+    if path and (place.is_dir() or not place.parent.is_dir()):
+        raise UsageError("wrong-url", f"{path} is no place for a file.", "Write duckdb:///path/file.duckdb.")
     with _translated():
         connection = duckdb.connect(path or ":memory:")
         connection.execute("SET TimeZone = 'UTC'")
@@ -106,8 +109,12 @@ def open_duckdb(url: str) -> DuckDBEngine:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except _BUSY as busy:
+    except duckdb.TransactionException as busy:
         raise TryAgain("conflict", f"DuckDB: {_sentence(busy)}", "Try again.") from None
+    except duckdb.IOException as stop:
+        if "lock" in str(stop):
+            raise TryAgain("conflict", f"DuckDB: {_sentence(stop)}", "Try again.") from None
+        raise Failed("database-failed", f"DuckDB: {_sentence(stop)}", "Look at the file.") from None
     except duckdb.Error as error:
         raise Failed("database-failed", f"DuckDB: {_sentence(error)}", "Look at the database.") from None
 
