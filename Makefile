@@ -17,7 +17,7 @@ test: setup     ## All tests, with one Spark session
 	@BACKSTORY_HYPOTHESIS=thorough $(PY) -m pytest
 
 test-fast: setup ## The tests that need no Java, in seconds
-	@$(PY) -m pytest -q -m "not spark and not process"
+	@$(PY) -m pytest -q -m "not spark and not process and not database"
 
 lint: setup     ## Style, types and the borders between the rooms
 	@$(PY) -m ruff check .

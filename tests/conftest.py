@@ -25,11 +25,27 @@ SPARK = {
 }
 
 
+# What brings a DuckDB file or a PostgreSQL server.
+DATABASES = {
+    "place",
+    "places",
+    "bench",
+    "postgresql",
+    "postgresql_url",
+    "duckdb_url",
+    "postgres_url",
+    "database",
+}
+
+
 def pytest_collection_modifyitems(items):
-    """Whatever asks for the session, by whatever fixture, is marked `spark`."""
+    """Whatever asks for the session, by whatever fixture, is marked `spark`; for a database, `database`."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "spark" in fixtures:
             item.add_marker(pytest.mark.spark)
+        elif fixtures & DATABASES:
+            item.add_marker(pytest.mark.database)
 
 
 @pytest.fixture(scope="session")

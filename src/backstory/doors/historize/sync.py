@@ -11,6 +11,7 @@ from backstory.doors.historize.widening import EQUAL, WIDENING, drift
 from backstory.errors import Refused
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
+ROUNDS = 4
 FIXED = frozenset({Role.SURROGATE_KEY, Role.ENTITY_KEY, *TAIL})
 
 
@@ -21,6 +22,16 @@ def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistS
     base has no more is retired and stays. Raises Refused for a retired column that comes back with
     another type. Applied to its own result it changes nothing.
     """
+    state = _once(base, previous, now)
+    for _ in range(ROUNDS):
+        again = _once(base, state, now) if state else state
+        if again == state:
+            break
+        state = again  # swapped names that went another way as well settle in a second round
+    return state
+
+
+def _once(base: Dataset, previous: HistState | None, now: datetime) -> HistState | None:
     if base.target_schema != RAWCORE or is_hist(base):
         return None
     if not base.historize:
