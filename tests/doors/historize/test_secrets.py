@@ -13,7 +13,7 @@ from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
-from backstory.errors import Failed
+from backstory.errors import Failed, UsageError
 
 PEPPER = "sal-y-pimienta'\\9"
 NASTY = [
@@ -203,9 +203,9 @@ def test_texts_in_a_scope_are_data(place, engine, text):
 
 def test_a_placeholder_in_a_scope_is_refused(place, engine):
     """R32: a scope that looks like a statement with placeholders is refused, and never filled in."""
-    receipts = scoped(place, engine, "h.a = '{{ load_run_id }}'")
-
-    assert [(receipt.error["code"], receipt.exit_code) for receipt in receipts] == [("wrong-model", 2)] * 2
+    with pytest.raises(UsageError) as refused:
+        scoped(place, engine, "h.a = '{{ load_run_id }}'")
+    assert refused.value.code == "wrong-model"
     assert not place.has("rawcore", "rc_c_hist")
 
 

@@ -18,7 +18,7 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_standing import Standing
-from backstory.doors.historize.spark_tables import hist_shape
+from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_versions import (
     AGAIN,
     HEALED,
@@ -92,7 +92,6 @@ class PlannedHistory:
     """A history load that nothing speaks against."""
 
     outcome: Outcome
-    live: "DataFrame"
     begun: "DataFrame"
     found: Outcomes
     newest: datetime | None
@@ -100,13 +99,17 @@ class PlannedHistory:
     def commit(
         self, work: SparkWork, table: StoredTable, finished: Callable[[Outcome], HistoryReceipt]
     ) -> Outcome:
-        """Write what changes, in one commit that carries the receipt; none if nothing does."""
+        """Write what changes, in one commit that carries the receipt; none if nothing does.
+
+        The rows that begin a version are read from the base as it was just committed.
+        """
         found, outcome = self.found, self.outcome
         if found.nothing:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        come, closes = versions(work, self.live, self.begun, table), found.changed + found.vanished
+        base = work.store.spark.table(work.store.sql_name(base_shape(work.load).table))
+        come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
         come = come.unionByName(closing(work, found, table)) if closes else come
@@ -144,7 +147,7 @@ def planned_history(
             outcome = _told(found, begun, loaded, began)
             if work.run.dry_run:
                 outcome = replace(outcome, keys=_sample(work, found))
-            yield PlannedHistory(outcome, live, begun, found, newest)
+            yield PlannedHistory(outcome, begun, found, newest)
 
 
 def _maintained(work: SparkWork, before: Standing) -> Standing:

@@ -50,6 +50,11 @@ class Standing:
         return [*moved, *(f"{change} ({name})" for change in self.plan.told)]
 
     @property
+    def evolves(self) -> bool:
+        """Whether a table that is there must change."""
+        return self.table is not None and bool(self.changes)
+
+    @property
     def filled(self) -> bool:
         """Whether the table has rows."""
         return self.table is not None and self.table.rows > 0

@@ -123,12 +123,17 @@ class SparkTarget(Target):
 
     def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
-        if not work.run.dry_run and (work.run.rehash or work.run.relabel is not None):
-            with self._planned(work):
-                pass  # what is refused is refused before a version is touched
+        told: Sequence[str] = ()
+        upkeep = work.run.rehash or work.run.relabel is not None
+        if not work.run.dry_run and (upkeep or any(each.evolves for each in self._standing(work))):
+            with self._planned(work) as (base, hist, _, history):
+                told = history.outcome.schema_changes
+            # Spark runs no frame any more whose table got other columns: it is planned anew below.
+            synchronised(self._store, base)
+            synchronised(self._store, hist)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, relabel=None))
-        with self._planned(work) as (base, hist, planned, history):
+        with self._planned(work, told) as (base, hist, planned, history):
             if work.run.dry_run:
                 return history.outcome
             base_table = synchronised(self._store, base)
@@ -137,10 +142,7 @@ class SparkTarget(Target):
                 planned.commit(work, base_table)
             return history.commit(work, hist_table, finished)
 
-    @contextmanager
-    def _planned(
-        self, work: SparkWork
-    ) -> Iterator[tuple[Standing, Standing, PlannedBase | None, PlannedHistory]]:
+    def _standing(self, work: SparkWork) -> tuple[Standing, Standing]:
         the, store = work.load, self._store
         base = standing(store, base_shape(the), the.base_columns, the.dataset.former_names, self.dialect)
         hist = standing(
@@ -151,22 +153,25 @@ class SparkTarget(Target):
             self.dialect,
             lambda plan: require_hist_columns(the, plan.added),
         )
-        changes = [*base.changes, *hist.changes]
+        return base, hist
+
+    @contextmanager
+    def _planned(
+        self, work: SparkWork, told: Sequence[str] = ()
+    ) -> Iterator[tuple[Standing, Standing, PlannedBase | None, PlannedHistory]]:
+        """Base and history compared; `told` are schema changes that were made already."""
+        base, hist = self._standing(work)
+        loaded = Outcome(schema_changes=[*told, *base.changes, *hist.changes], steps=[Step("preflight")])
         if work.run.skip_base:
             if base.table is None:
-                raise Refused(
-                    "BASE_NOT_LOADED", f"There is no table {base.wanted.table}.", "Load the base first."
-                )
-            loaded = Outcome(schema_changes=changes, steps=[Step("preflight")])
+                missing = f"There is no table {base.wanted.table}."
+                raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
             with planned_history(work, base.rows, hist, loaded) as history:
                 yield base, hist, None, history
             return
         with planned_base(work, base) as planned:
-            loaded = Outcome(
-                schema_changes=changes,
-                steps=[Step("preflight"), *planned.steps],
-                changed_base=sum(step.rows for step in planned.steps),
-            )
+            written = sum(step.rows for step in planned.steps)
+            loaded = replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
             with planned_history(work, planned.rows, hist, loaded) as history:
                 yield base, hist, planned, history
 
