@@ -17,7 +17,7 @@ from pathlib import Path
 
 import backstory
 from backstory.doors.historize.asked import Asked
-from backstory.doors.historize.door import historize_on_spark
+from backstory.doors.historize.door import choose, historize_on_spark
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
@@ -97,7 +97,9 @@ class Bench:
         # One load of ours, as there always was one before.
         self.spark.sql(f"DELETE FROM rawcore.rc_{name} WHERE id = 3")
         path_of = self.folder / f"{name}.yaml"
-        historize_on_spark(path_of, self.store, Asked(skip_base=True, load_timestamp="2025-12-01"))
+        historize_on_spark(
+            choose(path_of, None), self.store, Asked(skip_base=True, load_timestamp="2025-12-01")
+        )
 
     def change(self, name: str) -> None:
         """1 % changed, 0.5 % gone, 0.5 % new."""
@@ -125,7 +127,7 @@ class Bench:
 
     def ours(self, name: str) -> None:
         (receipt,) = historize_on_spark(
-            self.folder / f"{name}.yaml", self.store, Asked(skip_base=True, load_timestamp=NOW)
+            choose(self.folder / f"{name}.yaml", None), self.store, Asked(skip_base=True, load_timestamp=NOW)
         )
         assert receipt.error is None, receipt.error
 

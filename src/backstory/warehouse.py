@@ -88,8 +88,9 @@ class Warehouse:
         from backstory.doors.historize import door
         from backstory.doors.historize.asked import Asked
 
+        chosen = door.choose(model, dialect)
         if sql:
-            return door.sql_of(model, dialect, dataset)
+            return door.sql_of(chosen, dataset)
         asked = Asked(
             dataset=dataset,
             run_id=run_id,
@@ -101,9 +102,9 @@ class Warehouse:
             hash_change=hash_change,
             relabel=relabel,
         )
-        if door.needs_spark(model, dialect):
-            return door.historize_on_spark(model, self.store, asked)
-        return door.historize_on_database(model, dialect, url, asked)
+        if chosen.on_spark:
+            return door.historize_on_spark(chosen, self.store, asked)
+        return door.historize_on_database(chosen, url, asked)
 
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""

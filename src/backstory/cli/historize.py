@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from backstory.cli.options import Options
-from backstory.cli.output import errors, show
+from backstory.cli.output import show, tell_error
 from backstory.cli.read import opened
 from backstory.errors import UsageError
 from backstory.observe.logs import log_for_people
@@ -74,8 +74,9 @@ def historize(
     if resolved:
         sys.stdout.write(as_yaml(open_model(model)[0]))
         return 0
+    chosen = door.choose(model, dialect)
     if sql:
-        sys.stdout.write(door.sql_of(model, dialect, dataset))
+        sys.stdout.write(door.sql_of(chosen, dataset))
         return 0
     asked = Asked(
         dataset=dataset,
@@ -88,11 +89,11 @@ def historize(
         hash_change=hash_change,
         relabel=relabel,
     )
-    if door.needs_spark(model, dialect):
+    if chosen.on_spark:
         with opened(options) as warehouse:
-            receipts = door.historize_on_spark(model, warehouse.store, asked)
+            receipts = door.historize_on_spark(chosen, warehouse.store, asked)
     else:
-        receipts = door.historize_on_database(model, dialect, url, asked)
+        receipts = door.historize_on_database(chosen, url, asked)
     told = [receipt.to_dict() for receipt in receipts]
     if options.answer == "json":
         show(told, "json")
@@ -101,11 +102,7 @@ def historize(
         show([_cells(each, columns) for each in told], options.answer, columns)
         for each in told:
             if each["error"]:
-                error = each["error"]
-                errors.print(f"{each['dataset']}: {error['code']}: {error['message']}", markup=False)
-                if error["keys"]:
-                    errors.print(f"  keys: {', '.join(map(str, error['keys']))}", markup=False)
-                errors.print(f"  {error['remedy']}", markup=False)
+                tell_error(each["error"], f"{each['dataset']}: ")
     return exit_code(receipts)
 
 

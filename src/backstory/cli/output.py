@@ -47,11 +47,16 @@ def show_error(error: BackstoryError, output: Output) -> None:
     if output == "json":
         sys.stdout.write(json.dumps({"error": error.to_dict()}, default=plain) + "\n")
         return
-    errors.print(f"{error.code}: {error.message}", markup=False)
-    if error.keys:
-        errors.print(f"  keys: {', '.join(map(str, error.keys))}", markup=False)
-    if error.remedy:
-        errors.print(f"  {error.remedy}", markup=False)
+    tell_error(error.to_dict())
+
+
+def tell_error(error: Mapping[str, Any], where: str = "") -> None:
+    """Print an error's code, message, keys and remedy as lines on standard error."""
+    errors.print(f"{where}{error['code']}: {error['message']}", markup=False)
+    if error["keys"]:
+        errors.print(f"  keys: {', '.join(map(str, error['keys']))}", markup=False)
+    if error["remedy"]:
+        errors.print(f"  {error['remedy']}", markup=False)
 
 
 def plain(value: object) -> object:

@@ -1,10 +1,13 @@
 """Historize a model: on a warehouse, on a database, or as a text of SQL."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.dialects.registry import get_dialect
+from backstory.doors.historize.model import Model
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.run import open_model, run_model
@@ -18,38 +21,48 @@ if TYPE_CHECKING:
 SPARK = "spark_iceberg"
 
 
-def needs_spark(path: str | Path, dialect: str | None) -> bool:
-    """Whether the loads run on Spark; UsageError for a wrong model or an unknown dialect."""
-    model, _ = open_model(path, tell=False)
-    return get_dialect(dialect or model.dialect).DIALECT_NAME == SPARK
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model, the folder that its files are relative to, and the dialect that it is loaded in."""
+
+    model: Model
+    folder: Path
+    dialect: Dialect
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether the loads run on Spark."""
+        return self.dialect.DIALECT_NAME == SPARK
 
 
-def historize_on_spark(path: str | Path, store: "Store", asked: Asked) -> list[HistoryReceipt]:
+def choose(path: str | Path, dialect: str | None) -> Chosen:
+    """A model and its dialect, or another; UsageError for a wrong model or an unknown dialect."""
+    model, folder = open_model(path)
+    return Chosen(model, folder, get_dialect(dialect or model.dialect))
+
+
+def historize_on_spark(chosen: Chosen, store: "Store", asked: Asked) -> list[HistoryReceipt]:
     """Load a model's datasets into a warehouse; a receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 
-    model, folder = open_model(path)
-    return run_model(model, folder, SparkTarget(store, find_pepper(model.environment)), asked)
+    pepper = find_pepper(chosen.model.environment)
+    return run_model(chosen.model, chosen.folder, SparkTarget(store, pepper), asked)
 
 
-def historize_on_database(
-    path: str | Path, dialect: str | None, url: str | None, asked: Asked
-) -> list[HistoryReceipt]:
+def historize_on_database(chosen: Chosen, url: str | None, asked: Asked) -> list[HistoryReceipt]:
     """Load a model's datasets into a database; the connection is closed at the end."""
-    model, folder = open_model(path)
-    chosen = get_dialect(dialect or model.dialect)
+    dialect = chosen.dialect
     if url is None:
         raise UsageError(
             "no-url",
-            f"The dialect {chosen.DIALECT_NAME} needs to know where its database is.",
+            f"The dialect {dialect.DIALECT_NAME} needs to know where its database is.",
             "Give --url, such as duckdb:///path/file.duckdb or postgresql://user@host:port/database.",
         )
-    pepper = find_pepper(model.environment)
-    with chosen.get_execution_engine(url) as engine:
-        return run_model(model, folder, SqlTarget(chosen, engine, pepper), asked)
+    pepper = find_pepper(chosen.model.environment)
+    with dialect.get_execution_engine(url) as engine:
+        return run_model(chosen.model, chosen.folder, SqlTarget(dialect, engine, pepper), asked)
 
 
-def sql_of(path: str | Path, dialect: str | None, only: str | None = None) -> str:
+def sql_of(chosen: Chosen, only: str | None = None) -> str:
     """The statements of a model; for Spark with the history written out as four steps, too."""
-    model, folder = open_model(path)
-    return script(model, folder, get_dialect(dialect or model.dialect), only)
+    return script(chosen.model, chosen.folder, chosen.dialect, only)

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.dataset_load import DatasetLoads
 from backstory.doors.historize.document import read_model
 from backstory.doors.historize.lock import find_state
-from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.model import Dataset, HistState, Model
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import findings, is_hist, resolve, schema_of
@@ -27,14 +26,14 @@ LONGEST_RUN_ID = 64
 events = structlog.get_logger()
 
 
-def open_model(path: str | Path, *, tell: bool = True) -> tuple[Model, Path]:
+def open_model(path: str | Path) -> tuple[Model, Path]:
     """A model, resolved, and the folder that its files are relative to; UsageError for a wrong one.
 
     What is no error and yet worth a word is told as a warning.
     """
     written, document = read_model(Path(path))
     model = resolve(written, document)
-    for finding in findings(model) if tell else ():
+    for finding in findings(model):
         events.warning(finding)
     return model, Path(path).absolute().parent
 
@@ -91,19 +90,24 @@ def _refuse_wrong(
         raise UsageError("wrong-ratio", "max_delete_ratio is a part of 1.", "Write 0.1 for a tenth.")
     later = {_table(model, dataset) for dataset in datasets}
     for dataset in datasets:
-        hist = sync_hist(dataset, None, datetime.now(UTC))
-        assert hist is not None
         if dataset.input in later:
             told = f"{dataset.name} is loaded from {dataset.input}, which does not stand before it."
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset))
-        with suppress(BackstoryError):  # what a lock file has is told by the dataset's own load
-            state = sync_hist(dataset, find_state(dataset, folder), datetime.now(UTC))
-            assert state is not None
-            hist = state
-        prepared(model, dataset, hist, target.dialect)
+        prepared(model, dataset, _metadata(dataset, folder), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
+
+
+def _metadata(dataset: Dataset, folder: Path) -> HistState:
+    """The history's metadata; what is wrong with a lock file is told by the dataset's own load."""
+    now = datetime.now(UTC)
+    try:
+        hist = sync_hist(dataset, find_state(dataset, folder), now)
+    except BackstoryError:
+        hist = sync_hist(dataset, None, now)
+    assert hist is not None
+    return hist
 
 
 def _given(instant: str | datetime | None) -> datetime | None:

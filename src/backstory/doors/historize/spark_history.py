@@ -28,7 +28,7 @@ from backstory.doors.historize.spark_versions import (
     column_of,
     versions,
 )
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_work import RECEIPT, SparkWork
 from backstory.model.instant import EPOCH, parse_instant
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
@@ -107,7 +107,7 @@ class PlannedHistory:
         if found.nothing:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
-        more = {"backstory.receipt": json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
+        more = {RECEIPT: json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
         base = work.store.spark.table(work.store.sql_name(base_shape(work.load).table))
         come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))

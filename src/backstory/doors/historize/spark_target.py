@@ -125,15 +125,17 @@ class SparkTarget(Target):
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
         upkeep = work.run.rehash or work.run.relabel is not None
-        if not work.run.dry_run and (upkeep or any(each.evolves for each in self._standing(work))):
-            with self._planned(work) as (base, hist, _, history):
+        base, hist = self._standing(work)
+        if not work.run.dry_run and (upkeep or base.evolves or hist.evolves):
+            with self._planned(work, base, hist) as (_, history):
                 told = history.outcome.schema_changes
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
             synchronised(self._store, base)
             synchronised(self._store, hist)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, relabel=None))
-        with self._planned(work, told) as (base, hist, planned, history):
+            base, hist = self._standing(work)
+        with self._planned(work, base, hist, told) as (planned, history):
             if work.run.dry_run:
                 return history.outcome
             base_table = synchronised(self._store, base)
@@ -157,23 +159,22 @@ class SparkTarget(Target):
 
     @contextmanager
     def _planned(
-        self, work: SparkWork, told: Sequence[str] = ()
-    ) -> Iterator[tuple[Standing, Standing, PlannedBase | None, PlannedHistory]]:
+        self, work: SparkWork, base: Standing, hist: Standing, told: Sequence[str] = ()
+    ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
         """Base and history compared; `told` are schema changes that were made already."""
-        base, hist = self._standing(work)
         loaded = Outcome(schema_changes=[*told, *base.changes, *hist.changes], steps=[Step("preflight")])
         if work.run.skip_base:
             if base.table is None:
                 missing = f"There is no table {base.wanted.table}."
                 raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
             with planned_history(work, base.rows, hist, loaded) as history:
-                yield base, hist, None, history
+                yield None, history
             return
         with planned_base(work, base) as planned:
             written = sum(step.rows for step in planned.steps)
             loaded = replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
             with planned_history(work, planned.rows, hist, loaded) as history:
-                yield base, hist, planned, history
+                yield planned, history
 
     def _log_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
         row = run_row(run, self.dialect.DIALECT_NAME, status, more)
