@@ -23,3 +23,17 @@ def parse_instant(text: str) -> datetime:
             "unreadable-time", f"{text!r} is not a time.", "Write it as 2026-01-31T12:00:00Z."
         ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def instant_of(time: str | datetime) -> datetime:
+    """The instant that a caller means, in UTC; UsageError for an unreadable text or a naive datetime."""
+    if isinstance(time, str):
+        return parse_instant(time)
+    if time.tzinfo is None:
+        raise UsageError("naive-time", "The time has no zone.", "Give it one: datetime(…, tzinfo=UTC).")
+    return time.astimezone(UTC)
+
+
+def iso(instant: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

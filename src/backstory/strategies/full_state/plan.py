@@ -1,12 +1,13 @@
 """A delivered state against the stored one, on Spark: one join, its outcomes kept once."""
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
+
+from backstory.strategies.observed import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -85,9 +86,10 @@ def outcomes(
         told_rows = actions.groupBy("action").agg(number, keys).collect()
         found = {row["action"]: row["rows"] for row in told_rows}
         twice = {row["action"] for row in told_rows if row["keys"] < row["rows"]}
-        seen = _observed(actions, own)
-        rows = [seen["delivered"]["rows"], seen["stored"]["rows"]]
-        both, alone = seen["joined"]["pairs"], seen["joined"]
+        seen = observed(actions)
+        rows = [seen["delivered" + own]["rows"], seen["stored" + own]["rows"]]
+        alone = seen["joined" + own]
+        both = alone["pairs"]
         yield Outcomes(
             actions,
             appeared=found.get(APPEARED, 0),
@@ -100,27 +102,7 @@ def outcomes(
             # A pair for each stored row of a key that is delivered once, and the other way round.
             repeats_delivered=both + alone["vanished"] != rows[1] or APPEARED in twice,
             repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
-            failed={name: seen["delivered"][name] for name in checks},
+            failed={name: seen["delivered" + own][name] for name in checks},
         )
     finally:
         actions.unpersist()
-
-
-def _observed(actions: "DataFrame", own: str) -> "defaultdict[str, Counter[str]]":
-    """The counts of the observed rows of this comparison; 0 where an empty side was not even read.
-
-    Spark's own `Observation` hears of them later, by another thread, or never: an adaptive plan that
-    finds a side empty drops its node.
-    """
-    jvm: Any = actions.sparkSession._jvm  # noqa: SLF001
-    collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
-    relation = actions._jdf.queryExecution().withCachedData()  # noqa: SLF001
-    plan = relation.cacheBuilder().cachedPlan()
-    metrics = collect.getField("MODULE$").get(None).collect(plan).iterator()
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    while metrics.hasNext():
-        metric = metrics.next()
-        row = metric._2()  # noqa: SLF001
-        counts = {name: row.getLong(place) for place, name in enumerate(row.schema().fieldNames())}
-        found[metric._1().removesuffix(own)] = Counter(counts)  # noqa: SLF001
-    return found

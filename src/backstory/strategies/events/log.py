@@ -1,0 +1,88 @@
+"""An event log in plain Python: its rows, and what makes two of them the same record or the same content."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from backstory.strategies.events.terms import Op, Terms
+
+
+class Rejected(Exception):
+    """The delivery would corrupt the log: what is wrong, and the keys."""
+
+    def __init__(self, code: str, keys: Iterable[Any] = ()) -> None:
+        super().__init__(code, list(keys))
+        self.code = code
+        self.keys = list(keys)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A delivered row: its event time, None where the source has none, and its values.
+
+    `op` is what the source says that the row does, where it does.
+    """
+
+    time: Any
+    values: Mapping[str, Any]
+    op: Any = Op.APPEND
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of the log."""
+
+    offset: int
+    op: Op
+    system_time: Any
+    time: Any
+    values: Mapping[str, Any]
+
+
+@dataclass
+class Outcome:
+    """The events that a delivery adds, what became of how many rows, and the watermark."""
+
+    events: list[Event]
+    counts: Counter[str] = field(default_factory=Counter)
+    watermark: Any = None
+
+
+def state(log: Sequence[Event], terms: Terms) -> dict[Any, Event]:
+    """The current event of each record: the last one, if it is no retraction (section 2.10)."""
+    last = {identity(terms, event.time, event.values): event for event in log}
+    return {key: event for key, event in last.items() if event.op is not Op.RETRACT}
+
+
+def identity(terms: Terms, time: Any, values: Mapping[str, Any]) -> Any:
+    """What makes two rows the same record."""
+    key = key_of(terms, values)
+    return (*key, canonical(time)) if terms.time_in_key else key
+
+
+def key_of(terms: Terms, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of the key, so that they compare."""
+    return tuple(canonical(values[name]) for name in terms.key)
+
+
+def content(time: Any, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An event time and all values, so that they compare."""
+    return canonical(time), *map(canonical, values.values())
+
+
+def canonical(value: Any) -> Any:
+    """NaN equals NaN, and 0.0 equals -0.0."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+def ranked(value: Any) -> tuple[int, Any]:
+    """A value so that it sorts as Spark sorts it: NULL first, NaN last, text by its bytes."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, float) and math.isnan(value):
+        return 2, 0
+    return 1, value.encode() if isinstance(value, str) else value

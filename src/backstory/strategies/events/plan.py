@@ -1,0 +1,194 @@
+"""Event logs on Spark: the log and the delivery laid side by side, each row seeing what was before it.
+
+One shuffle by key and one sort serve every strategy: a delivered row sees the event stored last for its
+record, its neighbours, and a stored event whether anything came after it. No join, and no state table.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from backstory.errors import MAX_KEYS
+from backstory.model.instant import EPOCH
+from backstory.strategies.events.happening import WHAT, judged
+from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, STORED, TIME, beside, field, timed
+from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
+from backstory.strategies.observed import observed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ROWS_IN_PARTITION: Final = 100_000
+OFFSET: Final = "offset"
+_COUNTED = ("unchanged", "conflicts")
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What a delivery adds to a log.
+
+    `events` has the columns `op`, `time`, `row` (a struct of the data), and two to sort by; `counts`
+    are records by outcome, `problems` rows by what is wrong with them, `newest` is the greatest event
+    time (a day's is its midnight, UTC), and `seen` what observations on the way counted.
+    """
+
+    events: "DataFrame"
+    counts: Counter[str]
+    problems: Counter[str]
+    rows: int
+    newest: datetime | None
+    seen: Mapping[str, Mapping[str, int]]
+
+    def keys(self, terms: Terms, problem: str) -> list[dict[str, Any]]:
+        """Up to ten keys of the rows that have a problem."""
+        return self._keys(terms, problem_code(problem))
+
+    def retracted(self, terms: Terms) -> list[dict[str, Any]]:
+        """Up to ten keys of records that are retracted."""
+        return self._keys(terms, Op.RETRACT)
+
+    def _keys(self, terms: Terms, op: int) -> list[dict[str, Any]]:
+        found = self.events.where(f"`{OP}` = {int(op)}")
+        found = found.select(*(field(ROW, name).alias(name) for name in terms.key)).distinct()
+        return [row.asDict() for row in found.limit(MAX_KEYS).collect()]
+
+
+def problem_code(problem: str) -> int:
+    """The number that stands for a problem among the operations."""
+    return -1 - PROBLEMS.index(problem)
+
+
+@contextmanager
+def happened(
+    logged: "DataFrame | None", delivered: "DataFrame", terms: Terms, moment: Moment
+) -> Iterator[Happened]:
+    """Compare a delivery with a log, both as `sides` lays them out; each is read once.
+
+    `moment` has the fallback and the watermark as columns' literals.
+    """
+    from pyspark.sql.functions import col, count, lit, when
+    from pyspark.sql.functions import max as greatest
+
+    own = f"events {uuid4()}"
+    if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
+        delivered = timed(logged, delivered, terms, moment)
+    judging = judged(beside(logged, delivered, terms), terms, moment)
+    told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in _COUNTED))
+    events = told.select(_events(terms, moment)).select("event.*").persist()
+    try:
+        late = (col(TIME) < lit(moment.watermark)) if moment.watermark is not None else lit(False)
+        found = events.groupBy(OP).agg(
+            count(lit(1)).alias("rows"),
+            greatest(_micros(events)).alias("newest"),
+            count(when(late, 1)).alias("late"),
+        )
+        seen = {row[OP]: row for row in found.collect()}
+        yield _told(events, seen, observed(events), own)
+    finally:
+        events.unpersist()
+
+
+def _micros(events: "DataFrame") -> "Column":
+    """The event time in microseconds since 1970."""
+    from pyspark.sql.functions import col, unix_date, unix_micros
+    from pyspark.sql.types import DateType
+
+    days = isinstance(events.schema[TIME].dataType, DateType)
+    return unix_date(TIME) * 86_400_000_000 if days else unix_micros(col(TIME))
+
+
+def _told(
+    events: "DataFrame", seen: Mapping[int, Any], observations: Mapping[str, Mapping[str, int]], own: str
+) -> Happened:
+    told = observations.get(own, {})
+    rows = {code: row["rows"] for code, row in seen.items()}
+    counts = {
+        "appended": rows.get(Op.APPEND, 0),
+        "retracted": rows.get(Op.RETRACT, 0),
+        "corrected": rows.get(Op.CORRECT_TO, 0),
+        "unchanged": told.get("unchanged", 0),
+        "conflicts": told.get("conflicts", 0),
+        "late": seen[Op.APPEND]["late"] if Op.APPEND in seen else 0,
+    }
+    problems = {problem: rows.get(problem_code(problem), 0) for problem in PROBLEMS}
+    times = [row["newest"] for row in seen.values() if row["newest"] is not None]
+    newest = EPOCH + timedelta(microseconds=max(times)) if times else None
+    number = sum(rows.values()) - sum(problems.values())
+    return Happened(events, Counter(counts), Counter(problems), number, newest, observations)
+
+
+def _events(terms: Terms, moment: Moment) -> "Column":
+    """The events of a judged row: none, one, or the pair of a correction; a problem keeps its row."""
+    from pyspark.sql.functions import array, coalesce, col, create_map, element_at, explode, lit, struct, when
+
+    filled, row, what = coalesce(col(TIME), lit(moment.fallback)), col(ROW), col(WHAT)
+
+    def event(op: "Column", time: "Column", row: "Column", lead: "Column") -> "Column":
+        columns = {OP: op.cast("int"), TIME: time, ROW: row, LEAD: lead, PLACE: col(PLACE)}
+        return struct(*(value.alias(name) for name, value in columns.items()))
+
+    appended = event(lit(int(Op.APPEND)), filled, row, filled)
+    if terms.strategy is Strategy.APPEND:
+        return explode(when(what == "appended", array(appended))).alias("event")
+    problem = element_at(
+        create_map(*(lit(each) for name in PROBLEMS for each in (name, problem_code(name)))), what
+    )
+    made = when(what.isin(*PROBLEMS), array(event(problem, filled, row, filled)))
+    if terms.strategy is Strategy.CHANGELOG:
+        return explode(made.when(what == "told", array(event(col(OP), filled, row, filled)))).alias("event")
+    before = col(STORED)
+    corrected = [event(lit(int(Op.CORRECT_TO)), filled, row, filled)]
+    if terms.pairs:
+        corrected.insert(0, event(lit(int(Op.CORRECT_FROM)), before[TIME], before[ROW], filled))
+    # A snapshot retracts the stored row that it stands on; nothing needs to be carried to it.
+    gone = (col(TIME), row) if terms.strategy is Strategy.SNAPSHOT else (before[TIME], before[ROW])
+    retracted_at = gone[0] if terms.pairs else lit(moment.fallback)
+    retracted = event(lit(int(Op.RETRACT)), retracted_at, gone[1], retracted_at)
+    made = made.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
+    return explode(made.when(what == "corrected", array(*corrected))).alias("event")
+
+
+def order(terms: Terms, row_fields: Sequence[Any]) -> "list[Column]":
+    """How events of one commit are sorted (section 2.1, step 7): in full, so that no tie is left open."""
+    from pyspark.sql.functions import col
+    from pyspark.sql.types import MapType
+
+    if terms.strategy is Strategy.CHANGELOG:
+        return [col(PLACE).asc()]
+    keys = [field(ROW, name) for name in terms.key]
+    plain = [each.name for each in row_fields if not isinstance(each.dataType, MapType)]
+    rest = [col(TIME), *(field(ROW, name) for name in plain if name not in terms.key)]
+    lead = [col(LEAD), *keys] if terms.strategy in {Strategy.APPEND, Strategy.LEDGER} else keys
+    if terms.time_in_key and lead == keys:
+        lead = [*keys, col(LEAD)]
+    return [each.asc_nulls_first() for each in (*lead, col(OP), *rest)]
+
+
+@contextmanager
+def numbered(events: "DataFrame", rows: int, by: "Sequence[Column]", start: int) -> "Iterator[DataFrame]":
+    """The events sorted, with `offset` from `start` on without a gap; many never go through one task."""
+    from pyspark.sql.functions import col, element_at, lit, shiftright
+    from pyspark.sql.functions import monotonically_increasing_id as placed_id
+
+    if rows <= ROWS_IN_PARTITION:
+        sorted_ = events.coalesce(1).sortWithinPartitions(*by)
+        yield sorted_.withColumn(OFFSET, placed_id() + lit(start))
+        return
+    parts = -(-rows // ROWS_IN_PARTITION)
+    placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
+    placed = placed.withColumn(OFFSET, placed_id()).persist()
+    try:
+        part = shiftright(OFFSET, 33)
+        sizes = {row["part"]: row["count"] for row in placed.groupBy(part.alias("part")).count().collect()}
+        begins, total = [], start
+        for number in range(max(sizes, default=0) + 1):
+            begins.append(total)
+            total += sizes.get(number, 0)
+        first = element_at(lit(begins), (part + 1).cast("int"))
+        yield placed.withColumn(OFFSET, first + col(OFFSET).bitwiseAND(lit((1 << 33) - 1)))
+    finally:
+        placed.unpersist()

@@ -1,0 +1,300 @@
+"""Event logs in plain Python: one delivery onto what is stored (odf-ingest.md, section 2 and appendix A).
+
+Slow and obvious: the plan on Spark is held to it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from backstory.strategies.events.log import (
+    Event,
+    Outcome,
+    Rejected,
+    Row,
+    canonical,
+    content,
+    identity,
+    key_of,
+    ranked,
+    state,
+)
+from backstory.strategies.events.terms import (
+    ABSENT,
+    CONFLICTING,
+    KNOWN_CONFLICT,
+    NULL_KEY,
+    NULL_SEQUENCE,
+    PRESENT,
+    TOO_MANY_RETRACTED,
+    UNLIKE,
+    UNPAIRED,
+    WRONG_OP,
+    Encoding,
+    Moment,
+    OnConflict,
+    Op,
+    Strategy,
+    Terms,
+)
+
+Happening = tuple[Op, Any, Mapping[str, Any], Any]  # op, event time, values, the time that it sorts by
+
+
+def ingest(log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment) -> Outcome:
+    """What the rows, in the order of their arrival, add to the log; raises Rejected."""
+    counts: Counter[str] = Counter()
+    happened = _MERGE[terms.strategy](log, rows, terms, moment, counts)
+    placed = happened if terms.strategy is Strategy.CHANGELOG else sorted(happened, key=_order(terms))
+    events = [
+        Event(moment.start + place, op, moment.system_time, time, values)
+        for place, (op, time, values, _) in enumerate(placed)
+    ]
+    times = [event.time for event in events] + ([] if moment.watermark is None else [moment.watermark])
+    for event in events:
+        name = {Op.APPEND: "appended", Op.RETRACT: "retracted", Op.CORRECT_TO: "corrected"}.get(event.op)
+        counts.update([name] if name else [])
+        if event.op is Op.APPEND and moment.watermark is not None and event.time < moment.watermark:
+            counts["late"] += 1
+    return Outcome(events, counts, max(times, default=None))
+
+
+def _append(
+    _log: Sequence[Event], rows: Sequence[Row], _terms: Terms, moment: Moment, _counts: Counter[str]
+) -> list[Happening]:
+    return [_appended(row, moment) for row in rows]
+
+
+def _ledger(
+    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+) -> list[Happening]:
+    """Section 2.3: rows not seen before; a row without an event time is known by its key alone (O13)."""
+    _require_keys(rows, terms)
+    stored = {identity(terms, event.time, event.values): event for event in log}
+    found: list[Happening] = []
+    fresh, known, again = [], [], []
+    for row in (_timed(log, row, terms, moment) for row in rows):
+        event = stored.get(identity(terms, row.time, row.values))
+        if event is None:
+            fresh.append(row)
+        else:
+            known.append(row)
+            again += [] if _same(event, row, terms) else [(event, row)]
+    counts["unchanged"] += len(known) - len(again)
+    if terms.on_conflict is OnConflict.ERROR and again:
+        raise Rejected(KNOWN_CONFLICT, [_key(terms, row.values) for _, row in again])
+    if terms.on_conflict is OnConflict.CORRECT:
+        _require_one(known, terms)
+        for event, row in {event.offset: (event, row) for event, row in again}.values():
+            found += _corrected(event, row, moment, terms)
+    else:
+        counts["conflicts"] += len(again)
+    return found + [_appended(row, moment) for row in _require_one(fresh, terms)]
+
+
+def _timed(log: Sequence[Event], row: Row, terms: Terms, moment: Moment) -> Row:
+    """The row with the time of the event that it means, where the time belongs to the identity.
+
+    Without a time it means the newest event of its key, one of the same content before all others.
+    """
+    if row.time is not None or not terms.time_in_key:
+        return row
+    known = [
+        event
+        for event in log
+        if event.op is not Op.CORRECT_FROM and key_of(terms, event.values) == key_of(terms, row.values)
+    ]
+    alike = [event for event in known if content(None, event.values) == content(None, row.values)]
+    time = (alike or known)[-1].time if known else moment.fallback
+    return replace(row, time=time)
+
+
+def _snapshot(
+    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+) -> list[Happening]:
+    """Section 2.4: the rows are all there is."""
+    _require_keys(rows, terms)
+    stored = state(log, terms)
+    delivered = {identity(terms, row.time, row.values): row for row in _require_one(rows, terms)}
+    found = []
+    for key, row in delivered.items():
+        found += _compared(stored.get(key), row, terms, moment, counts)
+    gone = [event for key, event in stored.items() if key not in delivered]
+    if terms.max_retract is not None and len(gone) > terms.max_retract * len(stored):
+        raise Rejected(TOO_MANY_RETRACTED, [_key(terms, event.values) for event in gone])
+    return found + [_retracted(event, moment, terms) for event in gone]
+
+
+def _upsert(
+    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+) -> list[Happening]:
+    """Section 2.5: the last row of each key counts."""
+    _require_keys(rows, terms)
+    wrong = [row for row in rows if row.op not in {Op.APPEND, Op.RETRACT, Op.CORRECT_TO}]
+    if wrong:
+        raise Rejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
+    if terms.sequence is not None:
+        sequence = terms.sequence
+        if any(row.values[sequence] is None for row in rows):
+            raise Rejected(NULL_SEQUENCE)
+        rows = sorted(rows, key=lambda row: ranked(row.values[sequence]))
+    stored = state(log, terms)
+    found: list[Happening] = []
+    for key, row in {identity(terms, row.time, row.values): row for row in rows}.items():
+        if row.op == Op.RETRACT:
+            found += [_retracted(stored[key], moment, terms)] if key in stored else []
+        else:
+            found += _compared(stored.get(key), row, terms, moment, counts)
+    return found
+
+
+def _changelog(
+    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, _counts: Counter[str]
+) -> list[Happening]:
+    """Section 2.6: the rows say themselves what they do; `strict` holds them to V1 to V6."""
+    wrong = [row for row in rows if row.op not in set(Op)]
+    if wrong:
+        raise Rejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
+    found = []
+    now = state(log, terms)
+    if terms.strict:
+        _require_keys(rows, terms)
+    for place, row in enumerate(rows):
+        key, op = identity(terms, row.time, row.values), Op(row.op)
+        if terms.strict:
+            _require_takeable(key, now.get(key), row)
+            _require_paired(rows, place, terms)
+        takes = terms.strict and op in {Op.RETRACT, Op.CORRECT_FROM}
+        time = now[key].time if takes else _filled(row, moment)
+        if op is Op.RETRACT:
+            now.pop(key, None)
+        else:
+            now[key] = Event(-1, op, None, time, row.values)
+        found.append((op, time, row.values, time))
+    return found
+
+
+def _require_takeable(key: Any, current: Event | None, row: Row) -> None:
+    """V3 and V4: what appears is not there, what goes is there, just as it is told."""
+    if row.op == Op.APPEND and current is not None:
+        raise Rejected(PRESENT, [key])
+    if row.op in {Op.RETRACT, Op.CORRECT_FROM}:
+        if current is None:
+            raise Rejected(ABSENT, [key])
+        if not _repeats(current, row):
+            raise Rejected(UNLIKE, [key])
+
+
+def _require_paired(rows: Sequence[Row], place: int, terms: Terms) -> None:
+    """V5: `-C` and `+C` of a record stand one after the other."""
+    row = rows[place]
+    key = identity(terms, row.time, row.values)
+    for op, other, beside in ((Op.CORRECT_FROM, Op.CORRECT_TO, 1), (Op.CORRECT_TO, Op.CORRECT_FROM, -1)):
+        neighbour = rows[place + beside] if 0 <= place + beside < len(rows) else None
+        if row.op == op and not _pairs(neighbour, other, key, terms):
+            raise Rejected(UNPAIRED, [key])
+
+
+def _pairs(row: Row | None, op: Op, key: Any, terms: Terms) -> bool:
+    return row is not None and row.op == op and identity(terms, row.time, row.values) == key
+
+
+def _compared(
+    event: Event | None, row: Row, terms: Terms, moment: Moment, counts: Counter[str]
+) -> list[Happening]:
+    """A row that is there against the event that was."""
+    if event is None:
+        return [_appended(row, moment)]
+    if _same(event, row, terms):
+        counts["unchanged"] += 1
+        return []
+    return _corrected(event, row, moment, terms)
+
+
+def _same(event: Event, row: Row, terms: Terms) -> bool:
+    names = row.values if terms.compare is None else terms.compare
+    moved = terms.compare_time and row.time is not None and canonical(row.time) != canonical(event.time)
+    return not moved and all(canonical(event.values[name]) == canonical(row.values[name]) for name in names)
+
+
+def _repeats(event: Event, row: Row) -> bool:
+    """Whether a retraction says what is stored; one without an event time means the stored one."""
+    time = event.time if row.time is None else row.time
+    return content(time, row.values) == content(event.time, event.values)
+
+
+def _filled(row: Row, moment: Moment) -> Any:
+    return moment.fallback if row.time is None else row.time
+
+
+def _appended(row: Row, moment: Moment) -> Happening:
+    time = _filled(row, moment)
+    return Op.APPEND, time, row.values, time
+
+
+def _corrected(event: Event, row: Row, moment: Moment, terms: Terms) -> list[Happening]:
+    time = _filled(row, moment)
+    new: Happening = (Op.CORRECT_TO, time, row.values, time)
+    return [(Op.CORRECT_FROM, event.time, event.values, time), new] if terms.pairs else [new]
+
+
+def _retracted(event: Event, moment: Moment, terms: Terms) -> Happening:
+    """With its own time as a retraction, with the time of the observation as `D` (decision O3)."""
+    time = moment.fallback if terms.encoding is Encoding.OBSERVED else event.time
+    return Op.RETRACT, time, event.values, time
+
+
+def _key(terms: Terms, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(values[name] for name in terms.key)
+
+
+def _distinct(rows: Sequence[Row]) -> list[Row]:
+    """Identical rows collapse."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        found.setdefault(content(row.time, row.values), row)
+    return list(found.values())
+
+
+def _require_keys(rows: Sequence[Row], terms: Terms) -> None:
+    missing = [
+        row
+        for row in rows
+        if any(row.values[name] is None for name in terms.key) or (terms.time_required and row.time is None)
+    ]
+    if missing:
+        raise Rejected(NULL_KEY, [_key(terms, row.values) for row in missing])
+
+
+def _require_one(rows: Sequence[Row], terms: Terms) -> list[Row]:
+    """The rows, identical ones once; rejected are different ones of one record."""
+    found: dict[Any, Row] = {}
+    for row in _distinct(rows):
+        if found.setdefault(identity(terms, row.time, row.values), row) is not row:
+            raise Rejected(CONFLICTING, [_key(terms, row.values)])
+    return list(found.values())
+
+
+def _order(terms: Terms) -> Any:
+    """Append and Ledger by event time, the others by key; then op, then everything else (step 7)."""
+
+    def order(happening: Happening) -> Any:
+        op, time, values, lead = happening
+        key = [ranked(values[name]) for name in terms.key]
+        rest = [ranked(values[name]) for name in values if name not in terms.key]
+        if terms.strategy in {Strategy.APPEND, Strategy.LEDGER}:
+            return [ranked(lead), *key, int(op), ranked(time), *rest]
+        identity_ = [*key, ranked(lead)] if terms.time_in_key else key
+        return [*identity_, int(op), ranked(time), *rest]
+
+    return order
+
+
+_MERGE = {
+    Strategy.APPEND: _append,
+    Strategy.LEDGER: _ledger,
+    Strategy.SNAPSHOT: _snapshot,
+    Strategy.UPSERT: _upsert,
+    Strategy.CHANGELOG: _changelog,
+}
