@@ -20,10 +20,9 @@ class SparkPlace(Place):
 
     def __init__(self, store: Any, folder: Any) -> None:
         self.store = store
-        for table in tables(store):
-            if table.schema in SCHEMAS:
-                drop(store, table)
         for schema in SCHEMAS:
+            for table in tables(store, schema):
+                drop(store, table)
             ensure_schema(store, schema)
         store.spark.catalog.setCurrentCatalog("backstory")
         super().__init__("spark", "", folder)

@@ -1,14 +1,16 @@
 """backstory: every version of every record, on Spark."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, Violated
 
 if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.warehouse import Table, Timeline, Warehouse, open  # noqa: A004
+    from backstory.table import Table, Timeline
+    from backstory.warehouse import Warehouse, open  # noqa: A004
 
-_LAZY = ("Table", "Timeline", "Warehouse", "open")
+_LAZY = {"Table": "table", "Timeline": "table", "Warehouse": "warehouse", "open": "warehouse"}
 
 __all__ = [
     "BackstoryError",
@@ -27,9 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from backstory import warehouse
-
-        return getattr(warehouse, name)
+        return getattr(import_module(f"backstory.{_LAZY[name]}"), name)
     if name == "HistoryReceipt":
         from backstory.doors.historize.receipts import HistoryReceipt
 

@@ -11,7 +11,7 @@ from typing import Any
 from backstory.errors import UsageError
 
 CATALOG = "backstory"
-SECTIONS = {"catalog", "catalogs", "delivery", "spark", "tables"}
+SECTIONS = {"catalog", "catalogs", "delivery", "odf", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
 DRIVER_MEMORY = 1 << 30
 
@@ -22,7 +22,7 @@ class Settings:
 
     The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
     is named by no properties here. `driver_memory` is what all deliveries together may take of the
-    driver's memory, in bytes.
+    driver's memory, in bytes. `allow_commands` lets manifests run the programs that they name.
     """
 
     warehouse: Path
@@ -30,6 +30,7 @@ class Settings:
     spark: Mapping[str, str] = field(default_factory=dict)
     format_version: int = 3
     driver_memory: int = DRIVER_MEMORY
+    allow_commands: bool = False
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
@@ -58,6 +59,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         spark=_texts(document.get("spark", {})),
         format_version=_format_version(document.get("tables", {})),
         driver_memory=_driver_memory(document.get("delivery", {})),
+        allow_commands=_allow_commands(document.get("odf", {})),
     )
 
 
@@ -98,6 +100,17 @@ def _driver_memory(delivery: Mapping[str, Any]) -> int:
             "Mend backstory.toml.",
         )
     return int(told.group(1)) << {"m": 20, "g": 30}[told.group(2)]
+
+
+def _allow_commands(odf: Mapping[str, Any]) -> bool:
+    allowed = odf.get("allow-commands", False)
+    if set(odf) - {"allow-commands"} or not isinstance(allowed, bool):
+        raise UsageError(
+            "unknown-setting",
+            "The section [odf] holds allow-commands = true or false and nothing else.",
+            "Mend backstory.toml.",
+        )
+    return allowed
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:

@@ -1,20 +1,25 @@
-"""The Python face: open a warehouse, and read its tables."""
+"""The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from backstory import settings
 from backstory.errors import UsageError
-from backstory.model.instant import parse_instant
+from backstory.model.instant import instant_of
 from backstory.model.table import TableName
+from backstory.table import Table
+
+Files = str | Path | Sequence[str | Path]
+ODF = "odf"  # the namespace of datasets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from backstory.doors.historize.receipts import HistoryReceipt
+    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.tables.store import Store
 
 
@@ -28,19 +33,21 @@ def open(  # noqa: A001 - the public name
 ) -> "Warehouse":
     """A warehouse: an embedded one in a folder, or `catalog` of the caller's own session.
 
-    Raises UsageError for a wrong configuration or when Spark or Java is missing.
+    With a session, `config` is read for `[odf]` only. Raises UsageError for a wrong configuration or when
+    Spark or Java is missing.
     """
     from backstory.files.memory import Memory
     from backstory.tables.store import Store
 
     if spark is not None:
-        return Warehouse(Store(spark, catalog), embedded=False)
+        allowed = config is not None and settings.load(warehouse, config).allow_commands
+        return Warehouse(Store(spark, catalog), embedded=False, allow_commands=allowed)
     from backstory.spark.session import start
 
     found = settings.load(warehouse, config)
     session = start(found, verbose=verbose)
     store = Store(session, catalog, found.format_version, Memory(found.driver_memory))
-    return Warehouse(store, embedded=True)
+    return Warehouse(store, embedded=True, allow_commands=found.allow_commands)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Warehouse:
 
     store: "Store"
     embedded: bool
+    allow_commands: bool = False
 
     @property
     def spark(self) -> "SparkSession":
@@ -56,9 +64,12 @@ class Warehouse:
         return self.store.spark
 
     def table(self, name: str) -> "Table":
-        """The table `schema.table`; UsageError if there is none."""
-        from backstory.tables.store import existing
+        """The table `schema.table`, or that of a dataset in `odf`; UsageError if there is none."""
+        from backstory.tables.store import existing, load
 
+        dataset = TableName(ODF, name)
+        if name and load(self.store, dataset) is not None:
+            return Table(self.store, dataset)
         table = table_name(name)
         existing(self.store, table)
         return Table(self.store, table)
@@ -106,6 +117,118 @@ class Warehouse:
             return door.historize_on_spark(chosen, self.store, asked)
         return door.historize_on_database(chosen, url, asked)
 
+    def add(self, files: Files, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
+        """Register the datasets of manifests: files, or folders with files in them.
+
+        What is wrong with one file does not keep the others back; the first error is raised at the end.
+        """
+        from backstory.doors.odf import door
+
+        added = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
+        for each in added:
+            if each.error is not None:
+                raise each.error
+        return added
+
+    def pull(
+        self,
+        *names_or_files: str | Path,
+        all: bool = False,  # noqa: A002 - the option's name
+        system_time: str | datetime | None = None,
+        fetch_uncacheable: bool = False,
+        refetch: bool = False,
+        set_watermark: str | datetime | None = None,
+        run_id: str | None = None,
+        namespace: str = ODF,
+        dry_run: bool = False,
+        watcher: "Watcher | None" = None,
+    ) -> "list[DatasetReceipt]":
+        """Ask the polling sources of datasets, and ingest what is new; a receipt for each dataset.
+
+        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name; what
+        goes wrong with a source is a receipt with an error.
+        """
+        from backstory.doors.odf import door
+
+        if not names_or_files and not all:
+            raise UsageError("no-dataset", "No dataset is named.", "Name datasets or manifests, or --all.")
+        watcher = watcher or door.Watcher()
+        asked = door.Asked(
+            system_time=_given(system_time),
+            fetch_uncacheable=fetch_uncacheable,
+            refetch=refetch,
+            set_watermark=_given(set_watermark),
+            run_id=run_id,
+            dry_run=dry_run,
+            allow_commands=self.allow_commands,
+            progress=watcher.progress,
+        )
+        return door.pull_all(
+            self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
+        )
+
+    def ingest(
+        self,
+        name: str,
+        *files: str | Path,
+        source_name: str | None = None,
+        event_time: str | datetime | None = None,
+        input_format: str | None = None,
+        system_time: str | datetime | None = None,
+        run_id: str | None = None,
+        namespace: str = ODF,
+        dry_run: bool = False,
+        watcher: "Watcher | None" = None,
+    ) -> "DatasetReceipt":
+        """Push files into a dataset, a commit for each; the first error ends it and stands in the receipt.
+
+        Raises UsageError for an unknown dataset or source.
+        """
+        from backstory.doors.odf import door
+
+        if not files:
+            raise UsageError("no-file", "No file is given.", "Name at least one.")
+        pushed = door.Pushed(_paths(files), source_name, _given(event_time), input_format)
+        asked = door.Asked(
+            system_time=_given(system_time),
+            run_id=run_id,
+            dry_run=dry_run,
+            allow_commands=self.allow_commands,
+            progress=(watcher or door.Watcher()).progress,
+        )
+        return door.ingest(self.store, name, pushed, asked, namespace=namespace)
+
+    def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
+        """The Open Data Fabric datasets: source, strategy, last pull, records, blocks, watermark."""
+        from backstory.doors.odf import door
+
+        return door.listed(self.store, namespace=namespace)
+
+    def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
+        """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
+        from backstory.doors.odf import door
+
+        return door.events(self.store, name, encoding, namespace=namespace)
+
+    def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
+        """A dataset's manifest, schema, lints and head."""
+        from backstory.doors.odf import door
+
+        return door.inspect(self.store, name, namespace=namespace)
+
+    def verify(self, name: str, *, namespace: str = ODF) -> "Verdict":
+        """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
+        from backstory.doors.odf import door
+
+        (found,) = door.verified(self.store, [name], namespace=namespace)
+        return found
+
+    def sql(self, query: str) -> "DataFrame":
+        """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""
+        from backstory.reading.queries import asked
+
+        return asked(self.store, query)
+
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""
         from backstory.reading.commits import inventory
@@ -124,62 +247,6 @@ class Warehouse:
         self.close()
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table that keeps the rows, or the history, of a source."""
-
-    store: "Store"
-    name: TableName
-
-    def current(self) -> "DataFrame":
-        """The rows that are true now; of a history with `valid_from` and `valid_to`."""
-        from backstory.reading import lives
-
-        return lives.current(self.store, self.name)
-
-    def as_of(self, time: str | datetime) -> "DataFrame":
-        """The rows that were true at a time, with `valid_from` and `valid_to`."""
-        from backstory.reading import lives
-
-        return lives.as_of(self.store, self.name, _instant(time))
-
-    def timeline(self, key: object) -> "Timeline":
-        """One record's life; the key is a value, or a mapping of a key of several columns."""
-        from backstory.reading import lives
-        from backstory.tables.store import existing
-
-        shape = existing(self.store, self.name).shape
-        at = key if isinstance(key, Mapping) else dict.fromkeys(shape.key[:1], key)
-        versions = lives.life(self.store, self.name, at).toArrow().to_pylist()
-        columns = [name for name in lives.user_columns(shape) if name not in shape.key]
-        return Timeline(versions, columns)
-
-    def log(self) -> list[dict[str, Any]]:
-        """The table's commits, newest first."""
-        from backstory.reading.commits import commits
-
-        return commits(self.store, self.name)
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The versions of one record by their start; printed, it draws itself."""
-
-    versions: Sequence[Mapping[str, Any]]
-    columns: Sequence[str]
-
-    def __str__(self) -> str:
-        from backstory.reading.timeline import draw
-
-        lines = draw(self.versions, self.columns, datetime.now(UTC))
-        return "\n".join(lines) or "There is no version of this record."
-
-    def _repr_html_(self) -> str:
-        import html
-
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-
 def table_name(text: str) -> TableName:
     """The table that `schema.table` names; the schema reaches up to the first dot."""
     schema, _, name = text.partition(".")
@@ -188,9 +255,9 @@ def table_name(text: str) -> TableName:
     return TableName(schema, name)
 
 
-def _instant(time: str | datetime) -> datetime:
-    if isinstance(time, str):
-        return parse_instant(time)
-    if time.tzinfo is None:
-        raise UsageError("naive-time", "The time has no zone.", "Give it one: datetime(…, tzinfo=UTC).")
-    return time.astimezone(UTC)
+def _paths(files: Files) -> list[Path]:
+    return [Path(files)] if isinstance(files, str | Path) else [Path(each) for each in files]
+
+
+def _given(time: str | datetime | None) -> datetime | None:
+    return None if time is None else instant_of(time)

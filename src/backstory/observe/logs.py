@@ -55,11 +55,12 @@ def log_for_fivetran() -> None:
     )
 
 
-def log_for_people(*, quiet: bool = False) -> None:
-    """Warnings and worse on standard error, a line each; with `quiet` errors only."""
-    level = "error" if quiet else "warning"
+def log_for_people(*, quiet: bool = False, verbose: bool = False) -> None:
+    """Warnings and worse on standard error, a line each; with `quiet` errors only, with `verbose` all."""
+    level = "error" if quiet else "info" if verbose else "warning"
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # Standard error as it is when the line is written: a progress line takes it over meanwhile.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

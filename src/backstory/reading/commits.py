@@ -10,11 +10,14 @@ from backstory.tables.store import Store, existing, load, tables
 # Which versions of a history are open.
 OPEN = {Layout.FIVETRAN_HISTORY: "_fivetran_active", Layout.HIST: "version_ended_at IS NULL"}
 
+BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
+
 
 def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
-    """A table's commits, newest first: time, snapshot id, door, token and counts."""
+    """A table's commits, newest first: time, snapshot id, door, token, counts; of a dataset its blocks."""
     found = []
-    for snapshot in existing(store, table).iceberg.snapshots():
+    stored = existing(store, table)
+    for snapshot in stored.iceberg.snapshots():
         summary = snapshot.summary()
         found.append(
             {
@@ -24,9 +27,23 @@ def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
                 "door": summary.get("backstory.door"),
                 "token": summary.get("backstory.token"),
                 "counts": json.loads(summary.get("backstory.counts") or "{}"),
+                **(_block(summary) if stored.shape.layout is Layout.ODF else {}),
             }
         )
     return found[::-1]
+
+
+def _block(summary: Any) -> dict[str, Any]:
+    """What a dataset's commit says of its block; NULLs for a commit that is none, such as a compaction's."""
+    told = {name: summary.get(f"backstory.odf.{name}") or None for name in BLOCK}
+    sequence, offsets = told["sequence"], told["offsets"]
+    return {
+        "sequence": int(sequence) if sequence else None,
+        "block": told["block"],
+        "system_time": told["system-time"],
+        "offsets": [int(offset) for offset in offsets.split(",")] if offsets else None,
+        "watermark": told["watermark"],
+    }
 
 
 def inventory(store: Store) -> list[dict[str, Any]]:

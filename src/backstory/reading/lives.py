@@ -8,6 +8,7 @@ from backstory.errors import UsageError
 from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
+from backstory.reading import event_logs
 from backstory.tables.literals import column, instant, micros_of, quoted
 from backstory.tables.store import Store, existing
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
-HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST)
+HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
 STARTED, ENDED = "version_started_at", "version_ended_at"
 HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loaded_at")
 
@@ -53,16 +54,21 @@ def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":
 
 def lives(store: Store, table: TableName) -> "DataFrame":
     """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true."""
-    shape = existing(store, table).shape
+    stored = existing(store, table)
+    shape = stored.shape
     if shape.layout not in HISTORIES:
         raise UsageError(
             "no-history",
             f"{table} keeps no history (its layout is {shape.layout}).",
             "Read its rows with `current`.",
         )
-    rows = store.spark.table(store.sql_name(table))
-    span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
-    users = (column(name).alias(_apart(name)) for name in user_columns(shape))
+    if shape.layout is Layout.ODF:
+        rows, begun, ended = event_logs.versions(store, stored)
+        names, span = event_logs.data_columns(stored), {VALID_FROM: begun, VALID_TO: ended}
+    else:
+        rows, names = store.spark.table(store.sql_name(table)), user_columns(shape)
+        span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
+    users = (column(name).alias(_apart(name)) for name in names)
     return rows.select(*users, *(value.alias(name) for name, value in span.items()))
 
 

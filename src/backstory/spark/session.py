@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
+from backstory.spark.interrupts import interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,8 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Where in Python each column was named takes half of all calls to the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Rows of a delivery may be spilled or shuffled; what is on disk is not in clear (section 7.3).
     "spark.io.encryption.enabled": "true",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -76,6 +79,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     spark.sparkContext.setLogLevel("ERROR")
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL)
+    interruptible(spark)
     return spark
 
 

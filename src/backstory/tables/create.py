@@ -26,6 +26,8 @@ PROPERTIES = {
     "write.parquet.row-group-size-bytes": str(1 << 20),
     # Small splits keep all cores busy on tables of a few files.
     "read.split.target-size": str(32 << 20),
+    # A row group weighs what it holds: at Iceberg's 4 MiB each they would make many times the tasks.
+    "read.split.open-file-cost": str(1 << 18),
 }
 LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -63,7 +65,7 @@ def builder(store: Store, shape: Shape) -> Any:
     ensure_schema(store, shape.table.schema)
     building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
     building = building.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
-    location = _location(store, shape.table)
+    location = location_of(store, shape.table)
     return building.withLocation(location) if location else building
 
 
@@ -108,13 +110,13 @@ def _sort_order(store: Store, schema: object, shape: Shape) -> object:
     return order.build()
 
 
-def _location(store: Store, table: TableName) -> str | None:
+def location_of(store: Store, table: TableName) -> str | None:
     """A folder below an embedded warehouse that holds nothing yet; None lets the catalog choose.
 
     A name never becomes a path as it is: it could climb out of the warehouse.
     """
-    root = store.spark.conf.get(f"spark.sql.catalog.{store.catalog}.warehouse", None)
-    if root is None or "://" in root:
+    root = store.folder
+    if root is None:
         return None
     folder = Path(root, _folder(table.schema), _folder(table.name))
     if folder.exists():

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import UsageError
@@ -43,6 +44,12 @@ class Store:
         self.jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # noqa: SLF001
         util = self.jvm.org.apache.iceberg.spark.Spark3Util
         return util.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)  # noqa: SLF001
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of an embedded warehouse; None for any other catalog."""
+        root = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None)
+        return None if root is None or "://" in root else Path(root)
 
     def namespace(self, schema: str) -> Any:
         """Iceberg's name of a schema, which is always one level deep."""
@@ -152,12 +159,14 @@ def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     return Shape(table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns))
 
 
-def tables(store: Store) -> list[TableName]:
-    """Every table of the catalog, sorted."""
+def tables(store: Store, schema: str | None = None) -> list[TableName]:
+    """Every table of the catalog or of one of its schemas, sorted."""
     with translated(store.catalog):
         catalog = store.iceberg()
+        namespaces = {".".join(each.levels()): each for each in catalog.listNamespaces()}
         return sorted(
-            TableName(".".join(namespace.levels()), identifier.name())
-            for namespace in catalog.listNamespaces()
+            TableName(name, identifier.name())
+            for name, namespace in namespaces.items()
+            if schema in {None, name}
             for identifier in catalog.listTables(namespace)
         )

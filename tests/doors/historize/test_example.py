@@ -56,9 +56,8 @@ def loaded(spark, tmp_path_factory):
     from backstory.tables.store import Store
 
     store, folder = Store(spark), tmp_path_factory.mktemp("countries")
-    for table in tables(store):
-        if table.schema in {"rawcore", "meta"}:
-            drop(store, table)
+    for table in [*tables(store, "rawcore"), *tables(store, "meta")]:
+        drop(store, table)
     patch = pytest.MonkeyPatch()
     patch.setenv("BACKSTORY_PEPPER", "pepper")
     module, warehouse = example(), backstory.open(spark=spark, catalog="backstory")

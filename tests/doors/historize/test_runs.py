@@ -10,9 +10,9 @@ import pytest
 from historizing import DAY, Place, aware, dataset, document, save, second, versions
 
 from backstory.doors.historize.asked import Asked
-from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.run import run_model
 from backstory.errors import Failed
+from backstory.model.instant import iso
 
 LOG = [
     "batch_run_id",

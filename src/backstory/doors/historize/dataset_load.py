@@ -11,7 +11,7 @@ from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
 from backstory.doors.historize.preparing import adopted, prepared
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, iso, refusal
+from backstory.doors.historize.receipts import HistoryReceipt, Outcome, refusal
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.runs import Known
@@ -20,6 +20,7 @@ from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run, Target
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.model.instant import iso
 
 BEHIND = timedelta(seconds=1)
 ATTEMPTS = 3

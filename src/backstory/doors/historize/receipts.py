@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from backstory.errors import BackstoryError
+from backstory.model.instant import iso
 
 Status = Literal["success", "unchanged", "rejected", "failed"]
 OUTCOMES = ("new", "changed", "deleted", "reappeared", "unchanged")
@@ -77,8 +78,3 @@ def refusal(dataset: str, run_id: str, instant: datetime | None, error: Backstor
     status: Status = "failed" if error.exit_code == 1 else "rejected"
     told = None if instant is None else iso(instant)
     return HistoryReceipt(dataset, run_id, told, status, error=error.to_dict(), exit_code=error.exit_code)
-
-
-def iso(instant: datetime) -> str:
-    """`2026-01-31T12:00:00.000000Z`."""
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step, iso
+from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
@@ -29,7 +29,7 @@ from backstory.doors.historize.spark_versions import (
     versions,
 )
 from backstory.doors.historize.spark_work import RECEIPT, SparkWork
-from backstory.model.instant import EPOCH, parse_instant
+from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 from backstory.tables.conditions import change_where

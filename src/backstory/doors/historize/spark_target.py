@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-
 from backstory.attempts import attempted
 from backstory.doors.historize.dialects.spark import Spark
 from backstory.doors.historize.load import Load
@@ -24,18 +22,14 @@ from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, Spark
 from backstory.doors.historize.stage_files import column_type
 from backstory.doors.historize.work import Run, Target, run_row
 from backstory.errors import BackstoryError, Failed, Refused
-from backstory.files.delivered import arrow_schema
 from backstory.model.column import Column
 from backstory.model.instant import parse_instant
 from backstory.model.table import Layout, Shape, TableName
-from backstory.tables.commit import Note, commit
-from backstory.tables.create import create
-from backstory.tables.data_files import write_rows
-from backstory.tables.faults import translated
+from backstory.tables.add_rows import add_rows, opened
+from backstory.tables.commit import Note
 from backstory.tables.literals import column
 from backstory.tables.locks import writing
-from backstory.tables.store import Store, existing, load
-from backstory.tables.vectors import Deletions
+from backstory.tables.store import Store, load
 
 
 class SparkTarget(Target):
@@ -185,16 +179,6 @@ class SparkTarget(Target):
             return
         columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
         shape = Shape(TableName(META, table), columns, (), Layout.FIVETRAN_LIVE)
-        schema = arrow_schema({each.name: each.type for each in columns})
-        filled = [{name: row.get(name) for name in schema.names} for row in rows]
-
-        def add() -> None:
-            stored = load(self._store, shape.table)
-            if stored is None:
-                create(self._store, shape)
-                stored = existing(self._store, shape.table)
-            with translated(shape.table):
-                files = write_rows(self._store, stored, pa.Table.from_pylist(filled, schema))
-            commit(stored, files, Deletions([], []), Note(DOOR, "", {"inserted": len(rows)}))
-
-        attempted(self._store, [shape.table], add)
+        note = Note(DOOR, "", {"inserted": len(rows)})
+        store = self._store
+        attempted(store, [shape.table], lambda: add_rows(store, opened(store, shape), rows, note))

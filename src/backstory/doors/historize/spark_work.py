@@ -10,11 +10,11 @@ from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import resolved
-from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
 from backstory.doors.historize.work import Run
 from backstory.errors import MAX_KEYS
+from backstory.model.instant import iso
 from backstory.tables.commit import Note
 from backstory.tables.literals import column, quoted
 from backstory.tables.store import Store

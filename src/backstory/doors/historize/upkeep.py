@@ -16,7 +16,6 @@ from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
 from backstory.doors.historize.preparing import adopted, prepared
 from backstory.doors.historize.pruning import Cut, Pruned, in_utc
-from backstory.doors.historize.receipts import iso
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.runs import dataset_key
@@ -24,6 +23,7 @@ from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.views import create_views, drop_views
 from backstory.doors.historize.work import Target
 from backstory.errors import Refused, UsageError
+from backstory.model.instant import iso
 
 
 def _now() -> datetime:

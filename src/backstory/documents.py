@@ -1,0 +1,234 @@
+"""YAML documents: read with their lines, validated, and whatever is wrong is told with path and line."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from backstory.errors import UsageError
+
+Path_ = Sequence[str | int]
+Part = TypeVar("Part", bound=BaseModel)
+
+# How a choice of a union is called in the paths of pydantic's errors; it is no step of the document.
+TAG: Final = "kind:"
+
+# What pydantic says of a wrong type, in words of the document.
+TYPES: Final[Mapping[str, str]] = {
+    "tuple_type": "this must be a list",
+    "list_type": "this must be a list",
+    "string_type": "this must be a text; put it in quotes",
+    "dict_type": "this must be a mapping",
+    "model_type": "this must be a mapping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What a document is called, and the codes of its errors.
+
+    A validator of a model may raise a PydanticCustomError whose context has `why`, `remedy` and `at`:
+    a clause, a sentence, and the steps from the part to the key that is wrong.
+    """
+
+    noun: str
+    absent: str
+    wrong: str
+
+
+class Document:
+    """A YAML text, and on which line each of its parts stands; with `start` 0 there are no lines to tell."""
+
+    def __init__(self, name: str, tree: Any, sort: Sort, start: int = 1) -> None:
+        self.name = name
+        self.tree = tree
+        self.sort = sort
+        self.start = start
+
+    def wrong(self, path: Path_, why: str, remedy: str = "", code: str = "") -> UsageError:
+        """The error for a part of the document."""
+        return UsageError(
+            code or self.sort.wrong,
+            f"{self.place(path)}: {why}",
+            remedy or f"Mend the {self.sort.noun}.",
+        )
+
+    def place(self, path: Path_) -> str:
+        """Where a part stands: file, line and path."""
+        line = self.line(path)
+        return f"{self.name}, {f'line {line}, ' if line else ''}{told(path)}"
+
+    def line(self, path: Path_) -> int:
+        """The line of the part, or of the innermost part around it that is there."""
+        node, line = self.tree, self.start
+        for step in path:
+            marks = getattr(node, "lc", None)
+            try:
+                found = node[step]
+                place = marks.item(step) if isinstance(node, Sequence) else marks.key(step)  # type: ignore[union-attr]
+            except (KeyError, IndexError, TypeError, AttributeError):
+                break
+            node, line = found, place[0] + 1
+        return line
+
+
+def told(path: Path_) -> str:
+    """A path as people write it: `target_datasets[0].target_columns[2].datatype`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.lstrip(".") or "the document"
+
+
+def read_document(path: Path, sort: Sort) -> Document:
+    """The one YAML (1.2) document of a file; UsageError if there is none or it is broken."""
+    (tree,) = _parsed(path, sort, several=False)
+    return Document(path.name, tree, sort)
+
+
+def read_documents(path: Path, sort: Sort) -> list[Document]:
+    """All YAML documents of a file that are not empty, each with its own lines; its name is the path."""
+    trees = [tree for tree in _parsed(path, sort, several=True) if tree is not None]
+    return [Document(str(path), tree, sort, _start(tree)) for tree in trees]
+
+
+def validated(part: type[Part], document: Document) -> Part:
+    """The document as a part of the model; UsageError with the first thing that is wrong."""
+    try:
+        return part.model_validate(_plain(document.tree))
+    except RecursionError:
+        raise document.wrong((), "the document holds itself.") from None
+    except ValidationError as wrong:
+        raise _told(part, document, _first(document, wrong)) from None
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """The remedy for a name that nobody knows: the nearest one, in whatever case, or all."""
+    lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), lower, 1)
+    return f"Did you mean {lower[found[0]]}?" if found else f"Known are {', '.join(known)}."
+
+
+def _parsed(path: Path, sort: Sort, *, several: bool) -> list[Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(
+            sort.absent, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
+        ) from None
+    name = str(path) if several else path.name
+    yaml = YAML(typ="rt")
+    try:
+        return list(yaml.load_all(text)) if several else [yaml.load(text)]
+    except MarkedYAMLError as broken:
+        line = broken.problem_mark.line + 1 if broken.problem_mark else 1
+        raise UsageError(sort.wrong, f"{name}, line {line}: {broken.problem}.", "Mend the YAML.") from None
+    except YAMLError as broken:
+        raise UsageError(sort.wrong, f"{name}: {broken}.", "Mend the YAML.") from None
+
+
+def _start(tree: Any) -> int:
+    marks = getattr(tree, "lc", None)
+    return marks.line + 1 if marks else 1
+
+
+def _first(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
+    """The error to tell, with the path of the document: misspelled keys before missing ones."""
+    found = [{**error, "loc": _steps(document.tree, error)} for error in _innermost(wrong.errors())]
+    return min(found, key=lambda error: (error["type"] == "missing", document.line(error["loc"])))
+
+
+def _innermost(errors: Sequence[Any]) -> list[Any]:
+    """The errors without those of parts that are wrong only because something in them is."""
+    paths = [error["loc"] for error in errors]
+
+    def holds_another(path: Path_) -> bool:
+        return any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+
+    return [error for error in errors if not holds_another(error["loc"])]
+
+
+def _steps(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """The path of an error without the tags of unions, with the key that the error names itself."""
+    found: list[str | int] = []
+    node = tree
+    for step in error["loc"]:
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            if isinstance(step, str) and step.startswith(TAG):
+                continue
+            node = None
+        found.append(step)
+    return (*found, *error.get("ctx", {}).get("at", ()))
+
+
+def _told(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
+    path, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _names_at(part, document.tree, path[:-1])
+        return document.wrong(path, "there is no such key.", near(str(path[-1]), known))
+    if kind == "missing":
+        return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
+    if kind in {"literal_error", "enum"}:
+        return document.wrong(path, f"{error['input']!r} is none of {context['expected']}.")
+    if kind == "string_pattern_mismatch":
+        return document.wrong(path, f"{error['input']!r} does not match {context['pattern']}.")
+    by_pydantic = f"{error['msg'][:1].lower()}{error['msg'][1:]}".rstrip(".")
+    why = context.get("why") or TYPES.get(kind, by_pydantic)
+    return document.wrong(path, f"{why}.", context.get("remedy", ""))
+
+
+def _names_at(part: type[BaseModel], tree: Any, path: Path_) -> list[str]:
+    """The keys that a part of the document may have."""
+    schema = part.model_json_schema()
+    node: Mapping[str, Any] = schema
+    for step in path:
+        node = _followed(schema, node, tree)
+        known = node.get("properties", {})
+        node = node.get("items", {}) if isinstance(step, int) else known.get(step, {})
+        tree = tree[step]
+    return sorted(_followed(schema, node, tree).get("properties", {}))
+
+
+def _followed(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
+    """The node that references lead to; of alternatives, the one of the document's own kind, or the last."""
+    options = list(_options(schema, node))
+    kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""
+    same = [each for each in options if kind in _kinds(each)]
+    return (same or options or [{}])[-1]
+
+
+def _options(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a node may be: itself, or what its references and alternatives lead to."""
+    if "$ref" in node:
+        yield from _options(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
+    elif "anyOf" in node or "oneOf" in node:
+        for option in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+            yield from _options(schema, option)
+    elif "properties" in node or "items" in node:
+        yield node
+
+
+def _kinds(node: Mapping[str, Any]) -> set[str]:
+    """The kinds that a node may have, in lower case."""
+    return {str(each).lower() for each in node.get("properties", {}).get("kind", {}).get("enum", ())}
+
+
+def _plain(node: Any) -> Any:
+    """The tree in Python's own types, which pydantic knows."""
+    if isinstance(node, Mapping):
+        return {str(name): _plain(value) for name, value in node.items()}
+    if isinstance(node, Sequence) and not isinstance(node, str):
+        return [_plain(value) for value in node]
+    if isinstance(node, bool | int | float | str) or node is None:
+        for kind in (bool, int, float, str):
+            if isinstance(node, kind):
+                return kind(node)
+        return None
+    return str(node)  # a date that YAML reads by itself

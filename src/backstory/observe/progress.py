@@ -1,0 +1,98 @@
+"""What people see of a pull while it runs: a line on the terminal for the dataset whose turn it is."""
+
+from typing import Final
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+# The stages of a dataset in their order (section 4.2); one that it does not need is left out.
+STAGES: Final = (
+    "Checking for updates",
+    "Downloading data",
+    "Preparing data",
+    "Reading data",
+    "Preprocessing data",
+    "Merging data",
+    "Committing data",
+)
+
+
+class ProgressLine:
+    """A line that says stage and bytes, from `begin` to `end`; none without a terminal to draw it on."""
+
+    def __init__(self, terminal: Console | None) -> None:
+        self._terminal = terminal
+        self._drawn: Progress | None = None
+        self._task = TaskID(0)
+        self._dataset, self._stage = "", ""
+
+    def begin(self, dataset: str) -> None:
+        """The turn of a dataset has come."""
+        self.end()
+        self._dataset, self._stage = dataset, ""
+        if self._terminal is not None:
+            self._drawn = Progress(*_columns(), console=self._terminal, transient=True)
+            self._drawn.start()
+            self.tell(STAGES[0], 0, None)
+
+    def tell(self, stage: str, done: int, total: int | None) -> None:
+        """What goes on, and so many bytes, of so many if that is known."""
+        if self._drawn is None:
+            return
+        if stage != self._stage:
+            for known in self._drawn.task_ids:
+                self._drawn.remove_task(known)
+            self._stage = stage
+            self._task = self._drawn.add_task(_numbered(stage), total=None, dataset=self._dataset)
+        self._drawn.update(self._task, completed=done, total=total)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._drawn is not None:
+            self._drawn.stop()
+        self._drawn = None
+
+
+def _numbered(stage: str) -> str:
+    number = STAGES.index(stage) + 1 if stage in STAGES else "–"
+    return f"\\[{number}/{len(STAGES)}] {stage}"
+
+
+class _Bytes(ProgressColumn):
+    """The bytes so far, and of how many; nothing before the first one."""
+
+    def render(self, task: Task) -> Text:
+        if not task.completed:
+            return Text()
+        so_far = decimal(int(task.completed))
+        return Text(f"{so_far} of {decimal(int(task.total))}" if task.total else so_far)
+
+
+class _IfLengthKnown(ProgressColumn):
+    """Another column, while it is known of how many bytes."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> object:  # type: ignore[override]
+        return self._column(task) if task.total else Text()
+
+
+def _columns() -> list[ProgressColumn]:
+    known = (BarColumn(bar_width=24), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
+    bar, *more = (_IfLengthKnown(column) for column in known)
+    words = TextColumn("{task.fields[dataset]} {task.description}")
+    return [SpinnerColumn(), words, bar, _Bytes(), *more]

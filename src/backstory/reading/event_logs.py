@@ -1,0 +1,90 @@
+"""The lives of records in an event log: from event to event, by event time."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from backstory.errors import UsageError
+from backstory.model.table import Shape
+from backstory.strategies.events.terms import LETTERS, Op
+from backstory.tables.literals import column
+from backstory.tables.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# A table property: the names of the system columns, and whether every row is an event of its own.
+COLUMNS: Final = "backstory.odf.columns"
+
+
+def system_columns(table: StoredTable) -> Mapping[str, Any]:
+    """The names of `offset`, `op`, `system_time`, `event_time`, `observed`; `events` is true of ledgers."""
+    text = table.iceberg.properties().get(COLUMNS)
+    if text is None:
+        raise UsageError(
+            "no-columns",
+            f"{table.shape.table} does not tell its system columns.",
+            "Add its manifest again with `backstory add`.",
+        )
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+def data_columns(table: StoredTable) -> list[str]:
+    """The columns that the source sent; the event time is one of them where the key names it."""
+    own = {name for name in system_columns(table).values() if isinstance(name, str)} - set(table.shape.key)
+    return [name for name in table.shape.names if name not in own]
+
+
+def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Column]":
+    """The rows that are versions, from when and to when each was true (NULL: still).
+
+    An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
+    other logs a version ends at the time of the next event of its record; a retraction in the `op`
+    encoding, which keeps no time of its own, ends it at the time of its commit.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, lead, lit, struct, when
+
+    names, shape = system_columns(table), table.shape
+    time = column(names["event_time"]).cast("timestamp")
+    rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
+    after = lead(struct("event op", time.alias("time"), column(names["system_time"]).alias("known")))
+    window = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]))
+    never = lit(None).cast("timestamp")
+    if names["events"]:
+        if names["op"] is None:
+            return rows, time, never
+        rows = rows.withColumn("next event", after.over(window))
+        corrected = col("next event")["event op"].eqNullSafe(lit(int(Op.CORRECT_FROM)))
+        return rows.where(_holds() & ~corrected), time, never
+    rows = rows.where(col("event op") != Op.CORRECT_FROM).withColumn("next event", after.over(window))
+    following = col("next event")
+    ended = when(following["event op"] == Op.RETRACT, following["known" if names["op"] else "time"])
+    return rows.where(_holds()), time, ended.otherwise(following["time"])
+
+
+def _holds() -> "Column":
+    from pyspark.sql.functions import col
+
+    return col("event op").isin(int(Op.APPEND), int(Op.CORRECT_TO))
+
+
+def _identity(names: Mapping[str, Any], shape: Shape) -> "Sequence[Column]":
+    """What makes events those of one record; in a ledger the time belongs to it."""
+    extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
+    return [column(name) for name in (*shape.key, *extra)]
+
+
+def _op(names: Mapping[str, Any]) -> "Column":
+    from pyspark.sql.functions import lit, when
+
+    if names["op"] is not None:
+        return column(names["op"])
+    if names["observed"] is None:
+        return lit(int(Op.APPEND))
+    letter = column(names["observed"])
+    chosen = when(letter == LETTERS[Op.APPEND], int(Op.APPEND)).when(
+        letter == LETTERS[Op.RETRACT], int(Op.RETRACT)
+    )
+    return chosen.otherwise(int(Op.CORRECT_TO))

@@ -1,0 +1,42 @@
+"""Ctrl-C while Spark works: the work is broken off, and Spark can still be asked to tidy up."""
+
+import logging
+import signal
+from contextlib import suppress
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+def interruptible(spark: "SparkSession") -> None:
+    """Let an interrupt cancel Spark's jobs and raise KeyboardInterrupt, from any call of this thread.
+
+    pyspark's own handler asks Spark in the middle of a call, on its connection: both calls then fail.
+    """
+    if current_thread() is not main_thread():
+        return
+    context = spark.sparkContext
+    client: Any = context._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
+
+    def interrupted(*_: object) -> NoReturn:
+        # The answer of the call that is broken off must not be read by the next one.
+        client.thread_connection.connection = None
+        Thread(target=_cancel, args=(context,), daemon=True).start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
+    logging.getLogger().addFilter(_worth_telling)  # a filter that is there already is not added again
+
+
+def _cancel(context: "SparkContext") -> None:
+    """End all jobs, on a connection of this thread's own; a context that stops meanwhile ends them itself."""
+    with suppress(Exception):
+        context.cancelAllJobs()
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """py4j shows the trace of a call that was broken off."""
+    return "KeyboardInterrupt while sending" not in record.getMessage()

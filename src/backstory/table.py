@@ -1,0 +1,70 @@
+"""A table to read: its rows, and the lives of its records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from backstory.model.instant import instant_of
+from backstory.model.table import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from backstory.tables.store import Store
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that keeps the rows, or the history, of a source."""
+
+    store: "Store"
+    name: TableName
+
+    def current(self) -> "DataFrame":
+        """The rows that are true now; of a history with `valid_from` and `valid_to`."""
+        from backstory.reading import lives
+
+        return lives.current(self.store, self.name)
+
+    def as_of(self, time: str | datetime) -> "DataFrame":
+        """The rows that were true at a time, with `valid_from` and `valid_to`."""
+        from backstory.reading import lives
+
+        return lives.as_of(self.store, self.name, instant_of(time))
+
+    def timeline(self, key: object) -> "Timeline":
+        """One record's life; the key is a value, or a mapping of a key of several columns."""
+        from backstory.reading import lives
+        from backstory.tables.store import existing
+
+        shape = existing(self.store, self.name).shape
+        at = key if isinstance(key, Mapping) else dict.fromkeys(shape.key[:1], key)
+        found = lives.life(self.store, self.name, at)
+        ends = {*shape.key, lives.VALID_FROM, lives.VALID_TO}
+        return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
+
+    def log(self) -> list[dict[str, Any]]:
+        """The table's commits, newest first."""
+        from backstory.reading.commits import commits
+
+        return commits(self.store, self.name)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The versions of one record by their start; printed, it draws itself."""
+
+    versions: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+
+    def __str__(self) -> str:
+        from backstory.reading.timeline import draw
+
+        lines = draw(self.versions, self.columns, datetime.now(UTC))
+        return "\n".join(lines) or "There is no version of this record."
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"

@@ -1,0 +1,75 @@
+"""An event log is read by the words of every other table: current, as-of, timeline."""
+
+import pytest
+from datasets import Dataset, e
+
+from backstory.doors.odf import door
+from backstory.errors import UsageError
+from backstory.table import Table
+
+UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
+
+
+def told(frame):
+    rows = (
+        frame.select("city", "population", "valid_from", "valid_to").orderBy("city", "valid_from").toArrow()
+    )
+    return [
+        (row["city"], row["population"], day(row["valid_from"]), day(row["valid_to"]))
+        for row in rows.to_pylist()
+    ]
+
+
+def day(instant):
+    return None if instant is None else f"e{(instant - e(0)).days}"
+
+
+@pytest.fixture
+def table(store, tmp_path):
+    def made(merge):
+        dataset = Dataset(store, tmp_path, merge, columns="city STRING, population INT")
+        # In an upsert stream B stays when it is not sent.
+        for rows in ("A,1 B,1", "A,2 C,1", "A,2 B,5 C,1"):
+            assert dataset.push(rows).error is None
+        return Table(store, dataset.table.shape.table)
+
+    return made
+
+
+def test_a_log_is_read_in_either_encoding(store, table):  # O2
+    found = table("{kind: Snapshot, primaryKey: [city]}")
+    said = door.events(store, found.name.name, "op", namespace="datasets").orderBy("offset", "op").collect()
+    assert [(row["op"], row["city"], row["population"]) for row in said] == [
+        (0, "A", 1),
+        (0, "B", 1),
+        (2, "A", 1),
+        (3, "A", 2),
+        (1, "B", 1),
+        (0, "C", 1),
+        (0, "B", 5),
+    ]
+    ledger = table("{kind: Ledger, primaryKey: [city]}")
+    with pytest.raises(UsageError, match="as observed"):
+        door.events(store, ledger.name.name, "observed", namespace="datasets")
+
+
+def test_a_snapshot_log_is_a_history(table):
+    found = table("{kind: Snapshot, primaryKey: [city]}")
+    assert told(found.current()) == [("A", 2, "e2", None), ("B", 5, "e3", None), ("C", 1, "e2", None)]
+    assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e2")]
+    assert told(found.as_of(e(2))) == [("A", 2, "e2", None), ("C", 1, "e2", None)]
+    assert [(row["population"], day(row["valid_to"])) for row in found.timeline("B").versions] == [
+        (1, "e2"),
+        (5, None),
+    ]
+
+
+def test_operations_say_the_same_where_nothing_is_retracted(table):
+    found = table(UPSERT)
+    assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e3")]
+    assert told(found.current()) == [("A", 2, "e2", None), ("B", 5, "e3", None), ("C", 1, "e2", None)]
+
+
+def test_events_of_a_ledger_stay_true(table):
+    found = table("{kind: Ledger, primaryKey: [city]}")
+    assert told(found.as_of(e(2))) == [("A", 1, "e1", None), ("B", 1, "e1", None), ("C", 1, "e2", None)]
