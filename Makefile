@@ -1,7 +1,7 @@
 # Every target does its own set-up; a second run starts in seconds.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-.PHONY: help setup demo test test-fast lint format wheel-check bench bench-tables bench-historize soak protos lock clean
+.PHONY: help setup demo test test-fast lint format wheel-check bench bench-tables bench-historize bench-odf soak protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -12,9 +12,9 @@ setup:          ## Virtual environment, packages and Java
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup     ## All tests, with one Spark session
+test: setup     ## All tests: those with the one Spark session, and the others beside them
 	@scripts/setup.sh --postgresql
-	@BACKSTORY_HYPOTHESIS=thorough $(PY) -m pytest
+	@scripts/test.sh
 
 test-fast: setup ## The tests that need no Java, in seconds
 	@$(PY) -m pytest -q -m "not spark and not process and not database"
@@ -40,6 +40,9 @@ bench-tables: setup ## Many small tables: 8 requests at once against one
 
 bench-historize: setup ## A history load on Spark against one written by hand
 	@$(PY) benchmarks/historize.py
+
+bench-odf: setup  ## A snapshot and a ledger pull against ones written by hand
+	@$(PY) benchmarks/odf.py
 
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak

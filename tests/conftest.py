@@ -1,4 +1,4 @@
-"""One Spark session and one real PostgreSQL server for the whole run, and how thorough the properties are."""
+"""One Spark session for the whole run, a real PostgreSQL server, and how thorough the properties are."""
 
 import os
 import shutil
@@ -16,6 +16,9 @@ settings.register_profile(
     "thorough", max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("BACKSTORY_HYPOTHESIS", "fast"))
+
+# Tests are many short queries, of which the JVM's second compiler would make most of the work.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SPARK = {
     "spark.master": "local[2]",

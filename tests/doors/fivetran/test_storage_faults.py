@@ -361,7 +361,10 @@ def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
 
 def test_a_catalog_that_goes_while_many_write_loses_nothing(ground):
     """7.7, F3: requests for many tables meet a catalog that is away; when it is back they all succeed
-    when sent again, every row is there, and every table can be read."""
+    when sent again, every row is there, and every table can be read.
+
+    Files are left only by a request that failed without the catalog's word whether it has the commit.
+    """
     names = [f"t{number}" for number in range(6)]
     break_, mend = gone(ground)
 
@@ -381,10 +384,11 @@ def test_a_catalog_that_goes_while_many_write_loses_nothing(ground):
         assert {member for member, _ in answers} <= {"success", "UNAVAILABLE", "INTERNAL", "table"}
         for first in (1000, 1020, 1040):
             all_at_once(stub, first, Request.done_by)
+    doubtful = {name for name, (member, _) in zip(names, answers, strict=False) if member != "success"}
     for name in names:
         found = {row["id"] for row in ground.rows("s", name)}
         assert set(range(1000, 1060)) <= found
-        assert ground.orphans("s", name) == set()
+        assert name in doubtful or ground.orphans("s", name) == set()
 
 
 def test_a_catalog_that_does_not_answer_at_start_is_told_in_one_line(tmp_path):
