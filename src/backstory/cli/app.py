@@ -4,12 +4,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
-from backstory.cli import demo, historize, read, send, serve
+from backstory.cli import add, datasets, demo, historize, pull, read, send, serve, sql
 from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
+DATASETS = Group("Open Data Fabric datasets")
 app = App(
     name="backstory",
     help="Every version of every record, on Spark.",
@@ -24,6 +25,10 @@ app.command(read.current)
 app.command(read.as_of)
 app.command(read.timeline)
 app.command(read.log)
+app.command(sql.sql)
+for command in (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify):
+    app.command(command, group=DATASETS)
+app.command(datasets.list_, name="list", group=DATASETS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,5 +83,5 @@ def _as_failure(bug: Exception) -> Failed:
 
 
 def _trace(arguments: Sequence[str]) -> None:
-    if "--verbose" in arguments:
+    if {"--verbose", "-v"} & set(arguments):
         traceback.print_exc()

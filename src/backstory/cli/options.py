@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from backstory.cli.output import Output, chosen
 from backstory.settings import Settings, load
 
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Options:
     warehouse: Path | None = None
     config: Path | None = None
     output: Output | None = None
-    quiet: Annotated[bool, Parameter(negative="")] = False
-    verbose: Annotated[bool, Parameter(negative="")] = False
+    quiet: Annotated[bool, Parameter(negative="", alias="-q", show_default=False)] = False
+    verbose: Annotated[bool, Parameter(negative="", alias="-v", show_default=False)] = False
 
     @property
     def answer(self) -> Output:

@@ -15,6 +15,7 @@ from backstory.errors import BackstoryError
 
 Output = Literal["table", "json", "csv"]
 
+WIDE = 1 << 16
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -39,7 +40,17 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
             table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*(_cell(row[name], "–") for name in names))
-        console.print(table)
+        _draw(table)
+
+
+def _draw(table: Table) -> None:
+    """Print a table; what is no terminal has no width, and nothing is folded there."""
+    before = console.width
+    if not console.is_terminal:
+        console.width = WIDE
+    console.print(table)
+    if not console.is_terminal:
+        console.width = before
 
 
 def show_error(error: BackstoryError, output: Output) -> None:

@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory import warehouse
 from backstory.cli.options import Options
+from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DEFAULTS = Options()
+LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
+LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
 def tables(*, options: Options = DEFAULTS) -> None:
@@ -68,22 +71,25 @@ def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
 
 
 def log(table: str, *, limit: int | None = None, options: Options = DEFAULTS) -> None:
-    """Show a table's commits, newest first.
+    """Show a table's commits, newest first; of a dataset with blocks, offsets and watermarks.
 
     Args:
-        table: The table, as schema.table.
+        table: The table, as schema.table, or a dataset's name.
         limit: At most so many commits.
         options: Common options.
     """
-    columns = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
     with opened(options) as store:
-        show(store.table(table).log()[:limit], options.answer, columns)
+        commits = store.table(table).log()[:limit]
+        of_dataset = bool(commits) and "block" in commits[0]
+        if of_dataset and options.answer == "table":
+            commits = [_block(commit) for commit in commits]
+        show(commits, options.answer, LOG_OF_DATASET if of_dataset else LOG)
 
 
 @contextmanager
 def opened(options: Options) -> Iterator[warehouse.Warehouse]:
     """The warehouse of the options, while Spark runs."""
-    log_for_people(quiet=options.quiet)
+    log_for_people(quiet=options.quiet, verbose=options.verbose)
     if not options.quiet and sys.stderr.isatty():
         errors.print("Starting Spark ... (the first start fetches its connectors)", style="dim")
     with warehouse.open(options.warehouse, config=options.config, verbose=options.verbose) as found:
@@ -94,6 +100,14 @@ def opened(options: Options) -> Iterator[warehouse.Warehouse]:
 def _show(frame: "DataFrame", limit: int | None, options: Options) -> None:
     rows = frame if limit is None else frame.limit(limit)
     show(rows.toArrow().to_pylist(), options.answer, frame.columns)
+
+
+def _block(commit: dict[str, Any]) -> dict[str, Any]:
+    """A dataset's commit as people read it in a row."""
+    times = {name: commit[name] and short(commit[name]) for name in ("system_time", "watermark")}
+    offsets, block = commit["offsets"], commit["block"]
+    spoken = "{} to {}".format(*offsets) if offsets else None
+    return {**commit, **times, "offsets": spoken, "block": block and block[:16]}
 
 
 def _key(given: tuple[str, ...]) -> str | dict[str, str]:

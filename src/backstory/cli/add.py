@@ -1,0 +1,81 @@
+"""`backstory add`: register Open Data Fabric datasets."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from backstory.cli.options import Flag, Options
+from backstory.cli.outcomes import DRY, tell_added, tell_lints
+from backstory.cli.output import console, show, tell_error
+from backstory.cli.read import opened
+from backstory.errors import UsageError
+
+if TYPE_CHECKING:
+    from backstory.doors.odf.door import Added
+
+DEFAULTS = Options()
+NEW = {"added": "Added {0} dataset(s)", "updated": "Updated {0} dataset(s)"}
+
+
+def add(
+    *files: Path,
+    recursive: Annotated[bool, Parameter(negative="", alias="-r", show_default=False)] = False,
+    namespace: str = "odf",
+    dry_run: Flag = False,
+    schema: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Register Open Data Fabric datasets by their manifests.
+
+    No source is asked yet: `backstory pull` does that. A manifest that is known already may change its
+    source and its information, and add optional columns. One that is wrong does not keep the others back.
+
+    Args:
+        files: Manifests (YAML), or folders: every manifest in them and below them.
+        recursive: Look into folders; a folder is looked into anyway.
+        namespace: Schema of the datasets' tables.
+        dry_run: Say what would be added, and change nothing.
+        schema: Print the JSON Schema of manifests, for editors, and change nothing.
+        options: Common options.
+    """
+    from backstory.doors.odf import door
+    from backstory.doors.odf.manifests import json_schema
+
+    _ = recursive
+    if schema:
+        sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+        return 0
+    if not files:
+        raise UsageError("no-manifest", "No manifest is given.", "Write backstory add MANIFEST.yaml.")
+    if len(files) == 1 and not files[0].is_dir():
+        door.inspected_file(files[0])  # what is wrong is told at once, without Spark
+    with opened(options) as warehouse:
+        found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
+    if len(found) == 1 and found[0].error is not None:
+        raise found[0].error
+    _tell(found, options, dry_run=dry_run)
+    return door.worst(each.error for each in found)
+
+
+def _tell(found: "Sequence[Added]", options: Options, *, dry_run: bool) -> None:
+    if not options.quiet:
+        tell_lints(found)
+    if options.answer != "table":
+        show([each.to_dict() for each in found], options.answer, () if found else ("dataset", "status"))
+        return
+    for each in found:
+        tell_added(each)
+    counts: Counter[str] = Counter(each.status for each in found)
+    for status, text in NEW.items():
+        if counts[status] or status == "added":
+            console.print(text.format(counts[status]))
+    if dry_run:
+        console.print(DRY)
+    for each in found:
+        if each.error is not None:
+            tell_error(each.error.to_dict(), f"{each.file}: ")

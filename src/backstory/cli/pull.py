@@ -1,0 +1,198 @@
+"""`backstory pull` and `backstory ingest`: what is new comes into Open Data Fabric datasets."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from backstory.cli.options import Flag, Options
+from backstory.cli.outcomes import tell_added, tell_lints, tell_receipt, tell_summary
+from backstory.cli.output import errors, show, tell_error
+from backstory.cli.read import opened
+from backstory.errors import UsageError
+from backstory.model.instant import instant_of
+from backstory.observe.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from backstory.doors.odf.door import Added, DatasetReceipt, Watcher
+
+DEFAULTS = Options()
+InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
+COLUMNS = ("dataset", "status", "counts", "offsets", "watermark", "system_time", "error")
+
+
+def pull(
+    *datasets: str,
+    all: Flag = False,  # noqa: A002 - the option's name
+    system_time: str | None = None,
+    fetch_uncacheable: Flag = False,
+    refetch: Flag = False,
+    set_watermark: str | None = None,
+    run_id: str | None = None,
+    namespace: str = "odf",
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Ask the sources of Open Data Fabric datasets, and ingest what is new, a commit for each file.
+
+    Nothing new is no commit. A dataset that fails does not keep the others back. What is committed stays
+    when you interrupt, and the next pull goes on from there.
+
+    Args:
+        datasets: Names of datasets, or manifests (YAML), which are added first.
+        all: Every dataset of the warehouse.
+        system_time: The run's instant, ISO 8601, for runs that can be repeated; now if it is left out.
+        fetch_uncacheable: Ask also sources that cannot say whether they changed.
+        refetch: Fetch again, even if an earlier run kept its download.
+        set_watermark: Raise the watermark to this time, and ask no source.
+        run_id: Name of the run; a file that this run has brought already is not brought again.
+        namespace: Schema of the datasets' tables.
+        dry_run: Print the same counts, and write nothing.
+        options: Common options.
+    """
+    from backstory.doors.odf import door
+
+    for time in (system_time, set_watermark):
+        _ = time and instant_of(time)
+    for each in datasets:
+        if door.is_file(each):
+            door.inspected_file(Path(each))  # what is wrong is told at once, without Spark
+    with opened(options) as warehouse, _watched(options) as watcher:
+        receipts = warehouse.pull(
+            *datasets,
+            all=all,
+            system_time=system_time,
+            fetch_uncacheable=fetch_uncacheable,
+            refetch=refetch,
+            set_watermark=set_watermark,
+            run_id=run_id,
+            namespace=namespace,
+            dry_run=dry_run,
+            watcher=watcher,
+        )
+    _tell(receipts, options, dry_run=dry_run)
+    return door.exit_code(receipts)
+
+
+def ingest(
+    dataset: str,
+    /,
+    *files: Path,
+    stdin: Flag = False,
+    source_name: str | None = None,
+    event_time: str | None = None,
+    input_format: InputFormat | None = None,
+    system_time: str | None = None,
+    run_id: str | None = None,
+    namespace: str = "odf",
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Push files into an Open Data Fabric dataset, a commit for each.
+
+    They are read as the dataset's push source says. A dataset without any source takes them as they come.
+
+    Args:
+        dataset: Name of the dataset.
+        files: Files, in the order in which they shall be ingested.
+        stdin: Ingest what comes on standard input, after the files.
+        source_name: Which of the dataset's push sources; its only one, or `default`, if it is left out.
+        event_time: Event time of rows that have none of their own, ISO 8601; the system time if left out.
+        input_format: Read the files in this format, and not in the source's.
+        system_time: The run's instant, ISO 8601, for runs that can be repeated; now if it is left out.
+        run_id: Name of the run; a file that this run has brought already is not brought again.
+        namespace: Schema of the datasets' tables.
+        dry_run: Print the same counts, and write nothing.
+        options: Common options.
+    """
+    from backstory.doors.odf import door
+
+    for time in (system_time, event_time):
+        _ = time and instant_of(time)
+    if not files and not stdin:
+        raise UsageError("no-file", "No file is given.", "Name at least one, or write --stdin.")
+    with opened(options) as warehouse, _watched(options) as watcher, _given(files, stdin=stdin) as paths:
+        watcher.begun(dataset)
+        receipt = warehouse.ingest(
+            dataset,
+            *paths,
+            source_name=source_name,
+            event_time=event_time,
+            input_format=input_format,
+            system_time=system_time,
+            run_id=run_id,
+            namespace=namespace,
+            dry_run=dry_run,
+            watcher=watcher,
+        )
+        watcher.ended(receipt)
+    _tell([receipt], options, dry_run=dry_run)
+    return door.exit_code([receipt])
+
+
+@contextmanager
+def _watched(options: Options) -> Iterator["Watcher"]:
+    """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
+    from backstory.doors.odf.door import Watcher
+
+    drawn = errors.is_terminal and not options.quiet and not options.verbose
+    line = ProgressLine(errors if drawn else None)
+
+    def added(one: "Added") -> None:
+        if not options.quiet:
+            tell_lints([one])
+        if options.answer == "table" and one.status != "unchanged":
+            tell_added(one)
+
+    def ended(receipt: "DatasetReceipt") -> None:
+        line.end()
+        if options.answer == "table":
+            tell_receipt(receipt)
+
+    try:
+        yield Watcher(added, line.begin, line.tell, ended)
+    except KeyboardInterrupt:
+        line.end()
+        errors.print("Interrupted. What was committed stays; the next pull goes on from there.")
+        raise
+    finally:
+        line.end()
+
+
+@contextmanager
+def _given(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
+    """The files to ingest; standard input becomes one of them."""
+    with tempfile.TemporaryDirectory(prefix="backstory-stdin-") as folder:
+        paths = list(files)
+        if stdin:
+            paths.append(Path(folder, "stdin"))
+            with paths[-1].open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield paths
+
+
+def _tell(receipts: "Sequence[DatasetReceipt]", options: Options, *, dry_run: bool) -> None:
+    if options.answer == "table":
+        tell_summary(receipts, dry_run=dry_run)
+        return
+    told = [receipt.to_dict() for receipt in receipts]
+    if options.answer == "json":
+        show(told, "json")
+        return
+    show([_cells(each) for each in told], "csv", COLUMNS)
+    for each in told:
+        if each["error"]:
+            tell_error(each["error"], f"{each['dataset']}: ")
+
+
+def _cells(receipt: dict[str, Any]) -> dict[str, Any]:
+    """A receipt as a row."""
+    offsets, error = receipt["offsets"], receipt["error"]
+    return {
+        **receipt,
+        "offsets": "{}-{}".format(*offsets) if offsets else None,
+        "error": error["code"] if error else None,
+    }

@@ -1,0 +1,1 @@
+"""Open Data Fabric: manifests poll sources into append-only event logs."""

@@ -1,0 +1,243 @@
+"""Add a manifest: a new dataset gets its table, a known one what is new in its manifest (decision O22)."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from backstory.doors.odf import registry
+from backstory.doors.odf.chain import canonical
+from backstory.doors.odf.columns import batch_columns
+from backstory.doors.odf.data_types import arrow_schema, data_schema_of
+from backstory.doors.odf.dataset import Dataset, fold
+from backstory.doors.odf.fetch.polling import check
+from backstory.doors.odf.lints import Lint, lints, refuse_errors
+from backstory.doors.odf.log_columns import log_columns
+from backstory.doors.odf.manifest.data_schema import DataSchema
+from backstory.doors.odf.manifests import find_manifests, read_manifests
+from backstory.doors.odf.merging import key_of
+from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
+from backstory.doors.odf.schemas import expected_of
+from backstory.errors import BackstoryError, UsageError
+from backstory.model.table import TableName
+from backstory.tables.event_log import create_log, settle_log, stage_log
+from backstory.tables.store import KEY, Store
+
+Status = Literal["added", "updated", "unchanged", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A manifest that was added, and what the lints say of it; its name is None if not even that is known."""
+
+    dataset: str | None
+    status: Status
+    lints: tuple[Lint, ...] = ()
+    file: Path | None = None
+    error: BackstoryError | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        return {
+            "dataset": self.dataset,
+            "file": None if self.file is None else str(self.file),
+            "status": self.status,
+            "lints": [each.to_dict() for each in self.lints],
+            "error": self.error.to_dict() if self.error else None,
+        }
+
+
+def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool = False) -> list[Registered]:
+    """The datasets of a file as they would stand when it was added; nothing is written."""
+    found = []
+    for document, snapshot in read_manifests(path, recursive=recursive):
+        known = registry.find(store, namespace, snapshot.content.name)
+        folder = path.absolute().parent
+        dataset = fold(snapshot, folder, known=known is not None, written=document)
+        name = known.name if known else TableName(namespace, dataset.name)
+        found.append(Registered(dataset, name, known.table if known else None))
+    return found
+
+
+def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
+    """Add every manifest of a file, or of a folder and those in it; UsageError for a wrong one."""
+    files = find_manifests(path) if path.is_dir() else [path]
+    found = [
+        each for file in files for each in read_datasets(store, namespace, file, recursive=path.is_dir())
+    ]
+    return [add_one(store, each, dry_run=dry_run) for each in found]
+
+
+def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bool = False) -> list[Added]:
+    """Add the manifests of files and folders; one that is wrong fails alone, and the others are added."""
+    found: list[Added] = []
+    for path in paths:
+        try:
+            files = find_manifests(path) if path.is_dir() else [path]
+        except BackstoryError as error:
+            found.append(Added(None, "failed", file=path, error=error))
+            continue
+        for file in files:
+            found += _of_file(store, namespace, file, recursive=path.is_dir(), dry_run=dry_run)
+    return found
+
+
+def _of_file(store: Store, namespace: str, file: Path, *, recursive: bool, dry_run: bool) -> list[Added]:
+    found: list[Added] = []
+    name = None
+    try:
+        for each in read_datasets(store, namespace, file, recursive=recursive):
+            name = each.dataset.name
+            found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
+    except BackstoryError as error:
+        found.append(Added(name, "failed", file=file, error=error))
+    return found
+
+
+def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added:
+    """Create the dataset's table, or bring what is new in its manifest to the table.
+
+    Raises UsageError for what the lints call an error, and for a change that would give stored rows
+    another meaning.
+    """
+    dataset = wanted.dataset
+    told = tuple(lints(dataset))
+    refuse_errors(told)
+    if dataset.polling is not None:
+        check(dataset.polling.fetch)
+    if wanted.table is None:
+        if not dry_run:
+            _create(store, wanted)
+        return Added(dataset.name, "added", told)
+    before = registry.registered(wanted.table)
+    assert before is not None
+    if before.dataset.document == dataset.document and before.dataset.folder == dataset.folder:
+        return Added(dataset.name, "unchanged", told)
+    _refuse_other_meaning(before, dataset)
+    properties = properties_of(dataset) | {KEY: _key(dataset)}
+    schema = _extended(before, wanted)
+    if schema is not None:
+        properties[SCHEMA] = canonical(schema)
+    if not dry_run:
+        _bring(store, before, wanted, properties, schema)
+    return Added(dataset.name, "updated", told)
+
+
+def _create(store: Store, wanted: Registered) -> None:
+    dataset, columns = wanted.dataset, log_columns(wanted.dataset)
+    document = wanted.schema
+    expected = expected_of(document, columns.system, columns.time)
+    fields = columns.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
+    more = {SCHEMA: canonical(document)} if document else {}
+    key = json.loads(_key(dataset))
+    create_log(store, wanted.name, fields, key, properties_of(dataset) | more)
+
+
+def _bring(
+    store: Store, before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
+) -> None:
+    from pyspark.sql.types import StructType
+
+    assert before.table is not None
+    old, new = before.columns, log_columns(wanted.dataset)
+    expected = expected_of(schema or before.schema, new.system, new.time)
+    if old.encoding is not new.encoding:  # there are no rows, and other system columns
+        dated = bool(expected and expected.dated)
+        anew = new.schema(expected.fields if expected else [], dated=dated)
+        settle_log(wanted.name, stage_log(store, before.table, anew, properties, anew=True))
+        return
+    renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}
+    stored = {each.name for each in before.table.shape.columns}
+    fields = [each for each in (expected.fields if expected else ()) if each.name not in stored]
+    transaction = stage_log(store, before.table, StructType(fields), properties, renamed=renamed)
+    settle_log(wanted.name, transaction)
+
+
+def _key(dataset: Dataset) -> str:
+    sources = [source for _, source in dataset.sources()]
+    return json.dumps(list(key_of(sources[0].merge)) if sources else [], ensure_ascii=False)
+
+
+def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:
+    """What is stored keeps its meaning: strategy, key and encoding of a dataset with rows stay."""
+    assert before.table is not None
+    if not before.table.rows:
+        return
+    old = {(type(s.merge).__name__, key_of(s.merge)) for _, s in before.dataset.sources()}
+    new = {(type(s.merge).__name__, key_of(s.merge)) for _, s in dataset.sources()}
+    other = log_columns(before.dataset).encoding is not log_columns(dataset).encoding
+    data = {each["name"] for each in (before.schema or {}).get("fields", ())} - {*before.columns.system}
+    taken = sorted(data & {*log_columns(dataset).system})
+    if taken:
+        raise _refused(dataset, f"gives the column {taken[0]} to the system")
+    if other or (new and old and not new & old):
+        raise UsageError(
+            "other-meaning",
+            f"The manifest of {dataset.name} changes strategy, key or encoding, and the dataset has rows.",
+            "Add it under another name.",
+        )
+
+
+def _extended(before: Registered, wanted: Registered) -> Mapping[str, Any] | None:
+    """The dataset's columns with the optional ones that are new; None if nothing is new.
+
+    Raises UsageError for a column that is gone, renamed, retyped, or new and required (section 2.8).
+    """
+    known = before.schema
+    told = _declared(wanted.dataset)
+    if known is None:
+        return told if wanted.dataset.schema is not None else None
+    names = dict(zip(before.columns.vocabulary, wanted.columns.vocabulary, strict=True))
+    fields: list[Mapping[str, Any]] = [
+        {**each, "name": names.get(each["name"], each["name"])} for each in known["fields"]
+    ]
+    if told is not None:
+        fields += _additions(before, wanted, known, told)
+    return {**known, "fields": fields} if fields != known["fields"] else None
+
+
+def _additions(
+    before: Registered, wanted: Registered, known: Mapping[str, Any], told: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """The new columns of what a manifest tells."""
+    system = {*before.columns.system, *wanted.columns.system}
+    old = {each["name"]: each["type"] for each in known["fields"] if each["name"] not in system}
+    new = {each["name"]: each["type"] for each in told["fields"] if each["name"] not in system}
+    gone = [name for name in old if name not in new]
+    if gone:
+        raise _refused(wanted.dataset, f"leaves out the column {gone[0]}")
+    retyped = [name for name in old if old[name] != new[name]]
+    days, time = before.dated, wanted.columns.time
+    expected = expected_of(told, wanted.columns.system, time)
+    if expected and None not in {days, expected.dated} and days is not expected.dated:
+        retyped.append(time)
+    if retyped:
+        raise _refused(wanted.dataset, f"gives the column {retyped[0]} another type")
+    required = [name for name in new if name not in old and new[name].get("kind") != "Option"]
+    if required:
+        raise _refused(wanted.dataset, f"adds the required column {required[0]}")
+    return [each for each in told["fields"] if each["name"] in new and each["name"] not in old]
+
+
+def _declared(dataset: Dataset) -> Mapping[str, Any] | None:
+    """The columns that a manifest says that the dataset has, in full types."""
+    if dataset.schema is not None:
+        return _in_full(dataset.schema)
+    for _, source in dataset.sources():
+        found = batch_columns(dataset, source, None)
+        if found is not None:
+            return data_schema_of(found.schema)
+    return None
+
+
+def _in_full(schema: DataSchema) -> Mapping[str, Any]:
+    return data_schema_of(arrow_schema(schema))
+
+
+def _refused(dataset: Dataset, what: str) -> UsageError:
+    return UsageError(
+        "incompatible-schema",
+        f"The manifest of {dataset.name} {what}.",
+        "Only optional columns can be added; give the dataset another name for another schema.",
+    )

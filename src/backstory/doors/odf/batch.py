@@ -1,0 +1,196 @@
+"""A batch: rows after read and preprocess, brought into the columns of the dataset (sections 2.1, 2.8)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from backstory.doors.odf.columns import reserved
+from backstory.doors.odf.dataset import Source
+from backstory.doors.odf.event_times import HINT, event_time, in_utc
+from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream
+from backstory.doors.odf.merging import key_of
+from backstory.doors.odf.schemas import Expected, conformed, storable
+from backstory.doors.odf.staging import ARRIVAL
+from backstory.errors import Refused
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
+from backstory.tables.literals import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
+
+UNREADABLE_TIME: Final = "unreadable event time"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Delivered rows as a side of the plan; `seen` names the observation of rows that must not be.
+
+    `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
+    time, `dated` that it is a day.
+    """
+
+    rows: "DataFrame"
+    data: "Sequence[StructField]"
+    timed: bool
+    dated: bool
+    seen: str
+
+
+def batch(
+    frame: "DataFrame",
+    source: Source,
+    columns: LogColumns,
+    expected: Expected | None,
+    *,
+    inferred: bool,
+) -> Batch:
+    """The rows of a frame as those of a dataset; `expected` are its columns, None before the first rows.
+
+    `inferred` says that nobody declared the columns: names of the system get a leading `_` then (D32).
+    Raises Refused, with the columns' names and types, for what does not fit.
+    """
+    from pyspark.sql.functions import col, count, lit, struct, when
+    from pyspark.sql.functions import monotonically_increasing_id as arrived
+
+    frame = _refused_or_renamed(frame, source, columns, inferred=inferred)
+    fields = {field.name: field for field in frame.schema}
+    has_arrival = fields.pop(ARRIVAL, None) is not None
+    op = _op(source, columns, fields)
+    time, wanted = None, expected.dated if expected else None
+    if columns.time in fields:
+        type_ = fields.pop(columns.time).dataType
+        time = event_time(columns.time, col(quoted(columns.time)), type_, inferred=inferred, dated=wanted)
+    data, values = _conformed(fields, expected)
+    _require_named(source, columns, [field.name for field in data], timed=time is not None)
+    _require_comparable(source, data)
+    dated = time.dated if time else bool(wanted)
+    checks = {name: col(quoted(name)).isNull() for name in (expected.required if expected else ())}
+    if time is not None and time.unreadable is not None:
+        checks[UNREADABLE_TIME] = time.unreadable
+    seen = f"batch {uuid4()}"
+    if checks:
+        counted = (count(when(condition, 1)).alias(name) for name, condition in checks.items())
+        frame = frame.observe(seen, *counted)
+    taken = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
+    sides = {
+        OP: op,
+        TIME: time.value if time else lit(None).cast("date" if dated else "timestamp"),
+        ROW: struct(*taken),
+        PLACE: col(quoted(ARRIVAL)) if has_arrival else arrived(),
+    }
+    rows = frame.select(*(value.alias(name) for name, value in sides.items()))
+    return Batch(rows, data, time is not None, dated, seen)
+
+
+def _conformed(
+    fields: "Mapping[str, StructField]", expected: Expected | None
+) -> "tuple[Sequence[StructField], Mapping[str, Column]]":
+    from pyspark.sql.functions import col
+    from pyspark.sql.types import TimestampNTZType
+
+    naive = [name for name, field in fields.items() if isinstance(field.dataType, TimestampNTZType)]
+    instants = {name: in_utc(col(quoted(name))) for name in naive}
+    if expected is None:
+        return [storable(each) for each in fields.values()], instants
+    data, values = conformed(fields, expected)
+    return data, instants | values
+
+
+def refuse_failed(failed: Mapping[str, int], time: str) -> None:
+    """Raises Refused for the first check that rows failed; `time` names the event-time column."""
+    for name, count in failed.items():
+        if count and name == UNREADABLE_TIME:
+            raise Refused(
+                "bad-input-schema",
+                f"{count} values of the event-time column {time} are neither times nor years of four digits.",
+                HINT,
+                [time],
+            )
+        if count:
+            raise Refused(
+                "null-in-required-column",
+                f"Column `{name}` contains {count} null values while none were expected.",
+                "Declare it as an Option, or mend the source.",
+                [name],
+            )
+
+
+def _refused_or_renamed(
+    frame: "DataFrame", source: Source, columns: LogColumns, *, inferred: bool
+) -> "DataFrame":
+    names = [name for name in frame.columns if name != ARRIVAL]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _bad(f"The batch has the column {twice[0]} twice.", "Name each column once.", twice)
+    taken = sorted(reserved(columns.vocab, source.merge) & set(names))
+    if taken and not inferred:
+        raise _bad(
+            f"The batch has the column {taken[0]}, which is the dataset's own.",
+            "Give it another name in preprocess, or the system column in setVocab.",
+            taken,
+        )
+    for name in taken:
+        frame = frame.withColumnRenamed(name, f"_{name}")
+    return frame
+
+
+def _op(source: Source, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
+    """What each row does: told by the `op` column of upserts and changelogs, an addition elsewhere."""
+    from pyspark.sql.functions import col, lit
+    from pyspark.sql.types import IntegralType, StringType
+
+    name = columns.vocab.operation_type_column
+    if not isinstance(source.merge, UpsertStream | ChangelogStream) or name not in fields:
+        if isinstance(source.merge, ChangelogStream):
+            raise _bad(f"A changelog needs the column {name}.", f"It has {', '.join(fields)}.", [name])
+        return lit(0)
+    type_ = fields.pop(name).dataType
+    if not isinstance(type_, IntegralType | StringType):
+        raise _bad(f"The column {name} is of type {type_.simpleString()}.", "It must be an integer.", [name])
+    return col(quoted(name)).try_cast("int")
+
+
+def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:
+    """Key, compared and sequence columns must be there (D4, R33)."""
+    known = {*names, columns.time} if timed else set(names)
+    wanted = list(key_of(source.merge))
+    if isinstance(source.merge, Snapshot):
+        wanted += source.merge.compare_columns or ()
+    if isinstance(source.merge, UpsertStream) and source.merge.sequence_column:
+        wanted.append(source.merge.sequence_column)
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise Refused(
+            "missing-column",
+            f"The batch has no column {', '.join(missing)}, which merge names.",
+            f"It has {', '.join(sorted(known))}; names are compared exactly.",
+            missing,
+        )
+
+
+def _require_comparable(source: Source, data: "Sequence[StructField]") -> None:
+    """Spark compares no maps: there are none where rows are told from their repetitions (section 2.1)."""
+    maps = [field.name for field in data if _has_map(field.dataType)] if key_of(source.merge) else []
+    if maps:
+        raise _bad(
+            f"The column {maps[0]} holds a map, which cannot be compared.",
+            "Make it a text with to_json, or a list with map_entries, in preprocess.",
+            maps,
+        )
+
+
+def _has_map(type_: object) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(type_, ArrayType):
+        return _has_map(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(_has_map(field.dataType) for field in type_)
+    return isinstance(type_, MapType)
+
+
+def _bad(message: str, remedy: str, keys: Sequence[str]) -> Refused:
+    return Refused("bad-input-schema", message, remedy, keys)

@@ -1,0 +1,110 @@
+"""The columns that a source delivers, as far as they are known before it is asked."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from backstory.documents import Path_
+from backstory.doors.odf.data_types import arrow_schema, declared_schema, required, type_of
+from backstory.doors.odf.dataset import Dataset, Source
+from backstory.doors.odf.manifest.data_schema import (
+    DataSchema,
+    Date,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Null,
+    Option,
+    String,
+    Timestamp,
+    UInt8,
+    UInt16,
+    UInt32,
+    UInt64,
+)
+from backstory.doors.odf.manifest.events import SetVocab
+from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, Snapshot, encoding_of
+from backstory.errors import Refused
+from backstory.strategies.events.terms import Encoding
+
+# What may hold a time: times, and years as numbers or texts (decision O5), and a column of NULLs.
+EVENT_TIMES: Final = (
+    *(Date, Timestamp, String, Null),
+    *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of a batch, where they are said, and which of them are optional because somebody wrote so.
+
+    `of_batch` is false for the dataset's own schema, which may list system columns (decision O22).
+    """
+
+    schema: pa.Schema
+    origin: str
+    path: Path_ | None = None
+    optional: frozenset[str] = frozenset()
+    of_batch: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """Their names in order; a batch that is wrong may have one twice."""
+        return list(self.schema.names)
+
+    def field(self, name: str) -> pa.Field | None:
+        """The column of that name, if there is one."""
+        return self.schema.field(self.names.index(name)) if name in self.names else None
+
+    def path_of(self, name: str) -> Path_:
+        """Where the column stands in its source; the source itself if it stands nowhere."""
+        return (*self.path, self.names.index(name)) if self.path is not None else ()
+
+
+def batch_columns(dataset: Dataset, source: Source, output: pa.Schema | None) -> Columns | None:
+    """The columns after preprocess: the output itself, else the read schema, else the dataset's own schema.
+
+    None if nothing tells them: a query may make any columns of those that are read.
+    """
+    declared = declared_schema(source.read) if source.preprocess is None else None
+    optional = _optional(source.read.schema_ if source.preprocess is None else None) | _optional(
+        dataset.schema
+    )
+    if output is not None:
+        return Columns(output, "the batch", None, optional)
+    if declared is not None:
+        part = ("schema", "fields") if source.read.schema_ is not None else ("ddlSchema",)
+        return Columns(arrow_schema(declared), "the read schema", ("read", *part), optional)
+    if dataset.schema is not None:
+        own = arrow_schema(dataset.schema)
+        return Columns(own, "the dataset's schema", None, optional, of_batch=False)
+    return None
+
+
+def reserved(vocab: SetVocab, merge: Merge) -> frozenset[str]:
+    """The names that no column of a batch has (decision O11)."""
+    found = {vocab.offset_column, vocab.system_time_column}
+    if isinstance(merge, Append | Ledger | Snapshot):
+        found.add(vocab.operation_type_column)
+    if encoding_of(merge) is Encoding.OBSERVED:
+        found.add(OBSERVED)
+    return frozenset(found)
+
+
+def may_be_event_time(field: pa.Field) -> bool:
+    """Whether a column can be the event time, by the type that was declared, else by the one that it has."""
+    try:
+        inner, _ = required(type_of(field))
+    except Refused:
+        return False
+    return isinstance(inner, EVENT_TIMES)
+
+
+def _optional(schema: DataSchema | None) -> frozenset[str]:
+    return (
+        frozenset(each.name for each in schema.fields_ if isinstance(each.type, Option))
+        if schema
+        else frozenset()
+    )

@@ -1,0 +1,126 @@
+"""The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from backstory.doors.odf.batch import Batch
+from backstory.doors.odf.chain import Block, canonical, schema_hash
+from backstory.doors.odf.data_types import declared_schema
+from backstory.doors.odf.log_table import brought_up_to_date
+from backstory.doors.odf.registry import SCHEMA
+from backstory.doors.odf.row_hash import ROWS, hash_of, hashed
+from backstory.doors.odf.schemas import document_of
+from backstory.doors.odf.work import Head, Meeting, fetch_hash
+from backstory.errors import BackstoryError, TryAgain
+from backstory.model.instant import iso
+from backstory.strategies.events.plan import Happened, numbered, order
+from backstory.strategies.events.terms import Terms
+from backstory.tables.commit import Note
+from backstory.tables.event_log import append, spark_schema, stage_log
+from backstory.tables.store import existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DOOR = "odf"
+TOLD = ("source_state", "fetch", "contents", "watermark")
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
+    """What the commit of so many rows says of itself; a manifest is told where it is another than before."""
+    work, the, head = at.work, at.the, at.head
+    state, fetch = head.event.get("source_state"), head.event.get("fetch")
+    if work.fetched.state is not None:
+        state, fetch = work.fetched.state.to_dict(), fetch_hash(work.source)
+    contents = dict(head.event.get("contents") or {})
+    if work.content is not None:
+        contents[work.source_name] = work.content
+    event = {
+        "start": head.next_offset if rows else None,
+        "end": head.next_offset + rows - 1 if rows else None,
+        "prev_offset": head.next_offset - 1 if head.next_offset else None,
+        "watermark": iso(watermark) if watermark else None,
+        "source_state": state,
+        "fetch": fetch,
+        "logical_hash": None,
+        "source": work.source_name,
+        "run_id": work.run.run_id,
+        "file": work.fetched.name,
+        "manifest_hash": the.manifest_hash,
+    }
+    if contents:
+        event["contents"] = contents
+    if head.event.get("manifest_hash") != the.manifest_hash:
+        event["manifest"] = dict(the.dataset.document)
+    return event
+
+
+def says_more(event: Mapping[str, Any], head: Head) -> bool:
+    """Whether an event without rows tells of a source what the head does not (section 2.1, step 10)."""
+    return any(event.get(name) != head.event.get(name) for name in TOLD)
+
+
+def commit_rows(at: Meeting, event: dict[str, Any], came: Batch, found: Happened, terms: Terms) -> None:
+    """Number the events and commit them."""
+    from pyspark.sql.functions import lit
+
+    columns, names = at.the.columns, [field.name for field in came.data]
+    with numbered(found.events, found.rows, order(terms, came.data), at.head.next_offset) as placed:
+        commit_block(at, event, came, columns.stored(placed, names, lit(at.now)), +found.counts)
+
+
+def commit_block(
+    at: Meeting,
+    event: dict[str, Any],
+    came: Batch | None = None,
+    rows: "DataFrame | None" = None,
+    counts: Mapping[str, int] = NOTHING,
+) -> None:
+    """Make the one commit; the log table follows it and never hinders it (decision O10)."""
+    from pyspark.sql import Observation
+
+    store, the, before = at.work.store, at.the, at.head.block
+    assert the.table is not None
+    fields = the.columns.schema(came.data, dated=came.dated) if came else None
+    staged = stage_log(store, the.table, fields, _properties(at, came))
+    types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, staged.table().schema())]
+    event |= {"schema_hash": schema_hash(types), "counts": dict(counts)}
+    sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
+    written = Observation()
+    if rows is not None:
+        rows = hashed(rows, the.columns.vocab.offset_column, written)
+
+    def note() -> Note:
+        if rows is not None:
+            event["logical_hash"] = _written_hash(written.get, event)
+        block = Block(sequence, previous, at.now, "AddData", event)
+        return Note(DOOR, at.work.token or block.hash, dict(counts), block.properties())
+
+    append(store, the.table, rows, note, staged=staged)
+    with suppress(BackstoryError):
+        brought_up_to_date(store, existing(store, the.name))
+
+
+def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
+    """The hash of the rows that were written; raises TryAgain if Spark counted some of them twice or not."""
+    if written[ROWS] != event["end"] - event["start"] + 1:
+        raise TryAgain(
+            "recounted",
+            f"{written[ROWS]} rows were seen on their way to offsets {event['start']} to {event['end']}.",
+            "Nothing was committed; a part of the work was done twice, do all of it again.",
+        )
+    return hash_of(written)
+
+
+def _properties(at: Meeting, came: Batch | None) -> dict[str, str]:
+    """The dataset's columns, once they are known."""
+    if came is None or at.the.schema is not None:
+        return {}
+    source = at.work.source
+    declared = declared_schema(source.read) if source.preprocess is None else None
+    document = document_of(came.data, declared, at.the.columns.time, dated=came.dated)
+    return {SCHEMA: canonical(document)}

@@ -1,0 +1,204 @@
+"""Open Data Fabric's types and Arrow's, in both directions (section 1.9).
+
+A field keeps its Open Data Fabric type as compact JSON in its metadata, for the column's comment: the
+type survives although a table has no UInt8 of its own.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as kind_of
+from pydantic import TypeAdapter
+
+from backstory.doors.odf.ddl import ddl_schema
+from backstory.doors.odf.manifest import data_schema as odf
+from backstory.doors.odf.manifest.data_schema import DataField, DataSchema, DataType
+from backstory.doors.odf.manifest.part import Part
+from backstory.doors.odf.manifest.read import Reading
+from backstory.errors import Refused
+
+# The metadata of a field: its type, and the attributes that the schema gives it.
+TYPE: Final = b"odf"
+EXTRA: Final = b"odf-extra"
+
+ARROW: Final[Mapping[str, pa.DataType]] = {
+    "Bool": pa.bool_(),
+    **dict.fromkeys(("Int8", "Int16", "Int32", "UInt8", "UInt16"), pa.int32()),
+    **dict.fromkeys(("Int64", "UInt32", "Time", "Duration"), pa.int64()),
+    "UInt64": pa.decimal128(20, 0),
+    **dict.fromkeys(("Float16", "Float32"), pa.float32()),
+    "Float64": pa.float64(),
+    "Date": pa.date32(),
+    "Timestamp": pa.timestamp("us", "UTC"),
+    **dict.fromkeys(("String", "Null"), pa.string()),
+    "Binary": pa.binary(),
+}
+
+# Arrow's types that stand for one of Open Data Fabric, by their names there.
+FROM_ARROW: Final[Mapping[pa.DataType, DataType]] = {
+    pa.bool_(): odf.Bool(),
+    pa.int8(): odf.Int8(),
+    pa.int16(): odf.Int16(),
+    pa.int32(): odf.Int32(),
+    pa.int64(): odf.Int64(),
+    pa.uint8(): odf.UInt8(),
+    pa.uint16(): odf.UInt16(),
+    pa.uint32(): odf.UInt32(),
+    pa.uint64(): odf.UInt64(),
+    pa.float16(): odf.Float16(),
+    pa.float32(): odf.Float32(),
+    pa.float64(): odf.Float64(),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), odf.String()),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), odf.Binary()),
+    **dict.fromkeys((pa.date32(), pa.date64()), odf.Date()),
+    pa.null(): odf.Null(),
+}
+UNITS: Final = {
+    "s": odf.Unit.SECOND,
+    "ms": odf.Unit.MILLISECOND,
+    "us": odf.Unit.MICROSECOND,
+    "ns": odf.Unit.NANOSECOND,
+}
+ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(DataType)
+
+
+def declared_schema(read: Reading) -> DataSchema | None:
+    """The schema that a reader is given, in either form; None if its columns are looked up in the data."""
+    if read.ddl_schema is not None:
+        return ddl_schema(read.ddl_schema)
+    return read.schema_
+
+
+def arrow_schema(schema: DataSchema) -> pa.Schema:
+    """The columns as a table holds them."""
+    return pa.schema([_arrow_field(each, top=True) for each in schema.fields_])
+
+
+def range_of(datatype: DataType) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer type, optional or not; None for any other."""
+    datatype, _ = required(datatype)
+    name = datatype.kind.lower()
+    bits = name.removeprefix("u").removeprefix("int")
+    if not bits.isdigit():
+        return None
+    if name.startswith("u"):
+        return 0, (1 << int(bits)) - 1
+    return -(1 << int(bits) - 1), (1 << int(bits) - 1) - 1
+
+
+def required(datatype: DataType) -> tuple[DataType, bool]:
+    """The type without the Option around it, and whether there was none."""
+    inner = datatype
+    while isinstance(inner, odf.Option):
+        inner = inner.inner
+    return inner, inner is datatype
+
+
+def type_of(field: pa.Field) -> DataType:
+    """The Open Data Fabric type of a field: the one that its metadata keep, else its own."""
+    kept = (field.metadata or {}).get(TYPE)
+    inner, _ = required(ANY_TYPE.validate_json(kept) if kept else _from_arrow(field))
+    if field.nullable and not isinstance(inner, odf.Null):
+        return odf.Option(inner=inner)
+    return inner
+
+
+def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
+    """The document of a DataSchema that says these columns."""
+    return {"fields": [_field_document(field) for field in schema]}
+
+
+def type_document(datatype: DataType) -> dict[str, Any]:
+    """The document of a type, without what is its default anyway."""
+    found: dict[str, Any] = {"kind": datatype.kind}
+    for name, about in type(datatype).model_fields.items():
+        value = getattr(datatype, name)
+        if name != "kind" and value != about.default:
+            found[str(about.alias)] = _document(value)
+    return found
+
+
+def _document(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_document(each) for each in value]
+    if isinstance(value, DataField):
+        extra = {"extra": value.extra} if value.extra else {}
+        return {"name": value.name, "type": type_document(value.type), **extra}
+    return type_document(value) if isinstance(value, Part) else value  # type: ignore[arg-type]
+
+
+def _field_document(field: pa.Field) -> dict[str, Any]:
+    extra = (field.metadata or {}).get(EXTRA)
+    found = {"name": field.name, "type": type_document(type_of(field))}
+    return found | ({"extra": json.loads(extra)} if extra else {})
+
+
+def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
+    """The column; only a table's own columns keep their types, for these hold the types within them."""
+    inner, needed = required(field.type)
+    kept = {TYPE: _compact(type_document(field.type))}
+    if field.extra:
+        kept[EXTRA] = _compact(field.extra)
+    nullable = not needed or isinstance(inner, odf.Null)
+    return pa.field(field.name, _arrow(inner), nullable, kept if top else None)
+
+
+def _compact(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _arrow(datatype: DataType) -> pa.DataType:
+    if isinstance(datatype, odf.Decimal):
+        return pa.decimal128(datatype.precision, datatype.scale)
+    if isinstance(datatype, odf.List):
+        return pa.list_(_arrow_field(DataField(name="element", type=datatype.item_type)))
+    if isinstance(datatype, odf.Map):
+        value = _arrow_field(DataField(name="value", type=datatype.value_type))
+        key, _ = required(datatype.key_type)
+        return pa.map_(_arrow(key), value)
+    if isinstance(datatype, odf.Struct):
+        return pa.struct([_arrow_field(each) for each in datatype.fields_])
+    return ARROW[datatype.kind]
+
+
+def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for each family of types
+    """The type that an Arrow type says by itself."""
+    arrow = field.type
+    if arrow in FROM_ARROW:
+        return FROM_ARROW[arrow]
+    if kind_of.is_dictionary(arrow):
+        return _from_arrow(pa.field(field.name, arrow.value_type))
+    if kind_of.is_decimal(arrow):
+        return odf.Decimal(precision=arrow.precision, scale=arrow.scale)
+    if kind_of.is_timestamp(arrow):
+        return odf.Timestamp(unit=UNITS[arrow.unit], timezone=arrow.tz)
+    if kind_of.is_time(arrow):
+        return odf.Time(unit=UNITS[arrow.unit])
+    if kind_of.is_duration(arrow):
+        return odf.Duration(unit=UNITS[arrow.unit])
+    if kind_of.is_fixed_size_binary(arrow):
+        return odf.Binary.model_validate({"fixedLength": arrow.byte_width})
+    return _nested(field)
+
+
+def _nested(field: pa.Field) -> DataType:
+    arrow = field.type
+    if kind_of.is_map(arrow):
+        key, _ = required(type_of(arrow.key_field))
+        return odf.Map.model_validate({"keyType": key, "valueType": type_of(arrow.item_field)})
+    if kind_of.is_list(arrow) or kind_of.is_large_list(arrow):
+        return odf.List.model_validate({"itemType": type_of(arrow.value_field)})
+    if kind_of.is_fixed_size_list(arrow):
+        return odf.List.model_validate(
+            {"itemType": type_of(arrow.value_field), "fixedLength": arrow.list_size}
+        )
+    if kind_of.is_struct(arrow):
+        fields = tuple(DataField(name=each.name, type=type_of(each)) for each in arrow)
+        return odf.Struct(fields=fields)
+    raise Refused(
+        "unknown-type",
+        f"The column {field.name} has the type {arrow}, which Open Data Fabric has no name for.",
+        "Cast it in preprocess.",
+    )

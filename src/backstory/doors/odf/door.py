@@ -1,0 +1,173 @@
+"""What the command line and the Python face ask of this door."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backstory.doors.odf import registry
+from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets
+from backstory.doors.odf.encodings import encoded
+from backstory.doors.odf.inspecting import Inspected, inspected, inspected_file
+from backstory.doors.odf.manifests import find_manifests
+from backstory.doors.odf.pulling import Asked, exit_code, pull
+from backstory.doors.odf.pushing import Pushed, push
+from backstory.doors.odf.receipts import DatasetReceipt, worst
+from backstory.doors.odf.registry import NAMESPACE, Registered
+from backstory.doors.odf.verify import Verdict, verify
+from backstory.doors.odf.watching import Watcher
+from backstory.doors.odf.work import head_of
+from backstory.errors import UsageError
+from backstory.model.instant import iso
+from backstory.strategies.events.terms import Encoding
+from backstory.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "NAMESPACE",
+    "Added",
+    "Asked",
+    "DatasetReceipt",
+    "Inspected",
+    "Pushed",
+    "Verdict",
+    "Watcher",
+    "add",
+    "add_each",
+    "events",
+    "exit_code",
+    "ingest",
+    "inspect",
+    "inspected_file",
+    "is_file",
+    "listed",
+    "pull_all",
+    "verified",
+    "worst",
+]
+
+ENDINGS = (".yaml", ".yml")
+UNWATCHED = Watcher()
+
+
+def pull_all(
+    store: Store,
+    wanted: Sequence[str | Path],
+    asked: Asked,
+    *,
+    namespace: str = NAMESPACE,
+    every: bool = False,
+    watcher: Watcher = UNWATCHED,
+) -> list[DatasetReceipt]:
+    """Pull files of manifests, which are added first, and datasets by name; one after the other.
+
+    One that fails does not keep the others back. Raises UsageError for a wrong manifest and an unknown
+    name before anything is added or pulled.
+    """
+    read = [each for one in wanted for each in _meant(store, namespace, one)]
+    for each in read:
+        if each.dataset.written is not None:
+            add_one(store, each, dry_run=True)
+    datasets = [_standing(store, each, watcher, dry_run=asked.dry_run) for each in read]
+    if every:
+        known = {each.name for each in datasets}
+        datasets += [each for each in registry.datasets(store, namespace) if each.name not in known]
+    receipts = []
+    for dataset in datasets:
+        watcher.begun(dataset.dataset.name)
+        receipt = pull(store, dataset, asked)
+        if isinstance(receipt.error, UsageError) and len(datasets) == 1:
+            raise receipt.error
+        watcher.ended(receipt)
+        receipts.append(receipt)
+    return receipts
+
+
+def events(
+    store: Store, name: str, encoding: str | None = None, *, namespace: str = NAMESPACE
+) -> "DataFrame":
+    """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
+    the = registry.existing(store, namespace, name)
+    rows = store.spark.table(store.sql_name(the.name))
+    if encoding is None:
+        return rows
+    if encoding not in {"op", "observed"} or (encoding == "observed" and the.columns.encoding is None):
+        raise UsageError(
+            "no-encoding",
+            f"The log of {name} cannot be read as {encoding}.",
+            "Snapshots, upserts and changelogs are read as op or observed, ledgers and appends as op.",
+        )
+    return encoded(rows, the.columns, the.table.shape.key if the.table else (), Encoding(encoding))
+
+
+def ingest(
+    store: Store, name: str, pushed: Pushed, asked: Asked, *, namespace: str = NAMESPACE
+) -> DatasetReceipt:
+    """Push files into a dataset."""
+    receipt = push(store, registry.existing(store, namespace, name), pushed, asked)
+    if isinstance(receipt.error, UsageError):
+        raise receipt.error
+    return receipt
+
+
+def listed(store: Store, *, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
+    """The datasets: name, kind of source, when it was pulled last, rows, watermark."""
+    found = []
+    for each in registry.datasets(store, namespace):
+        head = head_of(store, each)
+        the = each.dataset
+        found.append(
+            {
+                "dataset": the.name,
+                "source": "polling" if the.polling else "push" if the.push else None,
+                "merge": [source.merge.kind for _, source in the.sources()],
+                "pulled": iso(head.system_time) if head.system_time else None,
+                "records": head.next_offset,
+                "blocks": head.block.sequence + 1 if head.block else 0,
+                "watermark": iso(head.watermark) if head.watermark else None,
+            }
+        )
+    return found
+
+
+def inspect(store: Store, name: str, *, namespace: str = NAMESPACE) -> Inspected:
+    """A dataset's manifest, schema, lints and head; UsageError if there is no such dataset."""
+    return inspected(store, registry.existing(store, namespace, name))
+
+
+def is_file(one: str | Path) -> bool:
+    """Whether an argument means a file of manifests, and not a dataset."""
+    path = Path(one)
+    return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
+
+
+def verified(
+    store: Store, names: Sequence[str], *, namespace: str = NAMESPACE, every: bool = False
+) -> list[Verdict]:
+    """Whether datasets are what their commits said; UsageError for an unknown name, before any is read."""
+    found = [registry.existing(store, namespace, name) for name in names]
+    if every:
+        known = {each.name for each in found}
+        found += [each for each in registry.datasets(store, namespace) if each.name not in known]
+    return [verify(store, each.name) for each in found]
+
+
+def _meant(store: Store, namespace: str, one: str | Path) -> list[Registered]:
+    """The datasets that an argument means: those of a file or a folder, or the one of a name."""
+    path = Path(one)
+    if path.is_dir() and (isinstance(one, Path) or one.endswith("/")):
+        files = find_manifests(path)
+        return [each for file in files for each in read_datasets(store, namespace, file, recursive=True)]
+    if is_file(one):
+        return read_datasets(store, namespace, path)
+    return [registry.existing(store, namespace, str(one))]
+
+
+def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:
+    """The dataset as it stands once its manifest, if a file has brought one, is added."""
+    if each.dataset.written is None:
+        return each
+    added = add_one(store, each, dry_run=dry_run)
+    watcher.added(added)
+    return each if dry_run and each.table is None else registry.at(store, each.name)

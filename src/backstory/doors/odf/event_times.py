@@ -1,0 +1,121 @@
+"""The event time of delivered rows: an instant, a day, or a calendar year (decisions O5 and O13)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from backstory.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+YEAR: Final = r"^[1-9][0-9]{3}$"
+TIME: Final = r"[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
+RFC3339: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({TIME})?$"
+ZONED: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{TIME}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$"
+SECONDS: Final = 100_000_000  # smaller numbers are more likely years, days or mistakes than UNIX seconds
+HINT: Final = (
+    "Make an instant of it in preprocess: make_date(year, 1, 1), timestamp_seconds(x), to_timestamp(x)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """The event time as a column, whether it is a day, and which rows have one that cannot be read."""
+
+    value: "Column"
+    dated: bool
+    unreadable: "Column | None" = None
+
+
+def event_time(
+    name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool | None = None
+) -> EventTime:
+    """The event time that a column holds; `inferred` says that nobody declared its type.
+
+    `dated` says that the dataset's event times are days, or instants; None if that is open. Raises
+    Refused for a type that holds no times (section 2.1, step 1), and for the other one of the two.
+    """
+    found = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
+    if dated is None or found.dated is dated:
+        return found
+    expected = "date" if dated else "timestamp"
+    raise Refused(
+        "incompatible-schema",
+        f"The event-time column {name} has another type: {expected} is expected, "
+        f"{type_.simpleString()} was found.",
+        "Cast it in preprocess, or mend the source.",
+        [name],
+    )
+
+
+def _event_time(name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool) -> EventTime:
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import (
+        DateType,
+        IntegralType,
+        NullType,
+        StringType,
+        TimestampNTZType,
+        TimestampType,
+    )
+
+    match type_:
+        case DateType():
+            return EventTime(column, dated=True)
+        case TimestampType():
+            return EventTime(column, dated=False)
+        case TimestampNTZType():
+            return EventTime(in_utc(column), dated=False)
+        case NullType():
+            return EventTime(lit(None).cast("date" if dated else "timestamp"), dated=dated)
+        case IntegralType():
+            return _number(column, inferred=inferred)
+        case StringType():
+            return _text(column, inferred=inferred)
+        case _:
+            raise Refused(
+                "bad-input-schema",
+                f"The event-time column {name} is of type {type_.simpleString()}, not a date or timestamp.",
+                HINT,
+                [name],
+            )
+
+
+def in_utc(naive: "Column") -> "Column":
+    """Times without a zone as instants, in whatever zone the session is."""
+    from pyspark.sql.functions import concat, lit
+
+    return concat(naive.cast("string"), lit("Z")).cast("timestamp")
+
+
+def _year(column: "Column") -> "Column":
+    from pyspark.sql.functions import lit, make_timestamp_ltz
+
+    one, none = lit(1), lit(0)
+    return make_timestamp_ltz(column.cast("int"), one, one, none, none, none, lit("UTC"))
+
+
+def _number(column: "Column", *, inferred: bool) -> EventTime:
+    """A four-digit number is a year; a large one UNIX seconds, where nobody declared it."""
+    from pyspark.sql.functions import timestamp_seconds, when
+
+    year = column.between(1000, 9999)
+    seconds = column >= SECONDS
+    value = when(year, _year(when(year, column)))
+    if inferred:
+        value = value.when(seconds, timestamp_seconds(column))
+    good = year | seconds if inferred else year
+    return EventTime(value, dated=False, unreadable=column.isNotNull() & ~good)
+
+
+def _text(column: "Column", *, inferred: bool) -> EventTime:
+    """A text of four digits is a year; one of RFC 3339 an instant, where nobody declared it."""
+    from pyspark.sql.functions import when
+
+    year = column.rlike(YEAR)
+    value = when(year, _year(when(year, column)))
+    if inferred:
+        value = value.when(column.rlike(ZONED), column.try_cast("timestamp"))
+        value = value.when(column.rlike(RFC3339), in_utc(column.try_cast("timestamp_ntz")))
+    return EventTime(value, dated=False, unreadable=column.isNotNull() & value.isNull())

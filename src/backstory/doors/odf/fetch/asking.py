@@ -1,0 +1,51 @@
+"""What a fetch is told beside its step of the manifest."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from backstory.doors.odf.fetch.retries import Policy
+from backstory.doors.odf.fetch.source_state import SourceState
+
+# The stages that `progress` names, in the words that the user sees (section 4.2).
+CHECKING: Final = "Checking for updates"
+DOWNLOADING: Final = "Downloading data"
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def silent(_stage: str, _done: int, _total: int | None) -> None:
+    """A progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a fetch is told: when, where, and what the dataset knows of its source.
+
+    Attributes:
+        system_time: the run's instant, aware.
+        folder: what relative paths are relative to: the manifest's folder.
+        cache: the folder for this dataset's downloads; made when there is one to keep.
+        environment: what templates are filled from.
+        state: what the dataset's newest commit says of the source.
+        has_data: whether the dataset has rows.
+        seen: the names (`Fetched.name`) of the glob's files whose rows the dataset has.
+        refetch: do not use a download that was kept.
+        fetch_uncacheable: ask also a source that cannot say whether it changed.
+        progress: told the stage, the bytes so far, and of how many if that is known.
+        retry: how often and after what waits an unreachable server is asked again.
+    """
+
+    system_time: datetime
+    folder: Path
+    cache: Path
+    environment: Mapping[str, str]
+    state: SourceState | None = None
+    has_data: bool = False
+    seen: frozenset[str] = frozenset()
+    refetch: bool = False
+    fetch_uncacheable: bool = False
+    progress: Progress = silent
+    retry: Policy = field(default_factory=Policy)

@@ -1,0 +1,65 @@
+"""Ask a polling source: each kind of fetch step in its own way (sections 1.3 to 1.4 and 5.1)."""
+
+from backstory.doors.odf.fetch.asking import Asking
+from backstory.doors.odf.fetch.fetched import Answer
+from backstory.doors.odf.fetch.files import fetch_file, scheme_of
+from backstory.doors.odf.fetch.globbing import fetch_glob
+from backstory.doors.odf.fetch.http import fetch_http
+from backstory.doors.odf.fetch.timestamps import check_format
+from backstory.doors.odf.manifest.fetch import Fetch, FilesGlob, FromMetadata, FromPath, Url
+from backstory.doors.odf.templates import filled
+from backstory.errors import UsageError
+
+
+def fetch(step: Fetch, asking: Asking) -> Answer:
+    """What the source has that the dataset does not.
+
+    Raises UsageError for a step that cannot be done here, Failed for a source that is not there, TryAgain
+    for one that cannot be reached now, Refused for files whose paths do not tell their times.
+    """
+    check(step)
+    if isinstance(step, Url | FilesGlob) and step.cache is not None and _succeeded(asking):
+        return Answer("up-to-date")
+    if isinstance(step, FilesGlob):
+        return fetch_glob(step, asking)
+    if not isinstance(step, Url):
+        raise UsageError(
+            "unsupported-source",
+            f"A source of the kind {step.kind} cannot be pulled.",
+            "Bring its data into files or to an HTTP server, and fetch them with Url or FilesGlob.",
+        )
+    url = filled(step.url, asking.environment)
+    scheme = scheme_of(url)
+    if scheme in {"http", "https"}:
+        return fetch_http(step, url, asking)
+    if scheme in {"", "file"}:
+        return fetch_file(step, url, asking)
+    raise UsageError(
+        "unsupported-source",
+        f"A source cannot be fetched by {scheme}.",
+        "Use an address of http, https or file, or a path.",
+    )
+
+
+def check(step: Fetch) -> None:
+    """Raise UsageError if the step's event time cannot be had from such a source; nothing is asked."""
+    if not isinstance(step, Url | FilesGlob):
+        return
+    if isinstance(step, Url) and isinstance(step.event_time, FromPath):
+        raise UsageError(
+            "event-time",
+            "The event time of a Url cannot come FromPath.",
+            "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
+        )
+    if isinstance(step, FilesGlob) and isinstance(step.event_time, FromMetadata):
+        raise UsageError(
+            "event-time",
+            "The event time of a FilesGlob cannot come FromMetadata.",
+            "Use FromPath or FromSystemTime.",
+        )
+    if isinstance(step.event_time, FromPath):
+        check_format(step.event_time.timestamp_format)
+
+
+def _succeeded(asking: Asking) -> bool:
+    return asking.has_data or asking.state is not None

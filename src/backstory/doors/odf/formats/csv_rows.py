@@ -1,0 +1,192 @@
+"""Rows of a CSV: its columns, then its cells as values of their types (section 1.6, B14, B16 to B20)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from backstory.doors.odf.formats.csv_grammar import Grammar, fields, grammar, plain, rows
+from backstory.doors.odf.formats.csv_inference import Guesses
+from backstory.doors.odf.formats.csv_options import Dialect, dialect
+from backstory.doors.odf.formats.csv_pieces import Piece, pieces
+from backstory.doors.odf.formats.encoded import lines
+from backstory.doors.odf.formats.rows import (
+    Rows,
+    in_batches,
+    malformed,
+    missing,
+    refuse_repeated,
+    typed_or_refused,
+    unknown,
+)
+from backstory.doors.odf.formats.texts import parser
+from backstory.doors.odf.manifest.read import Csv, UnknownFields
+from backstory.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file and how its rows are laid out; `names` are its columns, `data` where they begin."""
+
+    path: Path
+    name: str
+    dialect: Dialect
+    grammar: Grammar
+    header: bool
+    names: list[str]
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows without the header, from the file's start."""
+        parts = pieces(
+            self.path, self.name, self.dialect.encoding, self.grammar, many_lines=self.dialect.many_lines
+        )
+        if self.header:
+            first, _, end = _first_row(parts, self.grammar.clean)
+            if end < len(first.text):
+                yield Piece(first.text[end:], first.line + lines(first.text[:end]))
+        yield from parts
+
+
+def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Rows:
+    """The file's rows, with the declared columns or with its own.
+
+    With a header columns are found by name, without one by their place. Raises UsageError for an
+    option that is not supported, Refused for a header that lacks a column or names one twice; what
+    is wrong with a row is refused when its batch is asked for.
+    """
+    table = _table(path, name, how, schema)
+    if table is None:
+        return Rows(pa.schema([]) if schema is None else schema, iter(()))
+    if schema is None:
+        schema = _own_schema(table, infer=how.infer_schema)
+    extra = [column for column in table.names if column not in schema.names]
+    if extra and how.unknown_fields is UnknownFields.ERROR:
+        raise unknown(name, extra)
+    places = _places(table, schema)
+    return Rows(schema, _batches(table, schema, places))
+
+
+def _table(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Table | None:
+    """The file's layout; None for one without a byte, if nothing says what should be in it."""
+    spoken = dialect(how)
+    letters = grammar(spoken)
+    for field in schema or ():
+        parser(field, spoken.times)  # a type that text has no form for is told before the file is read
+    parts = pieces(path, name, spoken.encoding, letters, many_lines=spoken.many_lines)
+    first, names, _ = _first_row(parts, letters.clean)
+    if not first.text:
+        if how.header and schema is not None:
+            raise malformed(name, "", "it is empty, without even its header")
+        return None
+    if how.header:
+        if schema is None and not all(names):
+            raise malformed(name, "line 1", f"column {names.index('') + 1} has no name")
+        refuse_repeated(name, [column for column in names if column])
+    elif schema is not None:
+        names = list(schema.names)
+    else:
+        names = [f"_c{place}" for place in range(len(names))]
+    return Table(path, name, spoken, letters, how.header, names)
+
+
+def _first_row(parts: Iterator[Piece], letters: Grammar) -> tuple[Piece, list[str], int]:
+    """The first row that is not an empty line: its piece, its cells, and where it ends in the piece."""
+    piece = Piece(b"", 1)
+    for piece in parts:
+        cells: list[str] = []
+        for field in fields(piece.text, letters):
+            cells.append(plain(field, letters).decode())
+            if field["end"] != letters.separator:
+                if len(cells) > 1 or field[0] != field["end"]:
+                    return piece, cells, field.end()
+                cells = []
+    return piece, [""], len(piece.text)
+
+
+def _own_schema(table: Table, *, infer: bool) -> pa.Schema:
+    """The file's columns as texts, or as what all their cells are."""
+    texts = pa.schema([pa.field(name, pa.string()) for name in table.names])
+    if not infer:
+        return texts
+    guesses = Guesses(table.names, table.dialect.times)
+    for piece in table.pieces():
+        guesses.look(_cells(table, piece, range(len(table.names))))
+    return guesses.schema()
+
+
+def _places(table: Table, schema: pa.Schema) -> list[int]:
+    """For each column of the schema its place in the file."""
+    if not table.header:
+        return list(range(len(schema)))
+    for column in schema.names:
+        if column not in table.names:
+            raise missing(table.name, column, table.names)
+    return [table.names.index(column) for column in schema.names]
+
+
+def _batches(table: Table, schema: pa.Schema, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    parsers = [parser(field, table.dialect.times) for field in schema]
+    for piece in table.pieces():
+        cells = _cells(table, piece, places)
+
+        def line(row: int, piece: Piece = piece) -> str:
+            return f"line {_line_of(table, piece, row)}"
+
+        columns = [
+            typed_or_refused(cells[place].combine_chunks(), field, parse, table.name, line)
+            for place, field, parse in zip(map(str, places), schema, parsers, strict=True)
+        ]
+        yield from in_batches(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
+    """The cells of some columns as text, each under its place; Refused for a row of another length."""
+    width = len(table.names)
+    wanted = [str(place) for place in places]
+    try:
+        return pa_csv.read_csv(
+            pa.BufferReader(piece.text),
+            read_options=pa_csv.ReadOptions(
+                column_names=[str(place) for place in range(width)], block_size=len(piece.text) + 1
+            ),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=table.dialect.separator,
+                quote_char=table.dialect.quote or False,
+                newlines_in_values=table.dialect.many_lines,
+                # In a file of one column an empty line is a value.
+                ignore_empty_lines=width > 1,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(wanted, pa.string()),
+                include_columns=wanted,
+                null_values=[table.dialect.null],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                check_utf8=False,  # done, for columns that nobody wants too
+            ),
+        )
+    except pa.ArrowInvalid as stop:
+        raise _ragged(table, piece, str(stop)) from None
+
+
+def _ragged(table: Table, piece: Piece, why: str) -> Refused:
+    """The error for the first row that has not as many fields as there are columns."""
+    width = len(table.names)
+    for line, count, empty in rows(piece.text, table.grammar.clean, piece.line):
+        if count != width and not empty:
+            one = "1 field" if count == 1 else f"{count} fields"
+            than = "the header has" if table.header else "the first row or the schema has"
+            return malformed(table.name, f"line {line}", f"{one} where {than} {width}")
+    return malformed(table.name, f"after line {piece.line}", f"it is not CSV ({why})")
+
+
+def _line_of(table: Table, piece: Piece, row: int) -> int:
+    """The line of a row of the piece, line breaks within values counted."""
+    full = (
+        line
+        for line, _, empty in rows(piece.text, table.grammar.clean, piece.line)
+        if not empty or len(table.names) == 1
+    )
+    return next((line for place, line in enumerate(full) if place == row), piece.line)

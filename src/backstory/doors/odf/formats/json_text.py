@@ -1,0 +1,90 @@
+"""JSON without loss: numbers keep their digits, and no key of an object may stand twice."""
+
+import json
+import re
+from typing import Any
+
+_ENCODED = json.JSONEncoder(ensure_ascii=False).encode
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class NotJson(ValueError):
+    """What is wrong, in words, and at which character of the text; -1 if that is not known."""
+
+    def __init__(self, why: str, at: int = -1) -> None:
+        super().__init__(why)
+        self.at = at
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise NotJson(f"an object has the key `{twice[:40]}` twice")
+    return made
+
+
+def _constant(text: str) -> Any:
+    raise NotJson(f"`{text}` is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=_constant
+)
+
+
+def loads(text: str) -> Any:
+    """The value; numbers are of `Number`. Raises NotJson for anything that is not strictly JSON."""
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as stop:
+        raise NotJson(stop.msg[:1].lower() + stop.msg[1:], stop.pos) from None
+    except RecursionError:
+        raise NotJson("its values are nested too deeply") from None
+
+
+def dumps(value: Any) -> str:
+    """The value as compact JSON, numbers as they were written."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(dumps, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_ENCODED(key)}:{dumps(item)}' for key, item in value.items())}}}"
+    return _ENCODED(value)
+
+
+def line_of_element(text: str, keys: list[str], element: int) -> int:
+    """The line of an element of the array that the keys lead to, in a text that `loads` has read."""
+    at = _past_blanks(text, 0)
+    for key in keys:
+        at = _value_of(text, at, key)
+    at = _past_blanks(text, at + 1)
+    for _ in range(element):
+        _, at = _DECODER.raw_decode(text, at)
+        at = _past_blanks(text, _past_blanks(text, at) + 1)
+    return text.count("\n", 0, at) + 1
+
+
+def _value_of(text: str, at: int, key: str) -> int:
+    """Where the value of a key begins in the object at `at`."""
+    at = _past_blanks(text, at + 1)
+    while True:
+        found, at = _DECODER.raw_decode(text, at)
+        at = _past_blanks(text, _past_blanks(text, at) + 1)
+        if found == key:
+            return at
+        _, at = _DECODER.raw_decode(text, at)
+        at = _past_blanks(text, _past_blanks(text, at) + 1)
+
+
+def _past_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return found.end() if found else at

@@ -1,0 +1,129 @@
+"""Rows that a reader gives, and how it refuses what it cannot give exactly (R69)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.odf.formats.expected import told, within_range
+from backstory.errors import Refused
+from backstory.files.cells import UnreadableCell, first_failing
+
+BATCH = 1 << 16
+SHOWN = 40
+SHOWN_NAMES = 20
+MEND = "Nothing was written; mend the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in the order of their file; what cannot be read is refused when its batch is asked for."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def malformed(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+    """The error for a row, or a file, that is not of its format; `place` is its line or row."""
+    return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
+
+
+def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
+    """The error for a value that is not of its column's type."""
+    return Refused(
+        "unreadable-value",
+        f"{name}, {place}, column `{column}`: `{shortened(value)}` is not of type {expected}.",
+        f"{MEND}, or declare the column as String and convert it in `preprocess`.",
+    )
+
+
+def shortened(value: object) -> str:
+    """The value on one line, 40 characters of it."""
+    text = " ".join(str(value).split()) or str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def missing(name: str, column: str, present: list[str], place: str = "") -> Refused:
+    """The error for a declared column that a file with named columns does not have."""
+    there = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
+    told_there = f"its columns are {there}" if present else "it has none"
+    return Refused(
+        "missing-column",
+        f"{name}{place and f', {place}'} has no column `{column}`; {told_there}.",
+        f"{MEND}, or `schema` in the manifest; names compare exactly.",
+        [column],
+    )
+
+
+def unknown(name: str, columns: list[str], place: str = "") -> Refused:
+    """The error for columns that the schema does not declare, where `unknownFields` is `error`."""
+    names = ", ".join(f"`{column}`" for column in columns[:SHOWN_NAMES])
+    return Refused(
+        "unknown-fields",
+        f"{name}{place and f', {place}'}: the schema does not declare {names}.",
+        "Declare them, or set `unknownFields: ignore` in `read`.",
+        columns,
+    )
+
+
+def repeated(names: list[str]) -> list[str]:
+    """The names that stand more than once."""
+    seen: set[str] = set()
+    return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+
+
+def refuse_repeated(name: str, names: list[str]) -> None:
+    """Refused if two columns have one name."""
+    if twice := repeated(names):
+        shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
+        raise Refused("repeated-column", f"{name} has {shown} twice.", "Name each column once.", twice)
+
+
+def typed_or_refused(
+    values: pa.Array,
+    field: pa.Field,
+    convert: Callable[[pa.Array], pa.Array],
+    name: str,
+    place: Callable[[int], str],
+) -> pa.Array:
+    """`convert(values)`, in range and not NULL where the field is required.
+
+    Refused for the first value that is not so; `place` tells where a row of the array stands.
+    """
+    try:
+        made = convert(values)
+        row = within_range(made, field)
+    except UnreadableCell as cell:
+        row = cell.row
+    except pa.ArrowInvalid:
+        row = first_failing(values, convert)
+    if row is not None:
+        raise unreadable(name, place(row), field.name, _shown(values[row]), told(field))
+    if not field.nullable:
+        refuse_nulls(made, field.name, name, place)
+    return made
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except ValueError:  # Python has no nanoseconds
+        return str(value.cast(pa.string()))
+
+
+def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int], str]) -> None:
+    """Refused if a value is NULL, in the words of the reference (section 2.8)."""
+    if values.null_count:
+        first = pc.index(values.is_null(), True).as_py()
+        raise Refused(
+            "unreadable-value",
+            f"{name}, {place(first)}: Column `{column}` contains {values.null_count} null values "
+            "while none were expected.",
+            f"{MEND}, or wrap the column's type in Option.",
+        )
+
+
+def in_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The table's rows, at most `BATCH` at a time."""
+    yield from table.combine_chunks().to_batches(max_chunksize=BATCH)

@@ -1,0 +1,139 @@
+"""What there is to know of a dataset: its manifest, schema, lints and head; and its newest rows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backstory.doors.odf.data_types import data_schema_of
+from backstory.doors.odf.dataset import Dataset, fold
+from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.manifests import read_manifests, resolved
+from backstory.doors.odf.registry import Registered, schema_document
+from backstory.doors.odf.work import Head, head_of
+from backstory.model.instant import iso
+from backstory.strategies.events.terms import Encoding, Op
+from backstory.tables.literals import quoted
+from backstory.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A dataset; `table`, `schema` and `head` are None where there are none yet."""
+
+    dataset: Dataset
+    table: str | None = None
+    schema: Mapping[str, Any] | None = None
+    head: Mapping[str, Any] | None = None
+
+    @property
+    def lints(self) -> list[Lint]:
+        """What is odd in the manifest."""
+        return lints(self.dataset)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The manifest with every default."""
+        return resolved(self.dataset)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as `--output json` prints it."""
+        return {
+            "dataset": self.dataset.name,
+            "table": self.table,
+            "folder": str(self.dataset.folder),
+            "manifest": self.dataset.document,
+            "schema": self.schema,
+            "lints": [each.to_dict() for each in self.lints],
+            "head": self.head,
+        }
+
+
+def inspected(store: Store, the: Registered) -> Inspected:
+    """A dataset of the warehouse."""
+    return Inspected(the.dataset, str(the.name), _stored_schema(the), _head(head_of(store, the)))
+
+
+def inspected_file(path: Path) -> list[Inspected]:
+    """The datasets of a file of manifests; the warehouse is not asked. UsageError for a wrong manifest."""
+    found = []
+    for document, snapshot in read_manifests(path):
+        dataset = fold(snapshot, path.absolute().parent, known=True, written=document)
+        found.append(Inspected(dataset, schema=schema_document(dataset)))
+    return found
+
+
+def newest_rows(store: Store, the: Registered, count: int, skip: int) -> "DataFrame":
+    """The newest rows without the very newest `skip`, by their offsets, oldest first."""
+    from pyspark.sql.functions import col
+
+    assert the.table is not None
+    offset = col(quoted(the.columns.vocab.offset_column))
+    end = head_of(store, the).next_offset - skip
+    rows = store.spark.table(store.sql_name(the.name))
+    return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
+
+
+def symbols(the: Registered) -> dict[str, dict[Any, str]]:
+    """For the column of operations, if the table has one, the symbols of its codes."""
+    if the.columns.encoding is not Encoding.OP:
+        return {}
+    return {the.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
+
+
+def as_yaml(document: Mapping[str, Any]) -> str:
+    """A document of JSON's types as YAML, the kind of each part first."""
+    from ruamel.yaml import YAML
+
+    sink = StringIO()
+    yaml = YAML()
+    yaml.width = 1 << 16
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(_kind_first(json.loads(json.dumps(document))), sink)
+    return sink.getvalue()
+
+
+def _kind_first(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        names = sorted(node, key=lambda name: name != "kind")
+        return {name: _kind_first(node[name]) for name in names}
+    return [_kind_first(each) for each in node] if isinstance(node, list) else node
+
+
+def _stored_schema(the: Registered) -> Mapping[str, Any] | None:
+    """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
+    if the.table is None or the.schema is None:
+        return the.schema
+    own = {each["name"]: each for each in _system_fields(the)}
+    told = {each["name"]: each for each in the.schema["fields"]}
+    names = [column.name for column in the.table.shape.columns]
+    return {**the.schema, "fields": [told.get(name) or own[name] for name in names]}
+
+
+def _system_fields(the: Registered) -> Any:
+    """The system columns; only an event time may be NULL."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields = to_arrow_schema(the.columns.schema([]))
+    time = the.columns.time
+    return data_schema_of(pa.schema([f.with_nullable(f.name == time) for f in fields]))["fields"]
+
+
+def _head(head: Head) -> dict[str, Any] | None:
+    """What the newest commit says, for people who ask where the dataset stands."""
+    if head.block is None:
+        return None
+    return {
+        "sequence": head.block.sequence,
+        "block": head.block.hash,
+        "system_time": iso(head.block.system_time),
+        "records": head.next_offset,
+        "watermark": iso(head.watermark) if head.watermark else None,
+        "source_state": head.event.get("source_state"),
+    }

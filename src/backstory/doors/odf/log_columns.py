@@ -1,0 +1,141 @@
+"""The columns of a dataset's table: the system's own, in their order, and the data (decision O11)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backstory.doors.odf.dataset import Dataset
+from backstory.doors.odf.manifest.events import SetVocab
+from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
+from backstory.strategies.events.terms import LETTERS, Encoding, Op
+from backstory.tables.literals import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField, StructType
+
+
+@dataclass(frozen=True, slots=True)
+class LogColumns:
+    """The system columns of a table by their names, and how it says what an event does."""
+
+    vocab: SetVocab
+    encoding: Encoding | None
+
+    @property
+    def time(self) -> str:
+        """The event-time column."""
+        return self.vocab.event_time_column
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """The system columns by what they are, as readers of the table need them."""
+        vocab = self.vocab
+        return {
+            "offset": vocab.offset_column,
+            "op": vocab.operation_type_column if self.encoding is Encoding.OP else None,
+            "system_time": vocab.system_time_column,
+            "event_time": vocab.event_time_column,
+            "observed": OBSERVED if self.encoding is Encoding.OBSERVED else None,
+        }
+
+    @property
+    def system(self) -> list[str]:
+        """The system columns in their order."""
+        vocab = self.vocab
+        op = [vocab.operation_type_column] if self.encoding is Encoding.OP else []
+        observed = [OBSERVED] if self.encoding is Encoding.OBSERVED else []
+        return [vocab.offset_column, *op, vocab.system_time_column, vocab.event_time_column, *observed]
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """What each system column that a table can have is called."""
+        vocab = self.vocab
+        return (
+            vocab.offset_column,
+            vocab.operation_type_column,
+            vocab.system_time_column,
+            vocab.event_time_column,
+        )
+
+    def schema(self, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
+        """All columns with their types; `dated` says that the event time is a day, not an instant."""
+        from pyspark.sql.types import (
+            DateType,
+            IntegerType,
+            LongType,
+            StringType,
+            StructField,
+            StructType,
+            TimestampType,
+        )
+
+        vocab = self.vocab
+        types = {
+            vocab.offset_column: LongType(),
+            vocab.operation_type_column: IntegerType(),
+            vocab.system_time_column: TimestampType(),
+            vocab.event_time_column: DateType() if dated else TimestampType(),
+            OBSERVED: StringType(),
+        }
+        return StructType([*(StructField(name, types[name]) for name in self.system), *data])
+
+    def logged(self, rows: "DataFrame", data: Sequence[str]) -> "DataFrame":
+        """The table's rows as a side of the plan."""
+        sides = self.sides(data)
+        return rows.select(*(value.alias(name) for name, value in sides.items()))
+
+    def sides(self, data: Sequence[str]) -> "dict[str, Column]":
+        """What the columns of a side are in the table's own."""
+        from pyspark.sql.functions import col, struct
+
+        return {
+            OP: self._op(),
+            TIME: col(quoted(self.time)),
+            ROW: struct(*(col(quoted(name)).alias(name) for name in data)),
+            PLACE: col(quoted(self.vocab.offset_column)),
+        }
+
+    def stored(self, events: "DataFrame", data: Sequence[str], system_time: "Column") -> "DataFrame":
+        """Numbered events as rows of the table."""
+        from pyspark.sql.functions import col
+
+        values = {
+            self.vocab.offset_column: col("offset"),
+            self.vocab.operation_type_column: col(OP),
+            self.vocab.system_time_column: system_time,
+            self.time: col(TIME),
+            OBSERVED: _letter(),
+        }
+        own = [values[name].alias(name) for name in self.system]
+        return events.select(*own, *(col(ROW).getField(name).alias(name) for name in data))
+
+    def _op(self) -> "Column":
+        from pyspark.sql.functions import col, lit, when
+
+        if self.encoding is Encoding.OP:
+            return col(quoted(self.vocab.operation_type_column))
+        if self.encoding is None:
+            return lit(int(Op.APPEND))
+        found = [(letter, int(op)) for op, letter in LETTERS.items()]
+        chosen = when(col(OBSERVED) == found[0][0], found[0][1])
+        for letter, op in found[1:]:
+            chosen = chosen.when(col(OBSERVED) == letter, op)
+        return chosen
+
+
+def _letter() -> "Column":
+    from pyspark.sql.functions import col, when
+
+    (first, letter), *more = LETTERS.items()
+    chosen = when(col(OP) == int(first), letter)
+    for op, other in more:
+        chosen = chosen.when(col(OP) == int(op), other)
+    return chosen
+
+
+def log_columns(dataset: Dataset) -> LogColumns:
+    """The columns that a dataset's sources ask for; all of them have the same encoding."""
+    found = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
+    return LogColumns(dataset.vocab, next(iter(found), None))

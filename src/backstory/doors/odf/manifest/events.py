@@ -1,0 +1,160 @@
+"""A dataset's manifest: its envelope and its events (sections 1.1 and 1.2)."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from backstory.doors.odf.manifest.data_schema import DataSchema
+from backstory.doors.odf.manifest.fetch import Fetch
+from backstory.doors.odf.manifest.merge import Merge
+from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded
+from backstory.doors.odf.manifest.read import Prepare, Preprocess, Read
+
+NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
+
+# Events of a dataset's history that no manifest has (R5).
+BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
+WRITTEN = "{} is an event that the system writes itself"
+REMEDY = "Take it out of the manifest."
+
+ColumnName = Annotated[str, StringConstraints(min_length=1)]
+
+
+class SetPollingSource(Part):
+    """A source that is asked."""
+
+    kind: Annotated[Literal["SetPollingSource"], cased("SetPollingSource")] = "SetPollingSource"
+    fetch: Fetch
+    prepare: tuple[Prepare, ...] = ()
+    read: Read
+    preprocess: Preprocess | None = None
+    merge: Merge
+
+
+class AddPushSource(Part):
+    """A source that files are pushed into."""
+
+    kind: Annotated[Literal["AddPushSource"], cased("AddPushSource")] = "AddPushSource"
+    source_name: str = "default"
+    read: Read
+    preprocess: Preprocess | None = None
+    merge: Merge
+
+
+class DisablePollingSource(Part):
+    """The source is asked no more."""
+
+    kind: Annotated[Literal["DisablePollingSource"], cased("DisablePollingSource")] = "DisablePollingSource"
+
+
+class DisablePushSource(Part):
+    """Nothing is pushed into the source any more."""
+
+    kind: Annotated[Literal["DisablePushSource"], cased("DisablePushSource")] = "DisablePushSource"
+    source_name: str
+
+
+class SetVocab(Part):
+    """The names of the system columns."""
+
+    kind: Annotated[Literal["SetVocab"], cased("SetVocab")] = "SetVocab"
+    offset_column: ColumnName = "offset"
+    operation_type_column: ColumnName = "op"
+    system_time_column: ColumnName = "system_time"
+    event_time_column: ColumnName = "event_time"
+
+
+class SetInfo(Part):
+    """What the dataset is."""
+
+    kind: Annotated[Literal["SetInfo"], cased("SetInfo")] = "SetInfo"
+    description: str | None = None
+    keywords: tuple[str, ...] | None = None
+
+
+class SetLicense(Part):
+    """What one may do with it."""
+
+    kind: Annotated[Literal["SetLicense"], cased("SetLicense")] = "SetLicense"
+    short_name: str
+    name: str
+    website_url: str
+    spdx_id: str | None = None
+
+
+class Attachment(Part):
+    """A text that belongs to the dataset."""
+
+    path: str
+    content: str
+
+
+class Embedded(Part):
+    """Texts within the manifest."""
+
+    kind: Annotated[Literal["Embedded"], cased("Embedded")] = "Embedded"
+    items: tuple[Attachment, ...]
+
+
+Attachments = Annotated[Embedded, ByKind("attachments")]
+
+
+class SetAttachments(Part):
+    """Texts that belong to the dataset."""
+
+    kind: Annotated[Literal["SetAttachments"], cased("SetAttachments")] = "SetAttachments"
+    attachments: Attachments
+
+
+class SetDataSchema(Part):
+    """The dataset's columns."""
+
+    kind: Annotated[Literal["SetDataSchema"], cased("SetDataSchema")] = "SetDataSchema"
+    schema_: DataSchema = Field(alias="schema")
+
+
+class SetTransform(Part):
+    """Of derivative datasets, which are none of ours."""
+
+    kind: Annotated[Literal["SetTransform"], cased("SetTransform")] = "SetTransform"
+    inputs: tuple[Any, ...] = ()
+    transform: Any = None
+
+
+Event = Annotated[
+    SetPollingSource
+    | AddPushSource
+    | DisablePollingSource
+    | DisablePushSource
+    | SetVocab
+    | SetInfo
+    | SetLicense
+    | SetAttachments
+    | SetDataSchema
+    | SetTransform,
+    ByKind("event", refused={kind.lower(): (WRITTEN.format(kind), REMEDY) for kind in BY_THE_SYSTEM}),
+]
+
+
+class DatasetKind(StrEnum):
+    """Whether data comes from outside or from other datasets."""
+
+    ROOT = "Root"
+    DERIVATIVE = "Derivative"
+
+
+class Content(Part):
+    """The dataset."""
+
+    name: Annotated[str, StringConstraints(pattern=NAME)]
+    kind: Annotated[DatasetKind, worded(DatasetKind)]
+    metadata: tuple[Event, ...]
+
+
+class DatasetSnapshot(Part):
+    """The document."""
+
+    kind: Annotated[Literal["DatasetSnapshot"], cased("DatasetSnapshot")]
+    version: Literal[1]
+    content: Content

@@ -1,0 +1,54 @@
+"""A manifest's merge section as the terms of the strategies."""
+
+from collections.abc import Sequence
+
+from backstory.doors.odf.manifest.merge import (
+    Append,
+    ChangelogStream,
+    Ledger,
+    Merge,
+    Snapshot,
+    UpsertStream,
+    Validation,
+)
+from backstory.strategies.events.terms import Encoding, Strategy, Terms
+
+
+def terms_of(merge: Merge, time: str, encoding: Encoding | None, *, timed: bool) -> Terms:
+    """The terms; `time` names the event-time column, and `timed` says whether the source supplies it."""
+    if isinstance(merge, Append):
+        return Terms(Strategy.APPEND, encoding=encoding)
+    listed = time in merge.primary_key
+    key = tuple(name for name in merge.primary_key if name != time)
+    common = {"key": key, "time_in_key": listed, "time_required": listed, "encoding": encoding}
+    match merge:
+        case Ledger():
+            found = Terms(
+                Strategy.LEDGER,
+                **{**common, "time_in_key": listed or (timed and merge.event_time_in_key)},  # type: ignore[arg-type]
+                on_conflict=merge.on_conflict,
+            )
+        case Snapshot():
+            watched = merge.compare_columns
+            found = Terms(
+                Strategy.SNAPSHOT,
+                **common,  # type: ignore[arg-type]
+                compare=None if watched is None else _without(watched, time),
+                compare_time=watched is None or time in watched,
+                max_retract=merge.max_retract,
+            )
+        case UpsertStream():
+            found = Terms(Strategy.UPSERT, **common, sequence=merge.sequence_column)  # type: ignore[arg-type]
+        case ChangelogStream():
+            strict = merge.validation is Validation.STRICT
+            found = Terms(Strategy.CHANGELOG, **common, strict=strict)  # type: ignore[arg-type]
+    return found
+
+
+def key_of(merge: Merge) -> tuple[str, ...]:
+    """The primary key, none for Append."""
+    return () if isinstance(merge, Append) else merge.primary_key
+
+
+def _without(names: Sequence[str], name: str) -> tuple[str, ...]:
+    return tuple(each for each in names if each != name)

@@ -1,0 +1,96 @@
+"""Fetched bytes are unpacked and piped before they are read: steps from left to right (section 1.5)."""
+
+import gzip
+import shutil
+import subprocess
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backstory.doors.odf import archives
+from backstory.doors.odf.manifest.read import Compression, Decompress, Pipe
+from backstory.errors import Failed, UsageError
+
+BLOCK = 1 << 20
+TAIL_BYTES, TAIL_LINES = 2000, 10
+HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A file to read; `name` is what messages call it."""
+
+    path: Path
+    name: str
+
+
+def prepared(
+    path: Path, name: str, steps: Sequence[Decompress | Pipe], folder: Path, *, allow_commands: bool
+) -> Prepared:
+    """The file after all steps; what they make lies in `folder`, under names of ours.
+
+    Raises Refused for a broken archive and for a `subPath` that does not name one entry, UsageError
+    for a command that may not run or is not there, Failed for one that ends with an error; what it
+    said stays in `folder`, in `step-N.log`.
+    """
+    here = Prepared(path, name)
+    for number, step in enumerate(steps, 1):
+        target = folder / f"step-{number}"
+        if isinstance(step, Pipe):
+            here = _piped(here, step, target, allow_commands=allow_commands)
+        elif step.format is Compression.ZIP:
+            here = _unzipped(here, step, target)
+        else:
+            here = _gunzipped(here, step, target)
+    return here
+
+
+def _gunzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
+    if step.sub_path is not None:
+        raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Take `subPath` out.")
+    if not source.path.stat().st_size:
+        raise archives.broken(source.name, "a gzip: it is empty")
+    try:
+        with gzip.open(source.path) as packed, target.open("wb") as made:
+            shutil.copyfileobj(packed, made, BLOCK)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
+        raise archives.broken(source.name, f"a whole gzip ({stop})") from None
+    return Prepared(target, source.name.removesuffix(".gz"))
+
+
+def _unzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
+    with archives.opened(source.path, source.name) as archive:
+        entry = archives.chosen(archive, source.name, step.sub_path)
+        archives.extract(archive, entry, target)
+    return Prepared(target, f"{source.name}/{entry}")
+
+
+def _piped(source: Prepared, step: Pipe, target: Path, *, allow_commands: bool) -> Prepared:
+    program = step.command[0]
+    if not allow_commands:
+        raise UsageError(
+            "commands-not-allowed", f"The manifest runs `{program}`, and commands are off.", HOW_TO_ALLOW
+        )
+    log = target.with_suffix(".log")
+    with source.path.open("rb") as given, target.open("wb") as made, log.open("wb") as said:
+        try:
+            # The operator allowed it, and there is no shell.
+            ended = subprocess.run(  # noqa: S603
+                step.command, stdin=given, stdout=made, stderr=said, check=False
+            ).returncode
+        except (OSError, ValueError) as stop:
+            told = f"The manifest's command `{program}` cannot be run: {getattr(stop, 'strerror', stop)}."
+            raise UsageError("no-command", told, "Install it, or mend `prepare`.") from None
+    if ended:
+        told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it said nothing'}"
+        raise Failed("command-failed", told, f"All it said is in {log}.")
+    return Prepared(target, f"{source.name} after {Path(program).name}")
+
+
+def _tail(log: Path) -> str:
+    """The last lines of what a command said."""
+    with log.open("rb") as said:
+        said.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = said.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-TAIL_LINES:]).strip()

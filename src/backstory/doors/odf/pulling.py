@@ -1,0 +1,196 @@
+"""Pull: ask a dataset's source, and ingest what is new, a commit for each file (section 5)."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from backstory.attempts import attempted
+from backstory.doors.odf import registry
+from backstory.doors.odf.committing import commit_block, event_of
+from backstory.doors.odf.delivery import delivered
+from backstory.doors.odf.fetch.asking import Asking, Progress, silent
+from backstory.doors.odf.fetch.fetched import Answer, Fetched
+from backstory.doors.odf.fetch.polling import fetch
+from backstory.doors.odf.fetch.savepoint import forget
+from backstory.doors.odf.fetch.source_state import SourceState
+from backstory.doors.odf.log_table import logged
+from backstory.doors.odf.manifest.events import SetPollingSource
+from backstory.doors.odf.manifest.fetch import FilesGlob
+from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
+from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.work import Head, Meeting, Run, Work, head_of
+from backstory.errors import BackstoryError, Refused
+from backstory.model.instant import iso
+from backstory.tables.store import Store
+
+log = structlog.get_logger()
+
+NO_SOURCE = "Dataset does not specify a polling source"
+SWITCHED_OFF = "the polling source is disabled"
+UNCACHEABLE = "use --fetch-uncacheable to update"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller of a pull or a push asks for."""
+
+    system_time: datetime | None = None
+    fetch_uncacheable: bool = False
+    refetch: bool = False
+    set_watermark: datetime | None = None
+    run_id: str | None = None
+    dry_run: bool = False
+    allow_commands: bool = False
+    progress: Progress = field(default=silent)
+
+    def run(self) -> Run:
+        """The run that this begins: its system time is now, unless another was asked for."""
+        return Run(
+            self.system_time or datetime.now(UTC),
+            self.run_id,
+            self.dry_run,
+            self.allow_commands,
+            lambda stage: self.progress(stage, 0, None),
+        )
+
+
+def pull(store: Store, dataset: Registered, asked: Asked) -> DatasetReceipt:
+    """Ask the polling source of a dataset; its error, if there is one, stands in the receipt."""
+    run = asked.run()
+    try:
+        return told(_pulled(store, dataset, asked, run))
+    except BackstoryError as error:
+        return failed(store, dataset, error)
+
+
+def failed(store: Store, dataset: Registered, error: BackstoryError) -> DatasetReceipt:
+    """The receipt of a dataset that stays as it is."""
+    head = Head()
+    with suppress(BackstoryError):
+        head = head_of(store, dataset)
+    name = dataset.dataset.name
+    return DatasetReceipt(name, "failed", watermark=head.watermark, system_time=head.system_time, error=error)
+
+
+def told(receipt: DatasetReceipt) -> DatasetReceipt:
+    """The same receipt, once its notes were told."""
+    for note in receipt.notes:
+        log.warning(note, dataset=receipt.dataset)
+    return receipt
+
+
+def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> DatasetReceipt:
+    head = head_of(store, dataset)
+    nothing = DatasetReceipt(
+        dataset.dataset.name, "up-to-date", watermark=head.watermark, system_time=head.system_time
+    )
+    if asked.set_watermark is not None:
+        return _marked(store, dataset, asked.set_watermark, run)
+    source = dataset.dataset.polling
+    if source is None or dataset.dataset.polling_disabled:
+        return replace(nothing, status="disabled", hint=NO_SOURCE if source is None else SWITCHED_OFF)
+    asking = _asking(store, dataset, source, head, asked, run)
+    answer = fetch(source.fetch, asking)
+    uncacheable = replace(nothing, status="uncacheable", hint=UNCACHEABLE)
+    asked_in_vain = uncacheable if answer.status == "uncacheable" else nothing
+    receipts: list[DatasetReceipt] = []
+    try:
+        for receipt in _ingested(store, dataset, source, answer, asking, run):
+            receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
+    except BackstoryError as error:
+        before = failed(store, dataset, error)
+        found = replace(summed(receipts, before), status="failed", error=error)
+    else:
+        found = summed(receipts, asked_in_vain)
+    notes = (*answer.warnings, *found.notes)
+    if run.dry_run and len(receipts) > 1:
+        notes += (f"Each of the {len(receipts)} files was compared with the dataset as it stands now.",)
+    return replace(found, notes=notes, before=head.watermark)
+
+
+def _ingested(
+    store: Store,
+    dataset: Registered,
+    source: SetPollingSource,
+    answer: Answer,
+    asking: Asking,
+    run: Run,
+) -> Iterator[DatasetReceipt]:
+    """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
+    for fetched in answer.deliveries:
+        if fetched.taken_up is not None:
+            log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
+        receipt = delivered(store, dataset.name, _standing(store, dataset), source, fetched, run)
+        if not run.dry_run:
+            forget(fetched, asking)
+        yield receipt
+
+
+def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
+    """The dataset as it stands whenever it is asked for; one that is not added stays as it is."""
+    return (lambda: dataset) if dataset.table is None else (lambda: registry.at(store, dataset.name))
+
+
+def _asking(
+    store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: Asked, run: Run
+) -> Asking:
+    state = head.state_of(source)
+    seen: frozenset[str] = frozenset()
+    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block:
+        seen = frozenset(str(block.event.get("file")) for block in logged(store, dataset.table))
+    return Asking(
+        system_time=run.system_time,
+        folder=dataset.dataset.folder,
+        cache=cache_of(store, dataset),
+        environment=os.environ,
+        state=SourceState.from_dict(state) if state else None,
+        has_data=head.next_offset > 0,
+        seen=seen,
+        refetch=asked.refetch,
+        fetch_uncacheable=asked.fetch_uncacheable,
+        progress=asked.progress,
+    )
+
+
+def cache_of(store: Store, dataset: Registered) -> Path:
+    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache."""
+    base = store.folder or Path.home() / ".cache" / "backstory" / store.catalog
+    return base / ".downloads" / dataset.name.schema / dataset.name.name.lower()
+
+
+def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) -> DatasetReceipt:
+    """Set the watermark by hand, forward only; nothing is polled (decision O20)."""
+
+    def once() -> DatasetReceipt:
+        the = registry.at(store, dataset.name)
+        head = head_of(store, the)
+        if head.watermark is not None and watermark < head.watermark:
+            raise Refused(
+                "watermark-back",
+                f"The watermark of {the.dataset.name} is {iso(head.watermark)} already.",
+                "It only goes forward.",
+            )
+        now = max(filter(None, (run.system_time, head.system_time)))
+        name = the.dataset.name
+        if watermark == head.watermark:
+            return DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
+        if not run.dry_run:
+            nothing = Fetched(Path(), "--set-watermark", None, None)
+            work = Work(store, the.dataset.polling, nothing, run, None, False, None, lambda: the)  # type: ignore[arg-type]
+            at = Meeting(work, the, head, now)
+            commit_block(at, event_of(at, 0, watermark))
+        return DatasetReceipt(name, "updated", watermark=watermark, system_time=now, before=head.watermark)
+
+    if dataset.table is None:
+        raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
+    return attempted(store, [dataset.name], once)
+
+
+def exit_code(receipts: Sequence[DatasetReceipt]) -> int:
+    """Of a batch: the highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
+    return worst(receipt.error for receipt in receipts)

@@ -1,0 +1,123 @@
+"""Push: files are brought to a dataset instead of fetched, a commit for each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from backstory.doors.odf import registry
+from backstory.doors.odf.delivery import delivered
+from backstory.doors.odf.fetch.fetched import Fetched
+from backstory.doors.odf.manifest.events import AddPushSource
+from backstory.doors.odf.manifest.merge import Append
+from backstory.doors.odf.manifest.read import Read
+from backstory.doors.odf.pulling import Asked, failed, told
+from backstory.doors.odf.receipts import DatasetReceipt, summed
+from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.work import head_of
+from backstory.errors import BackstoryError, Failed, UsageError
+from backstory.tables.store import Store
+
+FORMATS = {
+    "csv": "Csv",
+    "json": "Json",
+    "ndjson": "NdJson",
+    "geojson": "GeoJson",
+    "ndgeojson": "NdGeoJson",
+    "parquet": "Parquet",
+    "esrishapefile": "EsriShapefile",
+}
+ENDINGS = {"jsonl": "ndjson", "zip": "esrishapefile", **{name: name for name in FORMATS}}
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Files, in their order, and what their names do not tell."""
+
+    files: Sequence[Path]
+    source_name: str | None = None
+    event_time: datetime | None = None
+    input_format: str | None = None
+
+
+def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> DatasetReceipt:
+    """Ingest files into a dataset; the first error ends it and stands in the receipt.
+
+    What earlier files brought stays. Raises UsageError for a source that the dataset does not have.
+    """
+    run = asked.run()
+    receipts: list[DatasetReceipt] = []
+    head = head_of(store, dataset)
+    name = dataset.dataset.name
+    nothing = DatasetReceipt(name, "up-to-date", watermark=head.watermark, system_time=head.system_time)
+    source = source_of(dataset, pushed)
+    if source is None:
+        return replace(nothing, status="disabled", hint="the push source is disabled")
+    for path in pushed.files:
+        try:
+            if not path.is_file():
+                raise Failed("not-found", f"There is no file {path}.", "Check its name.")
+            fetched = Fetched(path, path.name, pushed.event_time, None)
+            read = _read_as(source, pushed.input_format)
+            standing = partial(registry.at, store, dataset.name)
+            receipt = delivered(store, dataset.name, standing, read, fetched, run)
+        except BackstoryError as error:
+            return replace(summed(receipts, failed(store, dataset, error)), status="failed", error=error)
+        receipts.append(told(receipt))
+    return replace(summed(receipts, nothing), before=head.watermark)
+
+
+def source_of(dataset: Registered, pushed: Pushed) -> AddPushSource | None:
+    """The push source that is meant, None if it is disabled.
+
+    A dataset without any source takes everything as it comes, by a source `auto` (section 3.6, B69).
+    """
+    the, name = dataset.dataset, pushed.source_name
+    if name is None and len(the.push) == 1:
+        name = next(iter(the.push))
+    wanted = name or "default"
+    if wanted in the.disabled_push:
+        return None
+    if wanted in the.push:
+        return the.push[wanted]
+    if the.push or the.polling is not None:
+        raise UsageError(
+            "no-source",
+            f"The dataset {the.name} has no push source {wanted}.",
+            f"It has {', '.join(the.push) or 'a polling source only: use `backstory pull`'}.",
+        )
+    format_ = pushed.input_format or _ending(pushed.files[0])
+    read = TypeAdapter(Read).validate_python(_reading(format_))
+    return AddPushSource(sourceName="auto", read=read, merge=Append())  # type: ignore[call-arg]
+
+
+def _reading(format_: str) -> dict[str, object]:
+    if format_ not in FORMATS:
+        raise UsageError(
+            "unknown-format", f"There is no format {format_}.", f"Known are {', '.join(FORMATS)}."
+        )
+    header = {"header": True, "inferSchema": True} if format_ == "csv" else {}
+    return {"kind": FORMATS[format_], **header}
+
+
+def _ending(path: Path) -> str:
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in ENDINGS:
+        raise UsageError(
+            "unknown-format",
+            f"The name {path.name} does not tell the format.",
+            f"Name it with --input-format: {', '.join(FORMATS)}.",
+        )
+    return ENDINGS[ending]
+
+
+def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
+    """The source with its schema, read from another format than the manifest says."""
+    if format_ is None or FORMATS.get(format_) == source.read.kind:
+        return source
+    told = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
+    read = TypeAdapter(Read).validate_python({**_reading(format_), **told})
+    return source.model_copy(update={"read": read})

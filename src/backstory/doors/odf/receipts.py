@@ -1,0 +1,72 @@
+"""What became of a dataset: the objects that `pull` and `ingest` give."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from backstory.errors import BackstoryError
+from backstory.model.instant import iso
+
+COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
+
+Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReceipt:
+    """A dataset after a pull: `offsets` are the first and the last new one, None without new rows.
+
+    `watermark` and `system_time` are UTC, None if there is none. For people only: `before` is the watermark
+    that was, `hint` says why the status is what it is, `notes` are warnings.
+    """
+
+    dataset: str
+    status: Status
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    offsets: tuple[int, int] | None = None
+    watermark: datetime | None = None
+    system_time: datetime | None = None
+    error: BackstoryError | None = None
+    notes: tuple[str, ...] = ()
+    before: datetime | None = None
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        return {
+            "dataset": self.dataset,
+            "status": self.status,
+            "counts": dict(self.counts),
+            "offsets": list(self.offsets) if self.offsets else None,
+            "watermark": iso(self.watermark) if self.watermark else None,
+            "system_time": iso(self.system_time) if self.system_time else None,
+            "error": self.error.to_dict() if self.error else None,
+        }
+
+
+def worst(errors: Iterable[BackstoryError | None]) -> int:
+    """The exit code of a batch: its highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
+    codes = {error.exit_code for error in errors if error}
+    return next((code for code in (2, 3, 75, 1) if code in codes), 0)
+
+
+def summed(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
+    """One receipt for the commits of a pull (decision O17); `before` if there was none."""
+    if not receipts:
+        return before
+    counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
+    for receipt in receipts:
+        counts.update(receipt.counts)
+    spans = [receipt.offsets for receipt in receipts if receipt.offsets]
+    last = receipts[-1]
+    return DatasetReceipt(
+        last.dataset,
+        "updated" if any(receipt.status == "updated" for receipt in receipts) else "up-to-date",
+        dict(counts),
+        (spans[0][0], spans[-1][1]) if spans else None,
+        last.watermark,
+        last.system_time,
+        notes=tuple(note for receipt in receipts for note in receipt.notes),
+    )

@@ -1,0 +1,127 @@
+"""Which datasets a warehouse has: each is a table, whose properties hold its manifest."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from backstory.doors.odf.chain import canonical, sha3
+from backstory.doors.odf.dataset import Dataset, from_document, same_name
+from backstory.doors.odf.log_columns import LogColumns, log_columns
+from backstory.doors.odf.manifest.merge import Append, Ledger
+from backstory.doors.odf.schemas import Expected, expected_of
+from backstory.errors import UsageError
+from backstory.model.table import Layout, TableName
+from backstory.reading.event_logs import COLUMNS
+from backstory.tables.store import Store, StoredTable, load, tables
+
+MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
+NAMESPACE = "odf"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A dataset and its table as it stands; no table if it is not added yet."""
+
+    dataset: Dataset
+    name: TableName
+    table: StoredTable | None = None
+
+    @property
+    def columns(self) -> LogColumns:
+        """The table's system columns."""
+        return log_columns(self.dataset)
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The columns as a DataSchema document; None before the first rows, unless they were set."""
+        text = self.table.iceberg.properties().get(SCHEMA) if self.table else None
+        return json.loads(text) if text else schema_document(self.dataset)
+
+    @property
+    def expected(self) -> Expected | None:
+        """The columns that a batch must have; None before the first rows, unless they were set."""
+        columns = self.columns
+        found = expected_of(self.schema, columns.system, columns.time)
+        dated = self.dated
+        return found if found is None or dated is None else replace(found, dated=dated)
+
+    @property
+    def dated(self) -> bool | None:
+        """Whether the stored event times are days; None as long as there are none."""
+        if self.table is None or not self.table.rows:
+            return None
+        return str(self.table.iceberg.schema().asStruct().field(self.columns.time).type()) == "date"
+
+    @property
+    def manifest_hash(self) -> str:
+        """What tells the manifest from another."""
+        return sha3(canonical(self.dataset.document))
+
+
+def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
+    """The columns that a manifest sets, as a document."""
+    if dataset.schema is None:
+        return None
+    return dataset.schema.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def properties_of(dataset: Dataset) -> dict[str, str]:
+    """What a table keeps of its manifest."""
+    merges = [source.merge for _, source in dataset.sources()]
+    told = {
+        **log_columns(dataset).names,
+        "events": all(isinstance(merge, Append | Ledger) for merge in merges),
+    }
+    return {MANIFEST: canonical(dataset.document), FOLDER: str(dataset.folder), COLUMNS: json.dumps(told)}
+
+
+def find(store: Store, namespace: str, name: str) -> Registered | None:
+    """The dataset of this name, whatever its case; None if the warehouse has none."""
+    wanted = name.rpartition("/")[2]
+    table = load(store, TableName(namespace, wanted))
+    if table is None:
+        others = [each for each in tables(store, namespace) if same_name(each.name, wanted)]
+        table = load(store, others[0]) if others else None
+    return None if table is None else registered(table)
+
+
+def existing(store: Store, namespace: str, name: str) -> Registered:
+    """The dataset of this name; UsageError if there is none."""
+    found = find(store, namespace, name)
+    if found is None:
+        known = ", ".join(each.name.name for each in datasets(store, namespace)[:10]) or "none"
+        raise UsageError(
+            "no-dataset",
+            f"There is no dataset {name} in {namespace}.",
+            f"Add its manifest with `backstory add`; known are: {known}.",
+        )
+    return found
+
+
+def registered(table: StoredTable) -> Registered | None:
+    """A table as the dataset that it is; None if it is another table."""
+    properties = table.iceberg.properties()
+    manifest = properties.get(MANIFEST)
+    if manifest is None or table.shape.layout is not Layout.ODF:
+        return None
+    dataset = from_document(json.loads(manifest), Path(properties.get(FOLDER) or "."))
+    return Registered(dataset, table.shape.table, table)
+
+
+def datasets(store: Store, namespace: str) -> list[Registered]:
+    """Every dataset, by name."""
+    found = (load(store, each) for each in tables(store, namespace))
+    return [each for table in found if table and (each := registered(table))]
+
+
+def at(store: Store, name: TableName) -> Registered:
+    """The dataset that a table is, as it stands now."""
+    table = load(store, name)
+    found = None if table is None else registered(table)
+    if found is None:
+        raise UsageError(
+            "no-dataset", f"There is no dataset {name}.", "Add its manifest with `backstory add`."
+        )
+    return found

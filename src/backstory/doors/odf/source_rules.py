@@ -1,0 +1,142 @@
+"""What no source of a manifest may say; told with path and line."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from backstory.documents import Document, Path_
+from backstory.doors.odf import templates
+from backstory.doors.odf.ddl import ddl_field
+from backstory.doors.odf.manifest.data_schema import DataSchema
+from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
+from backstory.doors.odf.manifest.fetch import Container, EthereumLogs, Fetch, Mqtt, Url
+from backstory.doors.odf.manifest.merge import OBSERVED, Ledger, Merge, Snapshot, encoding_of
+from backstory.doors.odf.manifest.read import Reading, Sql
+from backstory.errors import UsageError
+from backstory.strategies.events.terms import Encoding, OnConflict
+
+ENGINES: Final = ("spark", "datafusion")
+INPUT: Final = "input"
+
+# The fields of older snapshots, and the value of each that means what snapshots do now (R11).
+OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
+    "observationColumn": ("observation_column", OBSERVED),
+    "obsvAdded": ("obsv_added", "I"),
+    "obsvChanged": ("obsv_changed", "U"),
+    "obsvRemoved": ("obsv_removed", "D"),
+}
+
+
+def look_at_source(source: SetPollingSource | AddPushSource, document: Document, path: Path_) -> None:
+    """Raise UsageError for the first rule that the source breaks."""
+    if isinstance(source, SetPollingSource):
+        _look_at_templates(source.fetch, document, (*path, "fetch"))
+    _look_at_read(source.read, document, (*path, "read"))
+    if source.preprocess is not None:
+        _look_at_query(source.preprocess, document, (*path, "preprocess"))
+    _look_at_merge(source.merge, document, (*path, "merge"))
+
+
+def look_at_schema(schema: DataSchema, document: Document, path: Path_) -> None:
+    """Raise UsageError if two columns have one name."""
+    for number, name in _repeated([each.name for each in schema.fields_]):
+        raise document.wrong((*path, "fields", number), f"the column {name!r} stands there twice.")
+
+
+def _look_at_templates(fetch: Fetch, document: Document, path: Path_) -> None:
+    for place, text in _templated(fetch):
+        try:
+            templates.check(text)
+        except UsageError as broken:
+            raise document.wrong((*path, *place), broken.message, broken.remedy, broken.code) from None
+
+
+def _templated(fetch: Fetch) -> Iterator[tuple[Path_, str]]:
+    """The texts of a fetch that may hold templates (section 1.1)."""
+    match fetch:
+        case Url():
+            yield ("url",), fetch.url
+            yield from (
+                (("headers", number, "value"), each.value) for number, each in enumerate(fetch.headers)
+            )
+        case Container():
+            yield ("image",), fetch.image
+            yield from ((("args", number), text) for number, text in enumerate(fetch.args))
+            yield from ((("env", number, "value"), each.value or "") for number, each in enumerate(fetch.env))
+        case Mqtt():
+            yield ("password",), fetch.password or ""
+        case EthereumLogs():
+            yield ("nodeUrl",), fetch.node_url or ""
+
+
+def _look_at_read(read: Reading, document: Document, path: Path_) -> None:
+    if read.schema_ is not None and read.ddl_schema is not None:
+        raise document.wrong(
+            (*path, "ddlSchema"), "there are both schema and ddlSchema.", "Keep schema, the newer form."
+        )
+    if read.schema_ is not None:
+        look_at_schema(read.schema_, document, (*path, "schema"))
+    names = []
+    for number, column in enumerate(read.ddl_schema or ()):
+        try:
+            names.append(ddl_field(column).name)
+        except UsageError as broken:
+            raise document.wrong((*path, "ddlSchema", number), broken.message, broken.remedy) from None
+    for number, name in _repeated(names):
+        raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} stands there twice.")
+
+
+def _look_at_query(sql: Sql, document: Document, path: Path_) -> None:
+    if sql.engine.lower() not in ENGINES:
+        raise document.wrong(
+            (*path, "engine"),
+            f"there is no engine {sql.engine!r} here.",
+            f"Engines are {', '.join(ENGINES)}.",
+        )
+    if sql.temporal_tables:
+        raise document.wrong((*path, "temporalTables"), "only Flink has temporal tables.", "Write a join.")
+    if (sql.query is None) == (sql.queries is None):
+        found = "neither query nor queries" if sql.query is None else "both query and queries"
+        raise document.wrong(path, f"there is {found}.", "Write one of them.")
+    if sql.queries is not None:
+        _look_at_steps([step.alias for step in sql.queries], document, (*path, "queries"))
+
+
+def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Path_) -> None:
+    """One step has no alias, it is the output; the others have names of their own, and `input` is taken."""
+    output = [number for number, alias in enumerate(aliases) if alias is None]
+    if not output:
+        raise document.wrong(path, "every step has an alias.", "Leave that of the output out.")
+    if len(output) > 1:
+        raise document.wrong(
+            (*path, output[1]), "two steps have no alias.", "Leave out that of the output only."
+        )
+    for number, name in _repeated([INPUT, *(alias or "" for alias in aliases)]):
+        raise document.wrong(
+            (*path, number - 1, "alias"), f"there is a table {name!r} already.", "Rename one."
+        )
+
+
+def _look_at_merge(merge: Merge, document: Document, path: Path_) -> None:
+    if merge.encoding is Encoding.OBSERVED and not isinstance(merge, Snapshot):
+        raise document.wrong(
+            (*path, "encoding"), f"{merge.kind} has no encoding observed.", "Write op, or take it out."
+        )
+    corrects = isinstance(merge, Ledger) and merge.on_conflict is OnConflict.CORRECT
+    if corrects and encoding_of(merge) is not Encoding.OP:
+        raise document.wrong(
+            (*path, "onConflict"),
+            "corrections are pairs of rows, which only the encoding op can tell.",
+            "Add encoding: op.",
+        )
+    if isinstance(merge, Snapshot):
+        for field, (attribute, value) in OLD_FIELDS.items():
+            if getattr(merge, attribute) not in {None, value}:
+                raise document.wrong(
+                    (*path, field),
+                    f"the column {OBSERVED} holds I, U and D; older snapshots could say it otherwise.",
+                    f"Take {field} out, or write {value}.",
+                )
+
+
+def _repeated(names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    return ((number, name) for number, name in enumerate(names) if name in names[:number])

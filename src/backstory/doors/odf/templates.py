@@ -1,0 +1,101 @@
+"""Templates in a manifest's texts: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1).
+
+They are filled when a source is asked, and a manifest is stored with them unfilled. No error shows a
+text of a template or a value, for either may be a secret; names of variables are shown.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from backstory.errors import UsageError
+
+OPEN: Final = "${{"
+CLOSE: Final = "}}"
+
+# One alternative of a template; what stands between two is `||`.
+TOKEN: Final = re.compile(
+    r"""\s*(?:
+        env\.(?P<variable>[A-Za-z_][A-Za-z0-9_]*)
+      | '(?P<single>[^']*)'
+      | "(?P<double>[^"]*)"
+      | (?P<number>-?\d+(?:\.\d+)?)
+    )\s*""",
+    re.VERBOSE,
+)
+FORM: Final = (
+    "Write ${{ env.NAME || 'text' || 123 }}: variables, quoted texts and numbers, with || between them."
+)
+
+Tokens = tuple[re.Match[str], ...]
+
+
+def filled(text: str, environment: Mapping[str, str]) -> str:
+    """The text with each template replaced by the first of its alternatives that there is.
+
+    UsageError `template-invalid-pattern` for anything that is no template, and
+    `template-value-not-found` if none of its variables is set.
+    """
+    return "".join(part if isinstance(part, str) else _value(part, environment)[0] for part in _parts(text))
+
+
+def secrets_of(text: str, environment: Mapping[str, str]) -> frozenset[str]:
+    """The values that filling the text takes from the environment, for logs to mask them."""
+    found = (_value(part, environment) for part in _parts(text) if not isinstance(part, str))
+    return frozenset(value for value, secret in found if secret and value)
+
+
+def check(text: str) -> None:
+    """UsageError `template-invalid-pattern` if a template of the text is none; no variable is looked up."""
+    for _ in _parts(text):
+        pass
+
+
+def _parts(text: str) -> Iterator[str | Tokens]:
+    """What stands between templates, as it is, and the alternatives of each template."""
+    place = 0
+    while (start := text.find(OPEN, place)) >= 0:
+        yield text[place:start]
+        tokens, place = _template(text, start)
+        yield tokens
+    yield text[place:]
+
+
+def _template(text: str, start: int) -> tuple[Tokens, int]:
+    """The alternatives of the template that starts here, and where it ends."""
+    tokens: list[re.Match[str]] = []
+    place = start + len(OPEN)
+    while True:
+        token = TOKEN.match(text, place)
+        if token is None:
+            raise _invalid(place)
+        tokens.append(token)
+        place = token.end()
+        if text.startswith(CLOSE, place):
+            return tuple(tokens), place + len(CLOSE)
+        if not text.startswith("||", place):
+            raise _invalid(place)
+        place += len("||")
+
+
+def _value(tokens: Tokens, environment: Mapping[str, str]) -> tuple[str, bool]:
+    """The first value there is, and whether it is the environment's."""
+    missing = []
+    for token in tokens:
+        variable = token["variable"]
+        if variable is None:
+            return next(text for text in token.groups() if text is not None), False
+        if variable in environment:
+            return environment[variable], True
+        missing.append(variable)
+    raise UsageError(
+        "template-value-not-found",
+        f"A template finds no value: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
+        f"Set {missing[0]}, or add a text to the template: ${{{{ env.{missing[0]} || 'text' }}}}.",
+    )
+
+
+def _invalid(place: int) -> UsageError:
+    return UsageError(
+        "template-invalid-pattern", f"A template is broken at character {place + 1} of its text.", FORM
+    )

@@ -1,0 +1,264 @@
+"""Whether a dataset is what its commits said: chain, log, offsets, rows and columns (section 6.5)."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from backstory.doors.odf.block_rows import block_slices, repeated_offsets
+from backstory.doors.odf.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
+from backstory.doors.odf.dataset import from_document
+from backstory.doors.odf.log_columns import log_columns
+from backstory.doors.odf.log_table import NUMBER, block_of, log_rows, row_of
+from backstory.doors.odf.registry import registered
+from backstory.doors.odf.row_hash import Slice
+from backstory.errors import UsageError, Violated
+from backstory.model.instant import iso, parse_instant
+from backstory.model.table import TableName
+from backstory.tables.event_log import spark_schema
+from backstory.tables.store import Store, StoredTable, existing
+
+if TYPE_CHECKING:
+    pass
+
+What = Literal["rows", "schema", "chain", "log", "offsets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What differs, in which block and its offsets; rows that are no block's have no `sequence`."""
+
+    sequence: int | None
+    offsets: tuple[int, int] | None
+    what: What
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many blocks and rows a dataset has, and what is wrong with it, the first bad block first."""
+
+    dataset: TableName
+    blocks: int
+    rows: int
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(store: Store, table: TableName) -> Verdict:
+    """Compute the chain and the hashes of all rows anew, and tell what differs from what was committed.
+
+    Compaction, expired snapshots (when the log has their blocks) and columns that were added change
+    nothing. Raises UsageError if there is no such table.
+    """
+    rows = log_rows(store, table)  # first: the table that is loaded then has every block of the log
+    stored = existing(store, table)
+    found, problems = history(rows, snapshots(stored))
+    namings = _namings(stored, found)
+    slices = block_slices(store, stored, found, namings)
+    wrong = [block for block in found if block.offsets and _differs(block, slices[block.sequence])]
+    twice = {block.sequence: repeated_offsets(store, stored, block) for block in wrong}
+    problems += [*_columns(store, stored, found, namings), *_rows(wrong, slices, twice)]
+    return Verdict(table, len(found), sum(each.rows for each in slices.values()), _in_order(problems))
+
+
+def history(
+    rows: Sequence[Mapping[str, Any]], told: Iterable[Mapping[str, str]]
+) -> tuple[list[Block], list[Problem]]:
+    """The blocks that a log's rows and snapshots' properties tell, oldest first, and what is wrong there."""
+    committed, problems = _committed(told)
+    kept, doubtful = _kept(rows, committed)
+    found = [block for _, block in sorted((kept | committed).items())]
+    return found, _in_order([*problems, *doubtful, *_chain(found)])
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda each: (each.sequence is None, each.sequence))
+
+
+def _problem(block: Block, what: What, message: str) -> Problem:
+    return Problem(block.sequence, block.offsets, what, message)
+
+
+def _committed(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], list[Problem]]:
+    """The blocks of the snapshots, whose properties are each what the block makes of itself."""
+    found: dict[int, Block] = {}
+    problems = []
+    for properties in told:
+        try:
+            block = from_properties(properties)
+        except Violated as stop:
+            number = properties[SEQUENCE]
+            named = int(number) if number.isdecimal() else None
+            problems.append(Problem(named, None, "chain", stop.message))
+            continue
+        assert block is not None
+        found[block.sequence] = block
+        differ = [name for name, value in block.properties().items() if properties.get(name) != value]
+        if differ:
+            why = f"The commit of block {block.sequence} was changed: {_listed(differ)}."
+            problems.append(_problem(block, "chain", why))
+    return found, problems
+
+
+def _kept(
+    rows: Sequence[Mapping[str, Any]], committed: Mapping[int, Block]
+) -> tuple[dict[int, Block], list[Problem]]:
+    """The blocks of the log; a row agrees with its commit, or with its own hash if that has expired."""
+    found: dict[int, Block] = {}
+    problems = list(_out_of_step([row[NUMBER] for row in rows], committed))
+    for row in rows:
+        try:
+            block = block_of(row)
+        except Violated as stop:
+            problems.append(Problem(row[NUMBER], None, "log", stop.message))
+            continue
+        truth = committed.get(block.sequence, block)
+        differ = [name for name, value in row_of(truth).items() if row[name] != value]
+        if differ:
+            why = f"Row {block.sequence} of the log was changed: {_listed(differ)}."
+            problems.append(_problem(truth, "log", why))
+        if not committed or block.sequence < max(committed):
+            found[block.sequence] = block
+    return found, problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
+
+
+def _out_of_step(logged: Sequence[int], committed: Mapping[int, Block]) -> Iterator[Problem]:
+    """Rows that the log has twice, lacks between those that it has, or has of blocks that are no longer."""
+    for number, count in Counter(logged).items():
+        if count > 1:
+            yield Problem(number, None, "log", f"The log has {count} rows for block {number}.")
+    newest = max(filter(None, logged), default=0)
+    for number in sorted(committed.keys() - set(logged)):
+        if number < newest:
+            yield _problem(committed[number], "log", f"The log lacks the row of block {number}.")
+    if committed and newest > max(committed):
+        why = f"The log goes on to block {newest}, the dataset ends before: it was rolled back or made anew."
+        yield Problem(max(committed) + 1, None, "log", why)
+
+
+def _chain(found: Sequence[Block]) -> Iterator[Problem]:
+    """Each block names the one before it, offsets have no gap, times do not go back."""
+    before: Block | None = None
+    offset = 0
+    for block in found:
+        number = before.sequence + 1 if before else 0
+        if block.sequence != number:
+            start = _start(block)
+            lost = (offset, start - 1) if start > offset else None
+            why = f"Nothing is known of blocks {number} to {block.sequence - 1}: "
+            yield Problem(
+                number, lost, "chain", why + "their snapshots have expired, and the log lacks them."
+            )
+            offset = start
+        elif block.previous != (before.hash if before else None):
+            why = f"Block {number} does not follow on the block before it, whose hash is another."
+            yield _problem(block, "chain", why)
+        if before is not None:
+            yield from _going_back(before, block)
+        if not _continues(block, offset):
+            why = f"The offsets of block {number} do not begin at {offset}."
+            yield _problem(block, "offsets", why)
+        offset = block.offsets[1] + 1 if block.offsets else offset
+        before = block
+
+
+def _start(block: Block) -> int:
+    """The offset at which a block's rows begin, or would begin."""
+    previous = block.event.get("prev_offset")
+    return block.offsets[0] if block.offsets else 0 if previous is None else int(previous) + 1
+
+
+def _continues(block: Block, offset: int) -> bool:
+    """Whether a block has rows from this offset on, or says that it has none, and says what was before."""
+    start, end, previous = (block.event.get(name) for name in ("start", "end", "prev_offset"))
+    follows = previous == (offset - 1 if offset else None)
+    return follows and (
+        (start is None and end is None) or (start == offset and end is not None and end >= start)
+    )
+
+
+def _going_back(before: Block, block: Block) -> Iterator[Problem]:
+    if block.system_time < before.system_time:
+        why = f"The system time goes back, from {iso(before.system_time)} to {iso(block.system_time)}."
+        yield _problem(block, "chain", why)
+    old, new = before.event.get("watermark"), block.event.get("watermark")
+    try:
+        back = old is not None and (new is None or parse_instant(new) < parse_instant(old))
+    except (TypeError, UsageError):
+        back = True
+    if back:
+        yield _problem(block, "chain", f"The watermark goes back, from {old} to {new}.")
+
+
+def _namings(table: StoredTable, found: Sequence[Block]) -> dict[int, dict[str, str]]:
+    """For each block the names that system columns had then, where they have others now.
+
+    A block tells its manifest where that was another than before; a manifest may rename system columns.
+    """
+    now = registered(table)
+    namings: dict[int, dict[str, str]] = {}
+    names: dict[str, str] = {}
+    for block in found:
+        document = block.event.get("manifest")
+        if now is not None and document is not None:
+            with suppress(UsageError, KeyError, TypeError):  # a forged one names other columns
+                then = log_columns(from_document(document, Path()))
+                pairs = zip(now.columns.system, then.system, strict=False)
+                same = then.encoding is now.columns.encoding
+                names = {new: old for new, old in pairs if new != old} if same else {}
+        namings[block.sequence] = names
+    return namings
+
+
+def _columns(
+    store: Store, table: StoredTable, found: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+) -> Iterator[Problem]:
+    """The newest block's columns come first in the table; columns may have been added since."""
+    if not any(block.offsets for block in found):
+        return  # columns of an empty dataset may still change
+    newest = found[-1]
+    then = namings[newest.sequence]
+    schema = spark_schema(store, table.iceberg.schema())
+    names = [(then.get(each.name, each.name), each.dataType.simpleString()) for each in schema]
+    known = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
+    if newest.event.get("schema_hash") not in known:
+        why = f"The columns of {table.shape.table} are not those of block {newest.sequence}."
+        yield _problem(newest, "schema", why)
+
+
+def _differs(block: Block, rows: Slice) -> bool:
+    assert block.offsets is not None
+    start, end = block.offsets
+    return (rows.rows, rows.hash) != (end - start + 1, block.event.get("logical_hash"))
+
+
+def _rows(
+    wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
+) -> Iterator[Problem]:
+    """What is wrong with the rows of a block, and rows without a block."""
+    for block in wrong:
+        assert block.offsets is not None
+        rows, (start, end) = slices[block.sequence], block.offsets
+        if twice[block.sequence]:
+            why = f"{twice[block.sequence]} offsets of block {block.sequence} stand twice."
+            yield _problem(block, "offsets", why)
+        elif rows.rows != end - start + 1:
+            why = f"Block {block.sequence} wrote {end - start + 1} rows, {rows.rows} are there."
+            yield _problem(block, "rows", why)
+        else:
+            yield _problem(block, "rows", f"The rows of block {block.sequence} are not those that it wrote.")
+    if None in slices:
+        stray = slices[None]
+        span = None if stray.first is None or stray.last is None else (stray.first, stray.last)
+        yield Problem(None, span, "offsets", f"{stray.rows} rows belong to no block.")

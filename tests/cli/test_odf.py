@@ -1,0 +1,448 @@
+"""Open Data Fabric datasets as their publishers meet them: answers, exit codes, errors that help."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import structlog
+from manifesting import manifest, polling, push
+from rich.console import Console
+from ruamel.yaml import YAML
+from web import Play, serving
+
+from backstory import warehouse as python
+from backstory.cli.app import run
+from backstory.cli.output import errors
+from backstory.errors import UsageError
+from backstory.observe.progress import ProgressLine
+from backstory.tables.store import Store
+from backstory.warehouse import Warehouse
+
+BACKSTORY = str(Path(sys.executable).parent / "backstory")
+FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
+COLUMNS = "[{name: id, type: Int32}, {name: city, type: {kind: Option, inner: String}}]"
+READ = f"{{kind: csv, header: true, schema: {{fields: {COLUMNS}}}}}"
+SNAPSHOT = "{kind: snapshot, primaryKey: [id], encoding: op}"
+WATERMARKS = "2023-11-14T22:13:20Z -> 2024-03-09T16:00:00Z"
+AT, LATER = "2026-01-01T00:00:00.000000Z", "2026-02-01T00:00:00.000000Z"
+NAMESPACES = (f"cli_{number}" for number in itertools.count(1))
+
+
+class Kept:
+    """The warehouse of all tests, which no command closes."""
+
+    def __init__(self, spark):
+        self.warehouse = Warehouse(Store(spark), embedded=False)
+
+    def __enter__(self):
+        return self.warehouse
+
+    def __exit__(self, *_):
+        pass
+
+
+class Shell:
+    """The command line in a folder, with a namespace of its own."""
+
+    def __init__(self, folder, warehouse, capsys):
+        self.folder, self.warehouse, self.capsys = folder, warehouse, capsys
+        self.namespace = next(NAMESPACES)
+
+    def write(self, path, text):
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text)
+
+    def manifest(self, name="cities", source=None, *, path=None):
+        """A manifest, by default of a snapshot of `<name>.csv`."""
+        source = source or polling(SNAPSHOT, fetch=f"{{kind: url, url: {name}.csv}}", read=READ)
+        self.write(path or f"{name}.yaml", manifest(source).replace("name: cities", f"name: {name}"))
+
+    def do(self, *words, code=0, namespace=True):
+        """What a command says on standard output and on standard error."""
+        self.capsys.readouterr()
+        more = ["--namespace", self.namespace] if namespace else []
+        found = run([*words, *more])
+        said = self.capsys.readouterr()
+        assert found == code, said
+        return said.out, said.err
+
+    def ask(self, *words, code=0, namespace=True):
+        """The one document that a command answers with."""
+        return json.loads(self.do(*words, "--output", "json", code=code, namespace=namespace)[0])
+
+    def people(self, *words, code=0, namespace=True):
+        """What people see."""
+        return self.do(*words, "--output", "table", code=code, namespace=namespace)
+
+
+@pytest.fixture
+def shell(spark, tmp_path, monkeypatch, capsys):
+    kept = Kept(spark)
+    monkeypatch.setattr(python, "open", lambda *_, **__: kept)
+    monkeypatch.chdir(tmp_path)
+    yield Shell(tmp_path, kept.warehouse, capsys)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch, capsys):
+    """A command line that must not start Spark."""
+    monkeypatch.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.chdir(tmp_path)
+    yield Shell(tmp_path, None, capsys)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def cities(shell):
+    """A dataset that was pulled once."""
+    shell.manifest()
+    shell.write("cities.csv", FIRST)
+    os.utime("cities.csv", (1.7e9, 1.7e9))
+    shell.ask("pull", "cities.yaml", "--system-time", AT)
+    return shell
+
+
+def counts(**named):
+    names = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
+    return dict.fromkeys(names, 0) | named
+
+
+def test_a_manifest_is_added_once(shell):
+    """R89: `add` says Added, then Skipped, then Updated; as JSON a list."""
+    shell.manifest()
+    said, _ = shell.people("add", "cities.yaml", "--dry-run")
+    assert said.splitlines() == ["Added: cities", "Added 1 dataset(s)", "Dry run: nothing was written."]
+    assert shell.ask("list") == []
+    said, warned = shell.people("add", "cities.yaml")
+    assert said.splitlines() == ["Added: cities", "Added 1 dataset(s)"]
+    assert "note L8: cities.yaml, line 8" in warned
+    said, _ = shell.people("add", "cities.yaml")
+    assert said.splitlines() == ["Skipped: cities: Already exists", "Added 0 dataset(s)"]
+    text = Path("cities.yaml").read_text()
+    shell.write("cities.yaml", text + "    - {kind: SetInfo, description: Cities}\n")
+    said, _ = shell.people("add", "cities.yaml")
+    assert said.splitlines() == ["Updated: cities", "Added 0 dataset(s)", "Updated 1 dataset(s)"]
+    (told,) = shell.ask("add", "cities.yaml")
+    assert (told["dataset"], told["file"], told["status"], told["error"]) == (
+        "cities",
+        "cities.yaml",
+        "unchanged",
+        None,
+    )
+    assert {"L8"} == {lint["code"] for lint in told["lints"]}
+
+
+def test_a_folder_is_added_without_what_is_wrong(shell):
+    """Manifests below a folder are found; a wrong one fails alone, and the exit code is 2."""
+    shell.manifest("a", path="in/a.yaml")
+    shell.manifest("b", path="in/deep/b.yml")
+    shell.write("in/other.yaml", "kind: Deployment\n")
+    shell.write("in/wrong.yaml", "kind: DatasetSnapshot\nversion: 1\ncontent: {name: c, kind: Root}\n")
+    said, warned = shell.people("add", "-r", "in", code=2)
+    assert said.splitlines() == ["Added: a", "Failed: in/wrong.yaml", "Added: b", "Added 2 dataset(s)"]
+    assert "in/wrong.yaml: wrong-manifest: in/wrong.yaml, line 3" in warned
+    told = shell.ask("add", "in", code=2)
+    assert ["unchanged", "failed", "unchanged"] == [each["status"] for each in told]
+    with pytest.raises(UsageError):
+        shell.warehouse.add("in", namespace=shell.namespace)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["add"], "no-manifest"),
+        (["add", "missing.yaml"], "no-manifest"),
+        (["add", "wrong.yaml"], "wrong-manifest"),
+        (["pull", "wrong.yaml"], "wrong-manifest"),
+        (["pull", "missing.yaml"], "no-manifest"),
+        (["pull", "cities", "--system-time", "soon"], "unreadable-time"),
+        (["ingest", "cities"], "no-file"),
+        (["inspect", "wrong.yaml"], "wrong-manifest"),
+        (["verify"], "no-dataset"),
+    ],
+)
+def test_wrong_usage_is_told_without_spark(bare, words, code):
+    """R92, O15: exit code 2, a stable code and a remedy, at once."""
+    bare.write("wrong.yaml", manifest(polling()).replace("kind: setPollingSource", "kind: setPollingSauce"))
+    error = bare.ask(*words, code=2)["error"]
+    assert error["code"] == code
+    assert error["remedy"]
+    if code == "wrong-manifest":
+        assert "wrong.yaml, line 7" in error["message"]
+
+
+def test_help_reads_well(bare):
+    """Each command says what it is for, and each option what it does."""
+    said, _ = bare.do("--help", namespace=False)
+    assert "Open Data Fabric datasets" in said
+    for command in ("add", "pull", "ingest", "list", "inspect", "tail", "verify", "log", "sql"):
+        assert f" {command} " in said
+        more, _ = bare.do(command, "--help", namespace=False)
+        assert "Common options." not in more
+    said, _ = bare.do("pull", "--help", namespace=False)
+    for option in (
+        "--all",
+        "--system-time",
+        "--fetch-uncacheable",
+        "--refetch",
+        "--set-watermark",
+        "--run-id",
+    ):
+        assert option in said
+
+
+def test_a_pull_is_one_object_a_dataset(cities):
+    """R90, interface 4: dataset, status, counts, offsets, watermark, system time, error; nothing else."""
+    cities.write("cities.csv", SECOND)
+    os.utime("cities.csv", (1.71e9, 1.71e9))
+    expected = {
+        "dataset": "cities",
+        "status": "updated",
+        "counts": counts(appended=1, retracted=1, corrected=1),
+        "offsets": [2, 5],
+        "watermark": "2024-03-09T16:00:00.000000Z",
+        "system_time": LATER,
+        "error": None,
+    }
+    dry = ["pull", "cities", "--system-time", LATER, "--dry-run"]
+    assert cities.ask(*dry) == [expected]
+    said, _ = cities.people(*dry)
+    assert said.splitlines() == [
+        f"cities: updated  +A 1  -C/+C 1  -R 1  offsets 2 to 5  watermark {WATERMARKS}",
+        "1 dataset(s) updated",
+        "Dry run: nothing was written.",
+    ]
+    assert cities.ask("list")[0]["records"] == 2
+    assert cities.ask("pull", "CITIES", "--system-time", LATER) == [expected]
+    (again,) = cities.ask("pull", "--all")
+    assert (again["status"], again["counts"], again["offsets"]) == ("up-to-date", counts(), None)
+    assert again["system_time"] == LATER
+
+
+def test_looking_at_a_dataset(cities):
+    """R89: list, tail, log, inspect, sql and verify, for people and for programs."""
+    (listed,) = cities.ask("list")
+    assert (listed["dataset"], listed["pulled"], listed["records"]) == ("cities", AT, 2)
+    assert "cities" in cities.people("list")[0]
+
+    (newest,) = cities.ask("tail", "cities", "-n", "1")
+    assert (newest["offset"], newest["op"], newest["city"]) == (1, 0, "Rome")
+    header, row = cities.people("tail", "cities", "--skip", "1")[0].splitlines()
+    assert header.split() == ["offset", "op", "system_time", "event_time", "id", "city"]
+    assert row.split()[:2] == ["0", "+A"]
+
+    (block,) = cities.ask("log", f"{cities.namespace}.cities", namespace=False)
+    assert (block["sequence"], block["offsets"], block["system_time"]) == (0, [0, 1], AT)
+    assert "0 to 1" in cities.people("log", f"{cities.namespace}.cities", namespace=False)[0]
+
+    query = f"select city from {cities.namespace}.cities order by id"
+    assert cities.ask("sql", query, namespace=False) == [{"city": "Bern"}, {"city": "Rome"}]
+    said, _ = cities.do("sql", query, "--limit", "1", "--output", "csv", namespace=False)
+    assert said == "city\nBern\n"
+    error = cities.ask("sql", "select nothing from", code=2, namespace=False)["error"]
+    assert error["code"] == "wrong-query"
+
+
+def test_inspecting_a_dataset(cities):
+    """Manifest, schema, lints, head and source state; a resolved manifest is one that can be added."""
+    (told,) = cities.ask("inspect", "cities")
+    assert told["table"] == f"{cities.namespace}.cities"
+    assert told["manifest"]["content"]["name"] == "cities"
+    assert told["head"]["records"] == 2
+    assert told["head"]["source_state"]
+    assert ["offset", "op", "system_time", "event_time", "id", "city"] == [
+        field["name"] for field in told["schema"]["fields"]
+    ]
+    said, _ = cities.people("inspect", "cities")
+    assert YAML(typ="safe").load(said) == told
+    said, _ = cities.people("inspect", "cities", "--schema")
+    assert "String, optional" in said
+    (lint,) = cities.ask("inspect", "cities.yaml", "--lints")
+    assert (lint["dataset"], lint["code"]) == ("cities", "L8")
+    said, _ = cities.people("inspect", "cities.yaml", "--resolved")
+    assert "inferSchema: false" in said
+    cities.write("resolved.yaml", said)
+    assert cities.ask("add", "resolved.yaml")[0]["status"] == "updated"
+    assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(said)]
+
+
+def test_a_broken_dataset_is_exit_code_4(cities, spark):
+    """R86: verify names the block that is not what was committed."""
+    assert cities.people("verify", "cities")[0] == "1 dataset(s) are valid\n"
+    (good,) = cities.ask("verify", "--all")
+    assert good == {"dataset": "cities", "valid": True, "blocks": 1, "rows": 2, "problems": []}
+    spark.sql(f"DELETE FROM backstory.{cities.namespace}.cities WHERE offset = 1")
+    (bad,) = cities.ask("verify", "cities", code=4)
+    assert not bad["valid"]
+    assert {problem["sequence"] for problem in bad["problems"]} == {0}
+    said, warned = cities.people("verify", "cities", code=4)
+    assert "0 dataset(s) are valid" in said
+    assert "cities: rows: Block 0" in warned
+    assert cities.ask("verify", "nix", code=2)["error"]["code"] == "no-dataset"
+
+
+def test_a_batch_goes_on_after_failures(cities):
+    """O15, interface 4: each error stands with its dataset; the exit code is the highest-ranking one's."""
+    refused = polling(SNAPSHOT, fetch="{kind: url, url: twice.csv}", read=READ)
+    away = polling(SNAPSHOT, fetch="{kind: url, url: 'http://127.0.0.1:9/c.csv'}", read=READ)
+    cities.write("twice.csv", "id,city\n1,Bern\n1,Rome\n")
+    cities.manifest("twice", refused)
+    cities.manifest("lost")
+    cities.manifest("away", away)
+    cities.manifest("pushed", push(read=READ))
+    cities.ask("add", "twice.yaml", "lost.yaml", "away.yaml", "pushed.yaml")
+
+    told = cities.ask("pull", "--all", code=3)
+    codes = {each["dataset"]: each["error"] and each["error"]["code"] for each in told}
+    assert codes == {
+        "away": "unreachable",
+        "cities": None,
+        "lost": "not-found",
+        "pushed": None,
+        "twice": "conflicting-rows",
+    }
+    statuses = {each["dataset"]: each["status"] for each in told}
+    assert (statuses["pushed"], statuses["cities"]) == ("disabled", "up-to-date")
+    assert next(each for each in told if each["dataset"] == "twice")["error"]["keys"] == [{"id": 1}]
+
+    said, warned = cities.people("pull", "lost", "away", "pushed", code=75)
+    assert "pushed: disabled  (Dataset does not specify a polling source)" in said
+    assert "Failed to update 2 dataset(s)" in said
+    assert "lost: not-found: " in warned
+    assert cities.ask("pull", "lost", code=1)[0]["error"]["remedy"]
+    assert cities.ask("pull", "cities", "nix", code=2)["error"]["code"] == "no-dataset"
+    rows = csv.DictReader(io.StringIO(cities.do("pull", "lost", "--output", "csv", code=1)[0]))
+    assert [row["error"] for row in rows] == ["not-found"]
+
+
+def test_the_watermark_is_set_forward_only(cities):
+    """O20: --set-watermark asks no source; an earlier one is refused."""
+    (told,) = cities.ask("pull", "cities", "--set-watermark", "2026-01-01")
+    assert (told["status"], told["watermark"]) == ("updated", AT)
+    (told,) = cities.ask("pull", "cities", "--set-watermark", "2025-01-01", code=3)
+    assert told["error"]["code"] == "watermark-back"
+
+
+def test_an_uncacheable_source_is_asked_with_the_flag(shell):
+    """R74: without the flag there is a hint."""
+    with serving() as web:
+        url = web.play("/c.csv", Play(FIRST.encode()))
+        source = polling(SNAPSHOT, fetch=f"{{kind: url, url: '{url}'}}", read=READ)
+        shell.manifest("web", source)
+        assert shell.ask("pull", "web.yaml")[0]["status"] == "updated"
+        said, _ = shell.people("pull", "web")
+        assert "web: uncacheable  (use --fetch-uncacheable to update)" in said
+        assert "1 dataset(s) uncacheable" in said
+        assert shell.ask("pull", "web", "--fetch-uncacheable")[0]["status"] == "up-to-date"
+
+
+def test_files_are_pushed(shell, monkeypatch):
+    """`ingest` commits once a file, takes standard input and other formats, and knows a run again."""
+    shell.manifest("cities", push("{kind: ledger, primaryKey: [id]}", read=READ))
+    shell.ask("add", "cities.yaml")
+    shell.write("a.csv", FIRST)
+    shell.write("b.csv", "id,city\n2,Rome\n3,Graz\n")
+    words = ["ingest", "cities", "a.csv", "b.csv", "--event-time", "2026-01-01", "--run-id", "r1"]
+    (told,) = shell.ask(*words, "--system-time", AT)
+    assert (told["counts"], told["offsets"]) == (counts(appended=3, unchanged=1), [0, 2])
+    said, _ = shell.people(*words)
+    assert said.splitlines() == ["cities: up-to-date", "1 dataset(s) up-to-date"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 4, "city": "Nice"}\n')))
+    (told,) = shell.ask("ingest", "cities", "--stdin", "--input-format", "ndjson")
+    assert (told["counts"]["appended"], told["offsets"]) == (1, [3, 3])
+    assert shell.ask("ingest", "cities", "lost.csv", code=1)[0]["error"]["code"] == "not-found"
+    assert shell.ask("ingest", "nix", "a.csv", code=2)["error"]["code"] == "no-dataset"
+    error = shell.ask("ingest", "cities", "a.csv", "--source-name", "other", code=2)["error"]
+    assert error["code"] == "no-source"
+
+
+def test_python_takes_the_same_words(cities):
+    """Interface 7: receipts as attributes; a naive time is wrong usage."""
+    house = cities.warehouse
+    cities.write("cities.csv", SECOND)
+    (receipt,) = house.pull("cities.yaml", system_time=LATER, namespace=cities.namespace)
+    assert (receipt.status, receipt.counts["corrected"]) == ("updated", 1)
+    assert house.datasets(namespace=cities.namespace)[0]["records"] == 6
+    assert house.verify("cities", namespace=cities.namespace).valid
+    with pytest.raises(UsageError) as wrong:
+        house.pull("cities", system_time=python.datetime(2026, 1, 1), namespace=cities.namespace)
+    assert wrong.value.code == "naive-time"
+    with pytest.raises(UsageError):
+        house.ingest("cities", namespace=cities.namespace)
+
+
+def test_progress_is_drawn_on_a_terminal_only():
+    """R91: a line with the dataset, the number of its stage, and bytes; nothing where no terminal is."""
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=120, color_system=None)
+    line = ProgressLine(terminal)
+    line.begin("cities")
+    line.tell("Checking for updates", 0, None)
+    line.tell("Downloading data", 500_000, 2_000_000)
+    line._drawn.refresh()
+    line.tell("Merging data", 0, None)
+    line._drawn.refresh()
+    line.end()
+    said = drawn.getvalue()
+    assert "cities [2/7] Downloading data" in said
+    assert "500.0 kB of 2.0 MB" in said
+    assert "cities [6/7] Merging data" in said
+    nowhere = ProgressLine(None)
+    nowhere.begin("cities")
+    nowhere.tell("Merging data", 0, None)
+    nowhere.end()
+
+
+@pytest.mark.parametrize(("flag", "drawn"), [([], True), (["--quiet"], False), (["-v"], False)])
+def test_progress_is_off_when_asked_so(cities, monkeypatch, flag, drawn):
+    """R91: with --quiet and with -v there is no line."""
+    monkeypatch.setattr(errors, "_force_terminal", True)
+    monkeypatch.setattr(errors, "is_interactive", True)
+    _, warned = cities.people("pull", "cities", *flag)
+    assert ("[1/7] Checking for updates" in warned) is drawn
+
+
+@pytest.mark.process
+def test_an_interrupt_keeps_what_is_committed(tmp_path):
+    """R79: SIGINT during a pull is exit code 130; finished rounds stay, and the next pull goes on."""
+    source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
+    (tmp_path / "cities.yaml").write_text(manifest(source))
+    (tmp_path / "backstory.toml").write_text(
+        '[spark]\n"spark.master" = "local[2]"\n"spark.driver.memory" = "700m"\n'
+    )
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        (tmp_path / "in" / f"{number:02}.csv").write_text(FIRST)
+    words = [BACKSTORY, "pull", "cities.yaml", "--output", "table"]
+    running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metadata = tmp_path / "warehouse" / "odf" / "cities" / "metadata"
+    end = time.monotonic() + 240
+    while len(list(metadata.glob("snap-*.avro"))) < 3:  # the third is written once the second is committed
+        assert time.monotonic() < end
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    said, warned = running.communicate(timeout=120)
+    assert running.returncode == 130, (said, warned)
+    assert "Interrupted." in warned
+    assert "Traceback" not in warned
+    kept = rows(tmp_path)
+    assert 4 <= kept < 80
+    assert kept % 2 == 0
+
+
+def rows(folder):
+    """How many rows the dataset has, read by pyiceberg."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:
+        return len(catalog.load_table("odf.cities").scan().to_arrow())

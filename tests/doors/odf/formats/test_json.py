@@ -1,0 +1,428 @@
+"""JSON, a document or a row a line, and GeoJSON (section 1.6, B15, B22, B24)."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from odf_files import ddl, declared, optional, refusal, table_of
+
+CITIES = [{"city": "A", "population": 1000}, {"city": "B", "population": None}, {"city": "C"}]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def file(content):
+        path = tmp_path / "a.json"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return file
+
+
+def lines(*rows):
+    return "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n"
+
+
+def only(table):
+    return table.column(0).to_pylist()
+
+
+@pytest.mark.parametrize("schema", [None, ddl("city STRING", "population BIGINT")])
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (json.dumps({"result": {"cities": CITIES}}, indent=1), {"kind": "Json", "subPath": "result.cities"}),
+        (json.dumps(CITIES), {"kind": "Json"}),
+        (lines(*CITIES), {"kind": "NdJson"}),
+        (lines("", *CITIES, "  \r"), {"kind": "NdJson"}),
+    ],
+)
+def test_b22_documents_and_lines(file, text, read, schema):
+    """B22, and the same rows by line; a key that is missing is NULL."""
+    table = table_of(file(text), schema, **read)
+
+    assert [("A", 1000), ("B", None), ("C", None)] == [tuple(row.values()) for row in table.to_pylist()]
+    assert [pa.string(), pa.int64()] == table.schema.types
+    assert all(field.nullable for field in table.schema)
+
+
+def test_columns_come_in_the_files_order(file):
+    table = table_of(file(lines({"b": 1}, {"c": 1, "a": 1, "b": 2})), kind="NdJson")
+
+    assert ["b", "c", "a"] == table.column_names
+
+
+def test_r67_names_survive(file):
+    names = ["with space", "a.b", "a[0]", 'quo"te', "UPPER", "upper", "größe", "`tick`", "x,y", "日本", ""]
+    row = {name: place for place, name in enumerate(names)}
+
+    assert [row] == table_of(file(lines(row)), kind="NdJson").to_pylist()
+    schema = declared(**dict.fromkeys(names[:-1], "Int32"))
+    assert [*row.values()][:-1] == [
+        *table_of(file(lines(row)), schema, kind="NdJson").to_pylist()[0].values()
+    ]
+
+
+def feature(**properties):
+    return {
+        "type": "Feature",
+        "properties": properties,
+        "geometry": {"type": "Point", "coordinates": [-123.1, 49.25]},
+    }
+
+
+FEATURES = [feature(zipcode="00101", name="A", id=1), feature(zipcode="00202", name="B", id=2)]
+POINT = '{"type":"Point","coordinates":[-123.1,49.25]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (json.dumps({"type": "FeatureCollection", "features": FEATURES}), "GeoJson"),
+        (lines(*FEATURES), "NdGeoJson"),
+    ],
+)
+def test_b24_geojson_inferred(file, text, kind):
+    """B24: the columns in alphabetical order, the geometry as compact JSON."""
+    table = table_of(file(text), kind=kind)
+
+    assert (
+        pa.schema(
+            [("geometry", pa.string()), ("id", pa.int64()), ("name", pa.string()), ("zipcode", pa.string())]
+        )
+        == table.schema
+    )
+    assert {"geometry": POINT, "id": 1, "name": "A", "zipcode": "00101"} == table.to_pylist()[0]
+
+
+def test_geojson_with_a_schema(file):
+    """B23 in its declared form: columns in the schema's order."""
+    schema = ddl("id INT NOT NULL", "geometry STRING", "missing STRING")
+    table = table_of(
+        file(lines(*FEATURES, {"type": "Feature", "properties": {"id": 3}, "geometry": None})),
+        schema,
+        kind="NdGeoJson",
+    )
+
+    assert [1, 2, 3] == only(table)
+    assert [POINT, POINT, None] == table["geometry"].to_pylist()
+    assert [None] * 3 == table["missing"].to_pylist()
+
+
+def test_a_geometry_keeps_its_digits(file):
+    text = '{"type":"Feature","properties":null,"geometry":{"type":"Point","coordinates":[1.10, 2.00000000000000000001]}}'
+
+    assert ['{"type":"Point","coordinates":[1.10,2.00000000000000000001]}'] == only(
+        table_of(file(text), kind="NdGeoJson")
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("Int64", "9223372036854775807", (1 << 63) - 1),
+        ("Int64", "-9007199254740993", -9007199254740993),
+        ("Int32", "1.0", 1),
+        ("Int32", "1e3", 1000),
+        ("Int32", '"12"', 12),
+        ("UInt8", "255", 255),
+        ("UInt64", "18446744073709551615", Decimal((1 << 64) - 1)),
+        ("Float64", "0.1", 0.1),
+        ("Float64", "1", 1.0),
+        (
+            {"kind": "Decimal", "precision": 38, "scale": 20},
+            "0.10000000000000000001",
+            Decimal("0.10000000000000000001"),
+        ),
+        ({"kind": "Decimal", "precision": 5, "scale": 0}, "1e4", Decimal(10000)),
+        ("Bool", "true", True),
+        ("Bool", '"False"', False),
+        ("String", '"text"', "text"),
+        ("String", "1.10", "1.10"),
+        ("String", "true", "true"),
+        ("String", '{"b": [1.0, null, "ä\\n"], "a": {}}', '{"b":[1.0,null,"ä\\n"],"a":{}}'),
+        ("String", "[]", "[]"),
+        ("Date", '"2022-09-25"', date(2022, 9, 25)),
+        ("Timestamp", '"2022-09-25T01:02:03+01:00"', datetime(2022, 9, 25, 0, 2, 3, tzinfo=UTC)),
+        ({"kind": "List", "itemType": "Int32"}, "[1, 2]", [1, 2]),
+        ({"kind": "List", "itemType": optional("Date")}, '[null, "2022-09-25"]', [None, date(2022, 9, 25)]),
+        (
+            {"kind": "Map", "keyType": "String", "valueType": "Int32"},
+            '{"b": 1, "a": 2}',
+            [("b", 1), ("a", 2)],
+        ),
+        (
+            {
+                "kind": "Struct",
+                "fields": [{"name": "x.y", "type": "Int32"}, {"name": "z", "type": optional("String")}],
+            },
+            '{"x.y": 1, "other": 2}',
+            {"x.y": 1, "z": None},
+        ),
+    ],
+)
+def test_types(file, type_, text, value):
+    """Numbers are exact; what is NULL itself asks nothing of what is in it."""
+    path = file(f'{{"a": {text}}}\n{{"a": null}}\n{{"a": {text}}}\n')
+
+    assert [value, None, value] == only(table_of(path, declared(a=optional(type_)), kind="NdJson"))
+
+
+def test_lists_of_structs_of_lists(file):
+    inner = {
+        "kind": "List",
+        "itemType": {
+            "kind": "Struct",
+            "fields": [{"name": "n", "type": {"kind": "List", "itemType": "UInt8"}}],
+        },
+    }
+    rows = [[{"n": [1, 2]}, {"n": []}], [], [{"n": [3]}]]
+    path = file(lines(*({"a": row} for row in rows)))
+
+    assert rows == only(table_of(path, declared(a=inner), kind="NdJson"))
+    error = refusal(
+        file(lines({"a": rows[0]}, {"a": [{"n": [1]}, {"n": [2, 300]}]})), declared(a=inner), kind="NdJson"
+    )
+    assert "line 2, column `a.element.n.element`: `300` is not of type UInt8" in error.message
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (["1", "2.5", "null"], pa.float64()),
+        (["true", "null"], pa.bool_()),
+        (["null", "null"], pa.null()),
+        (['"2022-09-25"'], pa.string()),
+        (["[1]", "[]", "[null]"], pa.list_(pa.int64())),
+        (["[]"], pa.list_(pa.null())),
+        (
+            ['{"b": 1}', '{"a": {"c": 1.5}}'],
+            pa.struct([("b", pa.int64()), ("a", pa.struct([("c", pa.float64())]))]),
+        ),
+        (["9007199254740993"], pa.int64()),
+    ],
+)
+def test_inference(file, values, type_):
+    path = file("".join(f'{{"a": {value}}}\n' for value in values))
+
+    assert pa.schema([("a", type_)]) == table_of(path, kind="NdJson").schema
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1", '"a"'],
+        ["true", "1"],
+        ["{}", "[]"],
+        ["9223372036854775808"],
+        ["0.5", "9007199254740993"],
+        ['{"b": 1}', '{"b": "x"}'],
+    ],
+)
+def test_mixed_values_need_a_schema(file, values):
+    path = file("".join(f'{{"a": {value}}}\n' for value in values))
+    error = refusal(path, kind="NdJson")
+
+    assert "mixed-types" == error.code
+    assert "a.json: the values of `a" in error.message
+    assert "`schema`" in error.remedy
+    assert len(values) == len(table_of(path, ddl("a STRING"), kind="NdJson"))
+
+
+def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
+    path = file(lines(*({"a": number} for number in range(70_000)), {"a": 0.5}))
+    table = table_of(path, kind="NdJson")
+
+    assert [1 << 16, 70_001 - (1 << 16)] == [len(batch) for batch in table.to_batches()]
+    assert pa.float64() == table.schema.field("a").type
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("Int32", "1.5"),
+        ("Int32", "1e99"),
+        ("Int32", "1e9999999999"),
+        ("Int32", "true"),
+        ("Int32", "2147483648"),
+        ("UInt8", "256"),
+        ("Int32", '""'),
+        ("Float64", "1e400"),
+        ("Float64", "[]"),
+        ("Bool", "1"),
+        ("Bool", '"yes"'),
+        ("Date", '"2023-02-30"'),
+        ("Date", "20230201"),
+        ("Timestamp", '"9/25/2022 1:02:03"'),
+        ("Timestamp", "1664067723"),
+        ({"kind": "Decimal", "precision": 5, "scale": 1}, "0.15"),
+        ("String", '"\\ud800"'),
+        ({"kind": "List", "itemType": "Int32"}, '{"a": 1}'),
+        ({"kind": "List", "itemType": "Int32"}, "[1, null]"),
+        ({"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]}, "[1]"),
+        ({"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]}, "{}"),
+        ({"kind": "Map", "keyType": "String", "valueType": "Int32"}, '{"b": "x"}'),
+    ],
+)
+@pytest.mark.parametrize("kind", ["NdJson", "Json"])
+def test_b15_an_unreadable_value(file, type_, text, kind):
+    """B15: with file, line and column, in a document too."""
+    good = '{"b": 1}'
+    text = (
+        f'{good}\n\n{{"a": {text}}}\n{good}\n'
+        if kind == "NdJson"
+        else f'[{good},\n\n {{"a": {text}}},\n {good}]'
+    )
+    error = refusal(file(text), declared(a=optional(type_)), kind=kind)
+
+    assert ("unreadable-value", 3) == (error.code, error.exit_code)
+    assert "a.json, line 3" in error.message
+    assert "`a" in error.message
+
+
+def test_the_line_in_a_document_below_its_root(file):
+    text = '{"other": [1,\n2], "a": {"x": {}, "b": [\n{"n": 1},\n{"n":\n"x"}]}}'
+    error = refusal(file(text), ddl("n INT"), kind="Json", subPath="a.b")
+
+    assert "a.json, line 4, column `n`: `x` is not of type Int32" in error.message
+
+
+def test_required_and_missing(file):
+    error = refusal(file(lines({"a": 1}, {}, {"a": None})), ddl("a INT NOT NULL"), kind="NdJson")
+
+    assert "a.json, line 2: Column `a` contains 2 null values while none were expected" in error.message
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"a": 1', "it is not JSON"),
+        ('{"a": 1} {"a": 2}', "it is not JSON"),
+        ("{'a': 1}", "it is not JSON"),
+        ('{"a": 01}', "it is not JSON"),
+        ('{"a": NaN}', "`NaN` is no number of JSON"),
+        ('{"a": -Infinity}', "`-Infinity` is no number of JSON"),
+        ('{"a": 1, "b": 2, "a": 3}', "the key `a` twice"),
+        ('{"b": [{"a": 1, "a": 1}]}', "the key `a` twice"),
+        ("[1]", "`[1]` is not an object"),
+        ("null", "`null` is not an object"),
+        ('{"a": "\t"}', "it is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, ddl("a INT")])
+def test_a_malformed_line(file, line, why, schema):
+    error = refusal(file(lines({"a": 1}, line)), schema, kind="NdJson")
+
+    assert "malformed-row" == error.code
+    assert "a.json, line 2" in error.message
+    assert why in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "why"),
+    [
+        ('[{"a": 1},\n{"a" 2}]', {}, "line 2: it is not JSON"),
+        ('{"a": [1]}', {}, "its root is not an array"),
+        ('{"a": {"b": 1}}', {"subPath": "a.b"}, "`b` is not an array"),
+        ('{"a": {"b": 1}}', {"subPath": "a.c"}, "`a` has no `c`; its keys are b"),
+        ("[1]", {"subPath": "a"}, "its root has no `a`"),
+        ('[{"a": 1},\n1]', {}, "line 2: `1` is not an object"),
+        ('{"a": 1, "a": [{}]}', {"subPath": "a"}, "the key `a` twice"),
+        ("", {}, "it is empty"),
+        ("{}", {"kind": "GeoJson"}, "not a FeatureCollection"),
+        ('{"type": "FeatureCollection"}', {"kind": "GeoJson"}, "its root has no `features`"),
+        (
+            '{"type": "FeatureCollection", "features": [\n{}]}',
+            {"kind": "GeoJson"},
+            "line 2: `{}` is not a Feature",
+        ),
+        ('{"type": "Point"}', {"kind": "NdGeoJson"}, 'line 1: `{"type":"Point"}` is not a Feature'),
+        ('{"type": "Feature", "geometry": 1}', {"kind": "NdGeoJson"}, "have to be objects"),
+        ('{"type": "Feature", "properties": {"geometry": 1}}', {"kind": "NdGeoJson"}, "the name `geometry`"),
+    ],
+)
+def test_a_malformed_document(file, text, read, why):
+    error = refusal(file(text), ddl("a INT"), **{"kind": "Json", **read})
+
+    assert "malformed-row" == error.code
+    assert why in error.message
+
+
+@pytest.mark.parametrize("kind", ["Json", "NdJson", "NdGeoJson"])
+def test_b34_a_file_without_a_byte_has_no_rows(file, kind):
+    assert pa.schema([]) == table_of(file(""), kind=kind).schema
+
+
+def test_encodings_and_time_formats(file):
+    text = lines({"ä": "25.09.2022", "t": "9/25/2022 1:02:03"})
+    options = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "%m/%d/%Y %H:%M:%S"}
+    schema = ddl("`ä` DATE", "t TIMESTAMP")
+
+    for encoding in ("latin1", "utf-16"):
+        table = table_of(file(text.encode(encoding)), schema, kind="NdJson", encoding=encoding, **options)
+        assert (date(2022, 9, 25), datetime(2022, 9, 25, 1, 2, 3, tzinfo=UTC)) == tuple(
+            table.to_pylist()[0].values()
+        )
+    document = f"[{text}]".encode("utf-8-sig")
+    assert 1 == len(table_of(file(document), schema, kind="Json", **options))
+
+
+@pytest.mark.parametrize("kind", ["Json", "NdJson", "NdGeoJson"])
+def test_not_of_its_encoding(file, kind):
+    error = refusal(
+        file(b'[{"a": 1},\n{"a": "\xfc"}]' if kind == "Json" else b'{"type": "Feature"}\n{"a": "\xfc"}'),
+        kind=kind,
+    )
+
+    assert "line 2: the text from here on is not UTF-8" in error.message
+
+
+@pytest.mark.parametrize("option", ["encoding", "dateFormat", "timestampFormat"])
+@pytest.mark.parametrize("kind", ["Json", "NdJson"])
+def test_an_unsupported_option_is_named(file, kind, option):
+    error = refusal(file("[]"), kind=kind, **{option: "klingon"})
+
+    assert (2, True) == (error.exit_code, f"`{option}`" in error.message)
+
+
+def test_unknown_fields_are_refused_if_asked(file):
+    nested = declared(a={"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]})
+    path = file(lines({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}))
+
+    assert 2 == len(table_of(path, nested, kind="NdJson"))
+    error = refusal(path, nested, kind="NdJson", unknownFields="error")
+    assert ("unknown-fields", ["a.c"], True) == (error.code, error.keys, "line 2" in error.message)
+    error = refusal(
+        file('[{"a": {"b": 1}},\n{"a": {"b": 1}, "d": 1}]'), nested, kind="Json", unknownFields="error"
+    )
+    assert (["d"], True) == (error.keys, "line 2" in error.message)
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(st.characters(codec="utf-8"))
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=5))
+def test_a_text_column_keeps_any_value(file, values):
+    path = file("".join(json.dumps({"a": value}) + "\n" for value in values))
+    found = only(table_of(path, ddl("a STRING"), kind="NdJson"))
+
+    assert values == [
+        value if text == value or text is None else json.loads(text)
+        for text, value in zip(found, values, strict=True)
+    ]

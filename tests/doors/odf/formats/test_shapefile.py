@@ -1,0 +1,273 @@
+"""ESRI shapefiles in a zip (section 1.6)."""
+
+import io
+import zipfile
+from datetime import date
+
+import pyarrow as pa
+import pytest
+import shapefile
+from odf_files import ddl, refusal, table_of
+from structlog.testing import capture_logs
+
+SQUARE = [[0, 0], [0, 10], [10, 10], [10, 0], [0, 0]]
+HOLE = [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1]]
+ISLAND = [[20, 20], [20, 21], [21, 21], [20, 20]]
+
+
+def written(
+    kind=shapefile.POINT,
+    shapes=(("point", 1.5, 2),),
+    records=(("Kyiv", 1, 2.5, date(2020, 1, 2), True),),
+    encoding="utf-8",
+):
+    """The parts of a shapefile."""
+    parts = {suffix: io.BytesIO() for suffix in ("shp", "shx", "dbf")}
+    with shapefile.Writer(**parts, shapeType=kind, encoding=encoding) as writer:
+        writer.field("name", "C", 20)
+        writer.field("count", "N", 9, 0)
+        writer.field("share", "N", 12, 4)
+        writer.field("day", "D")
+        writer.field("good", "L")
+        for (method, *arguments), record in zip(shapes, records, strict=True):
+            getattr(writer, method)(*arguments)
+            writer.record(*record)
+    return {suffix: part.getvalue() for suffix, part in parts.items()}
+
+
+@pytest.fixture
+def zipped(tmp_path):
+    def zipped(**shapes):
+        path = tmp_path / "a.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, parts in shapes.items():
+                for suffix, content in parts.items():
+                    archive.writestr(f"{name}.{suffix}", content)
+        return path
+
+    return zipped
+
+
+def test_fields_become_columns_and_the_geometry_wkt(zipped):
+    table = table_of(zipped(cities=written()), kind="EsriShapefile")
+
+    assert [pa.string(), pa.int64(), pa.float64(), pa.date32(), pa.bool_(), pa.string()] == table.schema.types
+    assert {
+        "name": "Kyiv", "count": 1, "share": 2.5, "day": date(2020, 1, 2), "good": True, "geometry": "POINT (1.5 2)",
+    } == table.to_pylist()[0]  # fmt: skip
+
+
+def test_blanks_are_null(zipped):
+    path = zipped(a=written(shapes=[["null"]], records=[("", None, None, None, None)]))
+
+    assert [None] * 6 == list(table_of(path, kind="EsriShapefile").to_pylist()[0].values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "wkt"),
+    [
+        ("POINT", ("point", 0.1, -2), "POINT (0.1 -2)"),
+        ("POINTZ", ("pointz", 1, 2, 3), "POINT Z (1 2 3)"),
+        ("POINTM", ("pointm", 1, 2, 3), "POINT (1 2)"),
+        ("MULTIPOINT", ("multipoint", [[1, 2], [3, 4]]), "MULTIPOINT ((1 2), (3 4))"),
+        ("POLYLINE", ("line", [[[1, 2], [3, 4]]]), "LINESTRING (1 2, 3 4)"),
+        (
+            "POLYLINE",
+            ("line", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]),
+            "MULTILINESTRING ((1 2, 3 4), (5 6, 7 8))",
+        ),
+        ("POLYLINEZ", ("linez", [[[1, 2, 9], [3, 4, 9]]]), "LINESTRING Z (1 2 9, 3 4 9)"),
+        (
+            "POLYGON",
+            ("poly", [SQUARE, HOLE]),
+            "POLYGON ((0 0, 0 10, 10 10, 10 0, 0 0), (1 1, 2 1, 2 2, 1 2, 1 1))",
+        ),
+        (
+            "POLYGON",
+            ("poly", [SQUARE, ISLAND]),
+            "MULTIPOLYGON (((0 0, 0 10, 10 10, 10 0, 0 0)), ((20 20, 20 21, 21 21, 20 20)))",
+        ),
+    ],
+)
+def test_geometries(zipped, kind, shape, wkt):
+    path = zipped(a=written(getattr(shapefile, kind), [shape]))
+
+    assert [wkt] == table_of(path, ddl("geometry STRING"), kind="EsriShapefile")["geometry"].to_pylist()
+
+
+def test_with_a_schema(zipped):
+    table = table_of(
+        zipped(a=written()),
+        ddl("count STRING NOT NULL", "share DECIMAL(10,4)", "name STRING"),
+        kind="EsriShapefile",
+    )
+
+    assert ["count", "share", "name"] == table.column_names
+    assert "1" == table["count"][0].as_py()
+
+
+@pytest.mark.parametrize("sub_path", ["lines/rapid_transit_line.shp", "*rapid_transit_line.*", "lines/*.shp"])
+def test_sub_path_is_exact_or_a_glob(zipped, sub_path):
+    other = written(records=[("other", 1, 1, None, None)])
+    path = zipped(**{"stations": other, "lines/rapid_transit_line": written()})
+
+    assert ["Kyiv"] == table_of(path, kind="EsriShapefile", subPath=sub_path)["name"].to_pylist()
+
+
+@pytest.mark.parametrize("sub_path", [None, "*", "b*", "none.shp"])
+def test_not_one_shapefile_is_refused_with_the_candidates(zipped, sub_path):
+    path = zipped(b=written(), b2=written())
+    error = refusal(path, kind="EsriShapefile", **({"subPath": sub_path} if sub_path else {}))
+
+    assert "no-entry" == error.code
+    assert "`b.shp`, `b2.shp`" in error.message
+
+
+def test_a_zip_without_one(zipped):
+    assert "`a.csv`" in refusal(zipped(a={"csv": b"x"}), kind="EsriShapefile").message
+
+
+@pytest.mark.parametrize(
+    ("cpg", "codec"),
+    [
+        (b"UTF-8", "utf-8"),
+        (b"ISO-8859-1\r\n", "latin-1"),
+        (b"1251", "cp1251"),
+        (b"ANSI 1251", "cp1251"),
+        (b"65001", "utf-8"),
+        (b"8859_1", "latin-1"),
+        (b"88591", "latin-1"),
+        (b"windows-1251", "cp1251"),
+        (b"ISO 88591", "latin-1"),
+        (b"ISO88591", "latin-1"),
+    ],
+)
+def test_the_encoding_of_the_cpg(zipped, cpg, codec):
+    name = "Київ" if codec != "latin-1" else "Zürich"
+    parts = written(records=[(name, 1, 1, None, None)], encoding=codec) | {"cpg": cpg}
+
+    assert [name] == table_of(zipped(a=parts), kind="EsriShapefile")["name"].to_pylist()
+
+
+def test_without_a_cpg(zipped):
+    """UTF-8 if it is, else Latin-1, and that is told."""
+    with capture_logs() as told:
+        assert ["Київ"] == table_of(
+            zipped(a=written(records=[("Київ", 1, 1, None, None)])), kind="EsriShapefile"
+        )["name"].to_pylist()
+    assert [] == told
+    latin = written(records=[("Zürich", 1, 1, None, None)], encoding="latin-1")
+    with capture_logs() as told:
+        assert ["Zürich"] == table_of(zipped(a=latin), kind="EsriShapefile")["name"].to_pylist()
+    assert ("warning", "a.zip/a.shp") == (told[0]["log_level"], told[0]["file"])
+
+
+def test_an_encoding_that_is_not_known(zipped):
+    assert "`klingon`" in refusal(zipped(a=written() | {"cpg": b"klingon"}), kind="EsriShapefile").message
+
+
+def test_a_text_that_is_not_of_the_encoding(zipped):
+    parts = written(records=[("Zürich", 1, 1, None, None)], encoding="latin-1") | {"cpg": b"UTF-8"}
+
+    assert "row 1, column `name`" in refusal(zipped(a=parts), kind="EsriShapefile").message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "column"),
+    [
+        (b"        1", b"      1,5", "count"),
+        (b"        1", b"      abc", "count"),
+        (b"20200102", b"20200230", "day"),
+        (b"      2.5000", b"      2.5e99999"[-12:], "share"),
+    ],
+)
+def test_an_unreadable_value(zipped, old, new, column):
+    parts = written()
+    assert old in parts["dbf"]
+    parts["dbf"] = parts["dbf"].replace(old, new)
+    error = refusal(zipped(a=parts), kind="EsriShapefile")
+
+    assert "unreadable-value" == error.code
+    assert f"a.zip/a.shp, row 1, column `{column}`" in error.message
+
+
+def test_stars_are_null_and_deleted_rows_are_gone(zipped):
+    rows = [("A", 1, 1, None, None), ("B", 2, 1, None, None)]
+    parts = written(shapes=[("point", 1, 1), ("point", 2, 2)], records=rows)
+    parts["dbf"] = parts["dbf"].replace(b" A ", b"*A ").replace(b"        2", b"*********")
+
+    assert [("B", None, "POINT (2 2)")] == [
+        (row["name"], row["count"], row["geometry"])
+        for row in table_of(zipped(a=parts), kind="EsriShapefile").to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        ("dbf", lambda whole: whole[:-15]),
+        ("dbf", lambda whole: whole[:10]),
+        ("dbf", lambda whole: whole[:0]),
+        ("shp", lambda whole: whole[:-10]),
+        ("shp", lambda whole: whole[:50]),
+        ("shp", lambda whole: whole[:0] + b"text" * 50),
+        ("shp", lambda whole: whole[:100]),
+        ("shp", lambda whole: whole + whole[100:]),
+    ],
+)
+def test_broken_parts_are_refused(zipped, part, damage):
+    parts = written()
+    parts[part] = damage(parts[part])
+    error = refusal(zipped(a=parts), kind="EsriShapefile")
+
+    assert ("malformed-row", True) == (error.code, "a.zip/a.shp" in error.message)
+
+
+def test_without_its_table(zipped):
+    parts = written()
+    del parts["dbf"]
+
+    assert "its .dbf is missing" in refusal(zipped(a=parts), kind="EsriShapefile").message
+
+
+def test_parts_of_other_letters(zipped):
+    parts = {suffix.upper(): content for suffix, content in written().items()}
+
+    assert 1 == len(table_of(zipped(a=parts), kind="EsriShapefile"))
+
+
+def test_what_is_no_zip(tmp_path):
+    path = tmp_path / "a.zip"
+    path.write_bytes(b"text")
+
+    assert "broken-archive" == refusal(path, kind="EsriShapefile").code
+
+
+def test_missing_and_unknown_columns(zipped):
+    path = zipped(a=written())
+
+    assert "missing-column" == refusal(path, ddl("Name STRING"), kind="EsriShapefile").code
+    assert (
+        "unknown-fields"
+        == refusal(path, ddl("name STRING"), kind="EsriShapefile", unknownFields="error").code
+    )
+
+
+def test_required_and_null(zipped):
+    path = zipped(a=written(records=[("", 1, 1, None, None)]))
+
+    assert (
+        "Column `name` contains 1 null values"
+        in refusal(path, ddl("name STRING NOT NULL"), kind="EsriShapefile").message
+    )
+
+
+def test_nothing_is_left_on_disk(zipped, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    table_of(zipped(**{"../../a": written()}), kind="EsriShapefile")
+    refusal(zipped(a=written() | {"cpg": b"klingon"}), kind="EsriShapefile")
+
+    assert [] == list(folder.iterdir())
+    assert {"a.zip", "temporary"} == {each.name for each in tmp_path.iterdir()}

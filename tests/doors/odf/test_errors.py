@@ -1,0 +1,49 @@
+"""Every error of the door has a stable code, a sentence of what is wrong, and one of what to do (R92)."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from backstory import errors
+from backstory.doors.odf import refusals
+from backstory.strategies.events.terms import PROBLEMS
+
+DOOR = Path(refusals.__file__).parent
+KINDS = {kind.__name__ for kind in errors.BackstoryError.__subclasses__()}
+CODE = re.compile(r"[a-z]+(-[a-z]+)*")
+FILES = sorted(DOOR.rglob("*.py"))
+
+
+def raised(path):
+    """The errors that a module puts together."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
+            yield node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DOOR)))
+def test_each_error_has_code_message_and_remedy(path):
+    """R92: as arguments of its own; a code is one word, or several with hyphens."""
+    for call in raised(path):
+        place = f"{path.name}:{call.lineno}"
+        assert len(call.args) >= 3, f"{place} says not what to do"
+        code, message, remedy = call.args[:3]
+        if isinstance(code, ast.Constant):
+            assert CODE.fullmatch(code.value), f"{place} has the code {code.value}"
+        for part in (message, remedy):
+            assert not (isinstance(part, ast.Constant) and not part.value), f"{place} leaves a sentence empty"
+
+
+def test_each_problem_of_rows_has_its_sentences():
+    """R92: sections 2.3 to 2.6."""
+    assert set(refusals.PROBLEMS) == set(PROBLEMS)
+    for what, remedy in refusals.PROBLEMS.values():
+        assert what
+        assert remedy.endswith(".")
+
+
+def test_there_are_errors_to_look_at():
+    """The law above is about something."""
+    assert sum(len(list(raised(path))) for path in FILES) > 50

@@ -1,0 +1,158 @@
+"""Event times through the whole door: years, days, instants, zones and fallbacks (2.1; O5, O13, O21, D32)."""
+
+from datetime import UTC, date, datetime
+from functools import partial
+
+import pytest
+from datasets import Dataset, counts, e, lines
+
+from backstory.errors import UsageError
+
+APPEND = "{kind: append}"
+INFERRED = "{kind: csv, header: true, inferSchema: true}"
+TEXTS = "{kind: csv, header: true}"
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, merge=APPEND, namespace="odf_times")
+
+
+def query(text: str) -> str:
+    return f'{{kind: sql, engine: spark, query: "{text}"}}'
+
+
+@pytest.mark.parametrize("read", [INFERRED, TEXTS, ""], ids=["numbers", "texts", "declared"])
+def test_a_year_is_its_first_instant(dataset, read):  # O5, O13, R17, R19
+    """A row without one takes the fallback; the watermark is the greatest event time."""
+    life = dataset(columns="event_time INT, k STRING", read=read)
+    receipt = life.push("2019,A ,B 2025,C")
+    assert receipt.watermark == datetime(2025, 1, 1, tzinfo=UTC)
+    assert life.log() == ["0 s1 2019 A", "1 s1 e1 B", "2 s1 2025 C"]
+    assert life.push("2020,D").watermark == receipt.watermark
+
+
+def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
+    """Smaller ones are more likely days or mistakes than seconds since 1970; the remedy says what to write."""
+    life = dataset(columns="event_time INT, k STRING", read=INFERRED)
+    error = life.refused("2019,A 20190101,B 0,C -5,D 99999999,E 999,F", code="bad-input-schema")
+    assert error.message.startswith("5 values of the event-time column event_time")
+    assert "make_date(year, 1, 1)" in error.remedy
+    life.push("1577836800,A")
+    assert life.log() == ["0 s2 2020 A"]
+    # Who declares a number means no seconds.
+    declared = dataset(columns="event_time BIGINT, k STRING")
+    declared.refused("1577836800,A", code="bad-input-schema")
+
+
+def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
+    """By RFC 3339, to UTC; what cannot be read refuses the batch; a declared text is no time, but a year."""
+    life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
+    life.push("2024-02-01T05:30:00+05:30,A 2024-02-02,B 2024-02-03T00:00:00.123456Z,C 2024-02-04T00:00:00,D")
+    assert life.log() == lines("""
+        0 s1 e32 A
+        1 s1 e33 B
+        2 s1 2024-02-03T00:00:00.123456Z C
+        3 s1 e35 D
+    """)
+    error = life.refused("2024-02-01,A 01/02/2024,B 2024-02-30,C soon,D", code="bad-input-schema")
+    assert error.message.startswith("3 values of the event-time column")
+    declared = dataset(columns="event_time STRING, k STRING")
+    declared.refused("2024-02-01T00:00:00Z,A", code="bad-input-schema")
+
+
+def test_a_column_of_another_type_is_no_event_time(dataset):  # B36, L7, 2.1 step 1
+    """Declared, the manifest is refused; made by a query, the batch."""
+    with pytest.raises(UsageError, match="event_time"):
+        dataset(columns="event_time DOUBLE, k STRING").add()
+    life = dataset(columns="k STRING", preprocess=query("select k, true as event_time from input"))
+    error = life.refused("A", code="bad-input-schema")
+    assert error.keys == ["event_time"]
+    assert "boolean, not a date or timestamp" in error.message
+
+
+def test_days_stay_days(dataset):  # R17, R19: a day counts as midnight, UTC
+    """The column is one of days; a row without one takes the day of the fallback; earlier ones are late."""
+    life = dataset(columns="event_time DATE, k STRING")
+    assert life.push("2024-02-02,A ,B", event_time=datetime(2024, 1, 7, 23, 59, tzinfo=UTC)).watermark == e(
+        33
+    )
+    assert life.push("2024-02-01,C 2024-02-02,D").counts == counts(appended=2, late=1)
+    assert life.push(",E", event_time=e(40)).watermark == e(40)
+    assert life.data("event_time", "k") == [
+        *((date(2024, 1, 7), "B"), (date(2024, 2, 2), "A")),
+        *((date(2024, 2, 1), "C"), (date(2024, 2, 2), "D"), (date(2024, 2, 9), "E")),
+    ]
+    assert life.frame.schema["event_time"].dataType.simpleString() == "date"
+
+
+def test_a_snapshot_of_days(dataset):  # R40, O19
+    """A day that moved is a change, one that is left out is none; what vanishes has the day of the observation."""
+    life = dataset(columns="event_time DATE, k STRING", merge="{kind: snapshot, primaryKey: [k]}")
+    life.push("2024-02-01,A 2024-02-01,B ,C")
+    assert life.push("2024-02-01,A ,B ,C").counts == counts(unchanged=3)
+    assert life.push("2024-01-31,A ,C").counts == counts(corrected=1, retracted=1, unchanged=1)
+    assert life.log(3) == ["3 s3 2024-01-31 U A", "4 s3 2024-01-03 D B"]
+
+
+ZONES = ["UTC", "America/Vancouver", "Asia/Kolkata"]
+
+
+@pytest.fixture(params=ZONES)
+def zone(request, spark):
+    """A session that somebody set to another zone."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_zones_change_nothing(dataset, zone):  # R18, E3, O21
+    """Texts, years, days and times without a zone are UTC, with microseconds; so are all other columns."""
+    vocab = "{kind: setVocab, eventTimeColumn: at}"
+    instants = dataset(
+        columns="at TIMESTAMP, seen TIMESTAMP, k STRING",
+        merge="{kind: snapshot, primaryKey: [k]}",
+        after=(vocab,),
+    )
+    rows = "2024-02-01T00:00:00.000001,2024-02-02T05:30:00+05:30,A ,2024-02-02T00:00:00Z,B"
+    assert instants.push(rows).watermark == datetime(2024, 2, 1, 0, 0, 0, 1, tzinfo=UTC)
+    with instants.unchanged():
+        instants.push(rows)
+    assert instants.log() == ["0 s1 2024-02-01T00:00:00.000001Z I e33 A", "1 s1 e1 I e33 B"]
+    years = dataset(columns="at INT, k STRING", read=INFERRED, after=(vocab,))
+    assert years.push("2019,A 2019,B").watermark == datetime(2019, 1, 1, tzinfo=UTC)
+    texts = dataset(columns="at STRING, k STRING", read=TEXTS, after=(vocab,))
+    texts.push("2019,A 2024-02-01,B 2024-02-01T12:00:00,C 2024-02-01T12:00:00-08:00,D")
+    assert texts.log() == lines("""
+        0 s1 2019 A
+        1 s1 e32 B
+        2 s1 2024-02-01T12:00:00Z C
+        3 s1 2024-02-01T20:00:00Z D
+    """)
+    naive = "select to_timestamp_ntz(t) as at, to_timestamp_ntz(t) as seen from input"
+    naives = dataset(columns="t STRING", preprocess=query(naive), after=(vocab,))
+    naives.push_texts("t\n2024-02-01 00:00:00.5\n1883-11-18 12:00:00\n")
+    assert naives.log() == lines("""
+        0 s1 1883-11-18T12:00:00Z 1883-11-18T12:00:00Z
+        1 s1 2024-02-01T00:00:00.500000Z 2024-02-01T00:00:00.500000Z
+    """)
+
+
+@pytest.mark.parametrize("zone", ZONES[1:], indirect=True)
+def test_a_query_reads_times_as_utc(dataset, zone):  # R18, E3
+    """What SQL makes of a text or a year in preprocess depends on no session either."""
+    text = "select timestamp(t) as event_time, timestamp(make_date(2019, 1, 1)) as y, string(timestamp_seconds(0)) as z from input"
+    life = dataset(columns="t STRING", preprocess=query(text))
+    life.push("2024-02-01T12:00:00")
+    assert life.log() == ["0 s1 2024-02-01T12:00:00Z 2019 1970-01-01 00:00:00"]
+
+
+def test_a_retraction_has_the_time_of_its_encoding(dataset):  # O3, O19, R37
+    """In pairs the stored time, in letters the time of the observation: of the source, else of the run."""
+    for encoding, line in (("op", "1 -R s2 e32 A"), ("observed", "1 s2 s2 D A")):
+        merge = f"{{kind: snapshot, primaryKey: [k], encoding: {encoding}}}"
+        life = dataset(columns="event_time TIMESTAMP, k STRING", merge=merge)
+        life.push("2024-02-01T00:00:00Z,A")
+        life.push("", event_time=None)
+        assert life.log(1) == [line]

@@ -1,0 +1,190 @@
+"""The example: real copies into a snapshot, a ledger and a log, each pulled twice, held to the rule."""
+
+import csv
+import importlib.util
+import json
+import shutil
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import backstory
+from backstory.strategies.events.log import Row, state
+from backstory.strategies.events.rule import ingest
+from backstory.strategies.events.terms import LETTERS, Encoding, Moment, Strategy, Terms
+from backstory.tables.create import drop
+from backstory.tables.store import Store, tables
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"
+COPIES = sorted((EXAMPLE.parent / "data" / "countries").glob("countries-*.csv"))
+EURO = (2014, 2020, 2026)
+AT = "2026-11-21T09:00:00Z"
+COUNTRIES = Terms(Strategy.SNAPSHOT, key=("code",), encoding=Encoding.OBSERVED, max_retract=0.1)
+
+
+def example():
+    """The example's module."""
+    spec = importlib.util.spec_from_file_location("odf_example", EXAMPLE / "pull.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def day_of(copy):
+    return date.fromisoformat(copy.stem.removeprefix("countries-"))
+
+
+def rows_of(copy):
+    with copy.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def countries_of(copy):
+    """The rows of a copy as the example's query leaves them, in types."""
+    for row in rows_of(copy):
+        if row["name"] != "Ascension Island":
+            values = {name: value or None for name, value in row.items()}
+            yield values | {"area_km2": values["area_km2"] and Decimal(values["area_km2"])}
+
+
+def euro_of(year):
+    """The first copy of each country, up to a year, that lists the euro."""
+    found = {}
+    for copy in COPIES:
+        for row in rows_of(copy):
+            if day_of(copy).year <= year and "EUR" in row["currencies"].split(", "):
+                found.setdefault(row["code"], (day_of(copy).isoformat(), row["code"], row["name"]))
+    return sorted(found.values())
+
+
+def log_of_copies():
+    """A line for each copy."""
+    for copy in COPIES:
+        told = {"file": copy.name, "rows": len(rows_of(copy)), "bytes": copy.stat().st_size}
+        yield {"taken_at": f"{day_of(copy)}T00:00:00Z"} | told
+
+
+def by_the_rule(copies):
+    """The copies, one after the other, through the rule."""
+    log, watermark = [], None
+    for copy in copies:
+        time = datetime.combine(day_of(copy), datetime.min.time(), UTC)
+        moment = Moment(AT, time, watermark, len(log))
+        outcome = ingest(log, [Row(None, values) for values in countries_of(copy)], COUNTRIES, moment)
+        log, watermark = log + outcome.events, outcome.watermark
+    return log
+
+
+def cleared(store):
+    for table in tables(store, "odf"):
+        if table.name.startswith("world."):
+            drop(store, table)
+
+
+@pytest.fixture(scope="module")
+def pulled(spark):
+    """The receipts of two pulls, and the warehouse."""
+    cleared(Store(spark))
+    module, warehouse = example(), backstory.open(spark=spark, catalog="backstory")
+    yield warehouse, list(module.pulls(warehouse)), list(module.pulls(warehouse))
+    cleared(Store(spark))
+
+
+def stored(warehouse, name):
+    return warehouse.spark.table(f"backstory.odf.`{name}`").orderBy("offset").toArrow().to_pylist()
+
+
+def test_the_bundled_data_are_made_of_the_copies():
+    """Nothing in the example's own files is made up."""
+    for year in EURO:
+        with (EXAMPLE / "data" / f"euro-{year}.csv").open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        assert header == ["listed_on", "code", "name"]
+        assert [tuple(row) for row in rows] == euro_of(year)
+    lines = (EXAMPLE / "data" / "copies.ndjson").read_text("utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == list(log_of_copies())
+
+
+def test_the_countries_are_the_rules(pulled):
+    """R14, R16, R17, R48: offsets, letters, times and values of 26 copies; the state is the last copy."""
+    warehouse, _, _ = pulled
+    rows = stored(warehouse, "world.countries")
+    log = by_the_rule(COPIES)
+    system = ("offset", "system_time", "event_time", "observed")
+    assert tuple(rows[0])[: len(system)] == system
+    found = [tuple(row.pop(name) for name in system) for row in rows]
+    assert len({time for _, time, _, _ in found}) == 1
+    assert [(offset, time, letter) for offset, _, time, letter in found] == [
+        (event.offset, event.time, LETTERS[event.op]) for event in log
+    ]
+    assert rows == [event.values for event in log]
+    last = {values["code"]: values for values in countries_of(COPIES[-1])}
+    now = {event.values["code"]: event.values for event in state(log, COUNTRIES).values()}
+    assert now == last
+
+
+def test_the_ledger_has_each_row_once(pulled):
+    """R26, R27: the later lists add what they have more."""
+    warehouse, receipts, _ = pulled
+    rows = stored(warehouse, "world.euro")
+    assert sorted((str(row["listed_on"]), row["code"], row["name"]) for row in rows) == euro_of(EURO[-1])
+    known = sum(len(euro_of(year)) for year in EURO) - len(rows)
+    counts = receipts[1].counts
+    assert (counts["appended"], counts["unchanged"], counts["conflicts"]) == (len(rows), known, 0)
+
+
+def test_the_log_has_each_line(pulled):
+    """R25: what was appended, in the order of its event times."""
+    warehouse, _, _ = pulled
+    rows = stored(warehouse, "world.copies")
+    assert [row["offset"] for row in rows] == list(range(len(COPIES)))
+    assert [(row["file"], row["rows"], row["bytes"]) for row in rows] == [
+        (line["file"], line["rows"], line["bytes"]) for line in log_of_copies()
+    ]
+
+
+def test_the_second_pull_finds_nothing_new(pulled):
+    """R22: the same files again are no commit."""
+    _, first, second = pulled
+    assert [receipt.status for receipt in first] == ["updated"] * 3
+    assert [receipt.status for receipt in second] == ["up-to-date"] * 3
+    assert [receipt.watermark for receipt in second] == [receipt.watermark for receipt in first]
+    assert all(receipt.offsets is None for receipt in second)
+
+
+def test_a_receipt_is_told_on_a_line(pulled):
+    """What the example prints."""
+    _, first, second = pulled
+    assert example().told(first[2]) == "world.copies     updated     26 appended; offsets 0 to 25"
+    assert example().told(second[2]).split() == ["world.copies", "up-to-date"]
+
+
+def test_a_copy_that_holds_a_key_twice(spark, tmp_path):
+    """R31, R47, R21: without the query the second copy is refused and the first stays; with it the pull goes on."""
+    cleared(Store(spark))
+    copies = tmp_path / "data" / "countries"
+    copies.mkdir(parents=True)
+    for copy in COPIES[:3]:
+        shutil.copy(copy, copies)
+    manifest = tmp_path / "odf" / "countries.yaml"
+    manifest.parent.mkdir()
+    written = (EXAMPLE / "countries.yaml").read_text("utf-8")
+    before, query, after = written.partition("      preprocess:\n")
+    manifest.write_text(before + after[after.index("      merge:") :], "utf-8")
+    warehouse = backstory.open(spark=spark, catalog="backstory")
+    (refused,) = warehouse.pull(manifest)
+    assert query
+    assert refused.status == "failed"
+    assert (refused.error.code, refused.error.exit_code) == ("conflicting-rows", 3)
+    assert refused.error.keys == [{"code": "SHN"}]
+    assert len(stored(warehouse, "world.countries")) == len(list(countries_of(COPIES[0])))
+    manifest.write_text(written, "utf-8")
+    (mended,) = warehouse.pull(manifest)
+    assert mended.status == "updated"
+    rows = stored(warehouse, "world.countries")
+    assert [(row["offset"], row["code"]) for row in rows] == [
+        (event.offset, event.values["code"]) for event in by_the_rule(COPIES[:3])
+    ]
+    cleared(Store(spark))

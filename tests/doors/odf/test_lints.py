@@ -1,0 +1,250 @@
+"""The lints: ten manifests that each says something about, and ten that they are silent about (R10; 2.11)."""
+
+import pyarrow as pa
+import pytest
+from manifesting import dataset_of, manifest, polling, push
+
+from backstory.doors.odf.dataset import from_document
+from backstory.doors.odf.lints import Level, lints, refuse_errors
+from backstory.errors import UsageError
+
+FIELDS = "{name: city, type: string}, {name: year, type: int32}, {name: at, type: timestamp}, {name: note, type: {kind: option, inner: string}}"
+READ = f"{{kind: csv, schema: {{fields: [{FIELDS}]}}}}"
+AT = "{kind: setVocab, eventTimeColumn: at}"
+SQL = "{kind: sql, query: q}"
+TIMED = "{kind: url, url: u, eventTime: fromMetadata}"
+
+
+def found(folder, *events, output=None):
+    """The findings as `code line`."""
+    return [f"{each.code} {each.line}" for each in lints(dataset_of(manifest(*events), folder), output)]
+
+
+def key(*names, kind="ledger", more=""):
+    return f"{{kind: {kind}, primaryKey: [{', '.join(names)}]{more}}}"
+
+
+LINTED = [
+    ("L1 10", [push(key("city", more=", eventTimeInKey: false"), read=READ), AT]),
+    ("L2 10", [push(key("town"), read=READ)]),
+    ("L3 10", [push(key(), read=READ)]),
+    ("L4 10", [polling(key("city", kind="snapshot", more=", compareColumns: [city, note]"), read=READ, fetch=TIMED)]),
+    ("L5 10", [push(key("city", kind="snapshot"), read=READ)]),
+    ("L6 10", [push(key("note"), read=READ)]),
+    ("L7 7", [push(key("city"), read="{kind: csv, schema: {fields: [{name: city, type: string}, {name: event_time, type: bool}]}}")]),
+    ("L8 8", [polling(key("city", kind="snapshot"), read=READ)]),
+    ("L9 9", [push(read="{kind: csv, ddlSchema: [a INT]}")]),
+    ("L10 9", [push(read="{kind: csv, schema: {fields: [{name: offset, type: int64}]}}")]),
+]  # fmt: skip
+
+SILENT = [
+    [push(key("city", more=", eventTimeInKey: true"), read=READ), AT],
+    [push(key("city", "at", more=", eventTimeInKey: false"), read=READ), AT],
+    [push(key("town"), read=READ, preprocess=SQL)],
+    [polling(key("city", kind="snapshot", more=", compareColumns: [note]"), read=READ, fetch=TIMED)],
+    [push(key("city", kind="upsertStream", more=", sequenceColumn: year"), read=READ)],
+    [push(key("city"), read=READ), "{kind: setVocab, eventTimeColumn: year}"],
+    [polling(key("city"), read=READ)],
+    [push(read="{kind: csv, multiLine: true, schema: {fields: [{name: observed, type: string}]}}")],
+    [push(key("k", kind="upsertStream"), read="{kind: ndJson, schema: {fields: [{name: k, type: int64}, {name: op, type: int32}]}}")],
+    [push(read="{kind: csv, schema: {fields: [{name: offset, type: int64}]}}"), "{kind: setVocab, offsetColumn: place}"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "events"), LINTED, ids=[each[0] for each in LINTED])
+def test_r10_ten_manifests_have_one_finding_each(tmp_path, told, events):
+    assert found(tmp_path, *events) == [told]
+
+
+@pytest.mark.parametrize("events", SILENT, ids=range(len(SILENT)))
+def test_r10_ten_manifests_have_none(tmp_path, events):
+    assert found(tmp_path, *events) == []
+
+
+def test_each_lint_has_its_level(tmp_path):
+    levels = {}
+    for _, events in LINTED:
+        for lint in lints(dataset_of(manifest(*events), tmp_path)):
+            levels.setdefault(lint.level, []).append(lint.code)
+    assert levels == {
+        Level.ERROR: ["L2", "L3", "L7", "L10"],
+        Level.WARNING: ["L1", "L4", "L5", "L6", "L9"],
+        Level.NOTE: ["L8"],
+    }
+
+
+# What a batch tells
+
+OUTPUT = pa.schema([("city", pa.string()), ("at", MICROS := pa.timestamp("us", "UTC"))])
+
+
+def test_the_output_of_preprocess_is_looked_at_once_it_is_known(tmp_path):
+    source = push(key("town", "city"), read=READ, preprocess=SQL)
+    [lint] = lints(dataset_of(manifest(source), tmp_path), OUTPUT)
+    assert (lint.code, lint.message) == ("L2", "there is no column 'town' in the batch")
+    assert lint.place.endswith("cities.yaml, line 11, content.metadata[0].merge.primaryKey[0]")
+    assert lint.remedy == "Known are city, at."
+
+
+def test_l1_is_told_of_a_batch_too(tmp_path):
+    source = push(key("city", more=", eventTimeInKey: false"))
+    assert found(tmp_path, source, AT, output=OUTPUT) == ["L1 10"]
+    assert found(tmp_path, source, AT) == []
+
+
+@pytest.mark.parametrize(
+    ("merge", "line"),
+    [
+        (key("Town", kind="snapshot", more=", compareColumns: [x]"), ["L2 10", "L2 10"]),
+        (key("city", kind="upsertStream", more=", sequenceColumn: x"), ["L2 10"]),
+        (key("city", kind="changelogStream"), ["L2 10"]),
+        (key("City"), ["L2 10"]),
+        ("{kind: append}", []),
+    ],
+)
+def test_l2_every_column_that_a_merge_names_is_looked_up(tmp_path, merge, line):
+    """Names compare with their case; a changelog needs the column `op`."""
+    assert [each for each in found(tmp_path, push(merge), output=OUTPUT) if "L5" not in each] == line
+
+
+def test_l2_the_datasets_own_schema_tells_columns_too(tmp_path):
+    """O22: it may list system columns, which is no L10."""
+    own = "{kind: setDataSchema, schema: {fields: [{name: offset, type: int64}, {name: city, type: string}]}}"
+    assert found(tmp_path, push(key("town")), own) == ["L2 10"]
+    assert found(tmp_path, push(key("city")), own) == []
+    assert found(tmp_path, push(key("city", "event_time", kind="changelogStream")), own) == []
+
+
+def test_a_batch_with_a_name_twice_is_looked_at(tmp_path):
+    """That it is wrong is for others to tell."""
+    output = pa.schema([("event_time", pa.string()), ("event_time", pa.bool_())])
+    assert found(tmp_path, push(), output=output) == []
+
+
+def test_l3_a_name_twice_is_told_where_it_is_the_second_time(tmp_path):
+    source = push("\n  kind: ledger\n  primaryKey:\n  - city\n  - city")
+    assert found(tmp_path, source) == ["L3 14"]
+
+
+def test_l6_an_optional_event_time_is_told(tmp_path):
+    read = "{kind: csv, schema: {fields: [{name: at, type: {kind: option, inner: date}}]}}"
+    assert found(tmp_path, push(read=read), AT) == ["L6 10"]
+
+
+def test_l6_what_a_query_or_the_older_form_makes_optional_is_not(tmp_path):
+    assert found(tmp_path, push(key("city")), output=OUTPUT) == []
+    assert found(tmp_path, push(key("a"), read="{kind: csv, ddlSchema: [a INT]}")) == ["L9 9"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "can"),
+    [
+        (pa.date32(), True),
+        (MICROS, True),
+        (pa.timestamp("ns"), True),
+        (pa.int32(), True),
+        (pa.uint8(), True),
+        (pa.string(), True),
+        (pa.null(), True),
+        (pa.bool_(), False),
+        (pa.float64(), False),
+        (pa.decimal128(10, 2), False),
+        (pa.binary(), False),
+        (pa.list_(pa.date32()), False),
+        (pa.struct([("a", pa.date32())]), False),
+        (pa.duration("s"), False),
+        (pa.time32("s"), False),
+        (pa.month_day_nano_interval(), False),
+    ],
+)
+def test_l7_o5_times_years_and_texts_can_be_event_times(tmp_path, type_, can):
+    output = pa.schema([("event_time", type_)])
+    assert found(tmp_path, push(), output=output) == ([] if can else ["L7 7"])
+
+
+@pytest.mark.parametrize(
+    ("type_", "can"), [("time", False), ("duration", False), ("uInt64", True), ("int8", True)]
+)
+def test_l7_the_declared_type_counts(tmp_path, type_, can):
+    read = f"{{kind: csv, schema: {{fields: [{{name: event_time, type: {type_}}}]}}}}"
+    assert found(tmp_path, push(read=read)) == ([] if can else ["L7 7"])
+
+
+def test_l8_a_snapshot_that_chooses_its_time_is_silent(tmp_path):
+    for fetch in ("{kind: url, url: u, eventTime: fromSystemTime}", "{kind: filesGlob, path: '*'}"):
+        assert found(tmp_path, polling(key("city", kind="snapshot"), fetch=fetch)) == []
+
+
+def test_l9_every_old_option_is_told_with_what_replaces_it(tmp_path):
+    removed = "comment: '#', enforceSchema: true, ignoreLeadingWhiteSpace: false, ignoreTrailingWhiteSpace: true, emptyValue: '', nanValue: NaN, positiveInf: Inf, negativeInf: -Inf"
+    old = key(
+        "city",
+        kind="snapshot",
+        more=", observationColumn: observed, obsvAdded: I, obsvChanged: U, obsvRemoved: D",
+    )
+    told = lints(dataset_of(manifest(polling(old, fetch=TIMED, read=f"{{kind: csv, {removed}}}")), tmp_path))
+    assert [lint.code for lint in told] == ["L9"] * 12
+    assert all(lint.remedy for lint in told)
+    assert "comment was removed from Csv" in [lint.message for lint in told]
+
+
+@pytest.mark.parametrize(
+    ("merge", "reserved"),
+    [
+        ("{kind: append}", {"offset", "system_time", "op"}),
+        ("{kind: append, encoding: op}", {"offset", "system_time", "op"}),
+        (key("k"), {"offset", "system_time", "op"}),
+        (key("k", kind="snapshot"), {"offset", "system_time", "op", "observed"}),
+        (key("k", kind="snapshot", more=", encoding: op"), {"offset", "system_time", "op"}),
+        (key("k", kind="upsertStream"), {"offset", "system_time"}),
+        (key("k", kind="changelogStream"), {"offset", "system_time"}),
+    ],
+)
+def test_l10_o11_the_reserved_names_of_each_merge(tmp_path, merge, reserved):
+    names = ["k", "offset", "system_time", "op", "observed", "event_time", "Offset"]
+    output = pa.schema([(name, pa.string()) for name in names])
+    told = lints(dataset_of(manifest(polling(merge, fetch=TIMED)), tmp_path), output)
+    assert {lint.message.split("'")[1] for lint in told if lint.code == "L10"} == reserved
+
+
+def test_l10_goes_by_the_vocabulary(tmp_path):
+    vocab = "{kind: setVocab, offsetColumn: a, systemTimeColumn: b, operationTypeColumn: c}"
+    output = pa.schema([(name, pa.string()) for name in ("a", "b", "c", "offset", "op", "system_time")])
+    assert found(tmp_path, push(), vocab, output=output) == ["L10 7"] * 3
+
+
+def test_l10_columns_that_a_query_may_rename_are_no_fault(tmp_path):
+    read = "{kind: csv, schema: {fields: [{name: offset, type: int64}]}}"
+    assert found(tmp_path, push(read=read, preprocess=SQL)) == []
+
+
+# Findings
+
+
+def test_each_source_has_its_findings_and_one_may_be_asked_for(tmp_path):
+    dataset = dataset_of(manifest(push(key(), name="a"), push(key("x", "x"), name="b")), tmp_path)
+    assert [lint.line for lint in lints(dataset)] == [10, 14]
+    assert [lint.line for lint in lints(dataset, source_name="b")] == [14]
+    assert lints(dataset, source_name="c") == []
+
+
+def test_a_stored_dataset_has_findings_without_lines(tmp_path):
+    stored = from_document(dataset_of(manifest(push(key())), tmp_path).document, tmp_path)
+    [lint] = lints(stored)
+    assert (lint.code, lint.line) == ("L3", None)
+    assert lint.place == "the manifest of cities, content.metadata[0].merge.primaryKey"
+
+
+def test_an_error_ends_the_command_with_its_code_and_line(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        refuse_errors(lints(dataset_of(manifest(push(key("town"), read=READ)), tmp_path)))
+    assert (refused.value.code, refused.value.exit_code) == ("lint-L2", 2)
+    assert (
+        "cities.yaml, line 10, content.metadata[0].merge.primaryKey[0]: there is no column 'town'"
+        in refused.value.message
+    )
+    assert refused.value.remedy == "Known are city, year, at, note."
+
+
+def test_warnings_and_notes_end_nothing(tmp_path):
+    refuse_errors(lints(dataset_of(manifest(polling(key("note", kind="snapshot"), read=READ)), tmp_path)))

@@ -1,0 +1,217 @@
+"""Fetched bytes are unpacked and piped (section 1.5, R70)."""
+
+import gzip
+import struct
+import sys
+import zipfile
+
+import pytest
+
+from backstory.doors.odf.manifest.read import Decompress, Pipe
+from backstory.doors.odf.preparing import Prepared, prepared
+from backstory.errors import Failed, Refused, UsageError
+
+ZIP = Decompress(format="Zip")
+GZIP = Decompress(format="Gzip")
+
+
+def python(code: str) -> Pipe:
+    return Pipe(command=(sys.executable, "-c", code))
+
+
+def run(path, steps, *, allow=True) -> Prepared:
+    folder = path.parent / "steps"
+    folder.mkdir(exist_ok=True)
+    return prepared(path, path.name, steps, folder, allow_commands=allow)
+
+
+def zipped(tmp_path, **entries):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in entries.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_no_steps_is_the_file_itself(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a")
+
+    assert Prepared(path, "a.csv") == run(path, [])
+
+
+def test_b29_gzip_round_trip(tmp_path):
+    """B29, of several members too."""
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"city\nA\n") + gzip.compress(b"B\n"))
+
+    made = run(path, [GZIP])
+
+    assert b"city\nA\nB\n" == made.path.read_bytes()
+    assert "a.csv" == made.name
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"city\n",
+        gzip.compress(b"city\n")[:-3],
+        gzip.compress(b"city\n")[:-8] + bytes(8),
+        gzip.compress(b"city\n") + b"more",
+    ],
+)
+def test_a_broken_gzip_is_refused(tmp_path, content):
+    path = tmp_path / "a.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(Refused, match=r"a\.gz") as stop:
+        run(path, [GZIP])
+
+    assert "broken-archive" == stop.value.code
+
+
+def test_a_gzip_has_no_entries(tmp_path):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"city\n"))
+
+    with pytest.raises(UsageError, match="subPath"):
+        run(path, [Decompress(format="Gzip", subPath="a")])
+
+
+def test_a_zip_gives_its_first_file(tmp_path):
+    path = zipped(tmp_path, **{"folder/": "", "__MACOSX/._b.csv": "x", "folder/b.csv": "b", "c.csv": "c"})
+
+    made = run(path, [ZIP])
+
+    assert ("b", "a.zip/folder/b.csv") == (made.path.read_text(), made.name)
+
+
+@pytest.mark.parametrize("sub_path", ["folder/c.csv", "*/c.csv", "folder/[c]*", "*c.csv"])
+def test_sub_path_is_exact_or_a_glob(tmp_path, sub_path):
+    """R70, D26."""
+    path = zipped(tmp_path, **{"b.csv": "b", "folder/c.csv": "c"})
+
+    assert "c" == run(path, [Decompress(format="Zip", subPath=sub_path)]).path.read_text()
+
+
+def test_an_exact_name_wins_over_a_glob(tmp_path):
+    path = zipped(tmp_path, **{"[b].csv": "exact", "b.csv": "glob"})
+
+    assert "exact" == run(path, [Decompress(format="Zip", subPath="[b].csv")]).path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("sub_path", "listed"), [("*.txt", "`b.csv`, `c.csv`"), ("*.csv", "`b.csv`, `c.csv`")]
+)
+def test_no_entry_and_several_are_refused_with_a_list(tmp_path, sub_path, listed):
+    path = zipped(tmp_path, **{"b.csv": "b", "c.csv": "c"})
+
+    with pytest.raises(Refused) as stop:
+        run(path, [Decompress(format="Zip", subPath=sub_path)])
+
+    assert listed in stop.value.message
+    assert sub_path in stop.value.message
+
+
+def test_a_path_in_a_zip_is_no_path_on_disk(tmp_path):
+    path = zipped(tmp_path, **{"../../outside.csv": "b"})
+
+    made = run(path, [ZIP])
+
+    assert tmp_path / "steps" == made.path.parent
+    assert {"a.zip", "steps"} == {each.name for each in tmp_path.iterdir()}
+
+
+def broken_zips(tmp_path):
+    whole = zipped(tmp_path, **{"b.csv": "b" * 1000}).read_bytes()
+    flagged = bytearray(whole)
+    struct.pack_into("<H", flagged, 6, 1)
+    struct.pack_into("<H", flagged, whole.index(b"PK\x01\x02") + 8, 1)
+    method = bytearray(whole)
+    struct.pack_into("<H", method, 8, 9)
+    struct.pack_into("<H", method, whole.index(b"PK\x01\x02") + 10, 9)
+    return {
+        "empty": b"",
+        "text": b"city\n",
+        "half": whole[: len(whole) // 2],
+        "bytes": whole[:36] + bytes([whole[36] ^ 0xFF]) + whole[37:],
+        "encrypted": bytes(flagged),
+        "method": bytes(method),
+        "no entry": b"PK\x05\x06" + bytes(18),
+    }
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "half", "bytes", "encrypted", "method", "no entry"])
+def test_a_broken_zip_is_refused(tmp_path, kind):
+    content = broken_zips(tmp_path)[kind]
+    path = tmp_path / "a.zip"
+    path.write_bytes(content)
+
+    with pytest.raises(Refused, match=r"a\.zip") as stop:
+        run(path, [ZIP])
+
+    assert "broken-archive" == stop.value.code
+
+
+def test_b27_a_pipe_reads_and_writes(tmp_path):
+    """B27: an array of three objects becomes three lines."""
+    path = tmp_path / "a.json"
+    path.write_text('[{"a":1},{"a":2},{"a":3}]')
+    lines = "import json,sys; [print(json.dumps(each)) for each in json.load(sys.stdin)]"
+
+    made = run(path, [python(lines)])
+
+    assert ['{"a": 1}', '{"a": 2}', '{"a": 3}'] == made.path.read_text().splitlines()
+    assert made.name.startswith("a.json after ")
+
+
+def test_steps_go_from_left_to_right(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("b.csv.gz", gzip.compress(b"city\n"))
+
+    upper = python("import sys; sys.stdout.write(sys.stdin.read().upper())")
+
+    assert "CITY\n" == run(path, [ZIP, GZIP, upper]).path.read_text()
+
+
+def test_a_command_needs_leave(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("a")
+
+    with pytest.raises(UsageError, match=r"allow-commands = true.*\[odf\].*backstory.toml") as stop:
+        run(path, [python("open('ran', 'w')")], allow=False)
+
+    assert "commands-not-allowed" == stop.value.code
+
+
+@pytest.mark.parametrize("program", ["no-such-program-here", "/etc/passwd", "bad\0name"])
+def test_a_command_that_cannot_run(tmp_path, program):
+    path = tmp_path / "a"
+    path.write_text("a")
+
+    with pytest.raises(UsageError, match="cannot be run"):
+        run(path, [Pipe(command=(program,))])
+
+
+def test_a_failing_command_tells_the_end_of_its_log(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("a")
+    failing = "import sys; [print('line', n, file=sys.stderr) for n in range(1000)]; sys.exit(7)"
+
+    with pytest.raises(Failed) as stop:
+        run(path, [python(failing)])
+
+    assert "ended with 7 on a:" in stop.value.message
+    assert "line 999" in stop.value.message
+    assert "line 900\n" not in stop.value.message
+    assert "line 0\n" in (tmp_path / "steps" / "step-1.log").read_text()
+    assert "step-1.log" in stop.value.remedy
+
+
+def test_a_command_has_no_shell_and_need_not_read(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"a" * 10_000_000)
+
+    assert "$HOME;x" == run(path, [Pipe(command=("printf", "%s", "$HOME;x"))]).path.read_text()

@@ -1,0 +1,242 @@
+"""UpsertStream and ChangelogStream through the whole door (odf-ingest.md, sections 2.5 and 2.6)."""
+
+from functools import partial
+
+import pyarrow.csv as pa_csv
+import pytest
+from datasets import Dataset, counts, e, lines
+
+UPSERT = "{kind: upsertStream, primaryKey: [k]}"
+CHANGELOG = "{kind: changelogStream, primaryKey: [k]}"
+COLUMNS = "op INT, k STRING, v STRING"
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, columns=COLUMNS, namespace="odf_streams")
+
+
+def query(text: str) -> str:
+    return f"{{kind: sql, engine: spark, query: '{text}'}}"
+
+
+# Upserts
+
+LIFE = (
+    ("0,1,a 0,2,b 3,1,a2 1,9,", counts(appended=2)),
+    ("3,1,a3 0,2,b 1,77,", counts(corrected=1, unchanged=1)),
+    ("1,2,", counts(retracted=1)),
+    ("1,2,", counts()),
+    ("0,2,b", counts(appended=1)),
+    ("0,1,x 1,1,", counts(retracted=1)),
+    ("1,2, 0,2,b", counts(unchanged=1)),
+    ("1,2, 0,2,B", counts(corrected=1)),
+)
+
+
+def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
+    """Section 2.5's table: the last row of a key counts; a deletion of an unknown key counts nowhere."""
+    life = dataset(UPSERT)
+    for text, outcome in LIFE:
+        assert life.push(text).counts == outcome
+    assert list(life.rows()[0]) == ["offset", "op", "system_time", "event_time", "k", "v"]
+    assert life.log() == lines("""
+        0 +A s1 e1 1 a2
+        1 +A s1 e1 2 b
+        2 -C s2 e1 1 a2
+        3 +C s2 e2 1 a3
+        4 -R s3 e1 2 b
+        5 +A s5 e5 2 b
+        6 -R s6 e2 1 a3
+        7 -C s8 e5 2 b
+        8 +C s8 e8 2 B
+    """)
+    assert life.commits() == 6
+    # Keys that are not in a batch are untouched; an empty batch does nothing.
+    with life.unchanged():
+        assert life.push("").status == "up-to-date"
+
+
+def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
+    """One file, or the same rows in three; with `op` 0, or without the column: the same log."""
+    rows = ["0,1,a 0,2,b", "0,1,c 0,3,d", "0,1,e 0,2,b"]
+    one, three = dataset(UPSERT), dataset(UPSERT)
+    bare = dataset(UPSERT, columns="k STRING, v STRING")
+    assert one.push(" ".join(rows)).counts == counts(appended=3)
+    assert bare.push(" ".join(rows).replace("0,", "")).counts == counts(appended=3)
+    receipt = three.push(*rows)
+    assert receipt.counts == counts(appended=3, corrected=2, unchanged=1)
+    assert (receipt.offsets, three.commits()) == ((0, 6), 3)  # a commit a file (O17)
+    assert one.log() == bare.log() == ["0 +A s1 e1 1 e", "1 +A s1 e1 2 b", "2 +A s1 e1 3 d"]
+    state = {row["k"]: row["v"] for row in three.rows()}
+    assert state == {"1": "e", "2": "b", "3": "d"}
+
+
+@pytest.mark.parametrize("rows", ["2,1,a", "4,1,a", "-1,1,a", ",1,a", "0,1,a 7,2,b"])
+def test_an_upsert_refuses_other_operations(dataset, rows):  # R56, D12
+    life = dataset(UPSERT)
+    error = life.refused(rows, code="wrong-op")
+    assert error.message.startswith("1 row of ")
+    assert error.keys == [{"k": rows[-3]}]
+
+
+def test_an_operation_is_a_whole_number(dataset):  # R56
+    """A text that is none is refused row by row, a column of another type before any row."""
+    life = dataset(UPSERT, columns="op STRING, k STRING, v STRING")
+    assert life.refused("1.5,1,a x,2,b", code="wrong-op").keys == [{"k": "1"}, {"k": "2"}]
+    life.add(columns="op DOUBLE, k STRING, v STRING")
+    assert life.refused("1,1,a", code="bad-input-schema").keys == ["op"]
+    life.add(columns="op BIGINT, k STRING, v STRING")
+    assert life.refused("8589934592,1,a", code="wrong-op").keys == [{"k": "1"}]
+    life.add(columns=COLUMNS)
+    assert life.refused("0,,a 0,1,b", code="null-key").keys == [{"k": None}]
+
+
+def test_a_sequence_column_beats_arrival(dataset):  # O14
+    """Of rows that share a place the one that came last counts; a row without a place is refused."""
+    life = dataset(
+        "{kind: upsertStream, primaryKey: [k], sequenceColumn: n}",
+        columns="op INT, k STRING, v STRING, n INT",
+    )
+    life.push("0,1,late,9 0,1,early,2 0,2,x,5 0,2,y,5")
+    assert life.data("k", "v", "n") == [("1", "late", 9), ("2", "y", 5)]
+    assert "sequenceColumn" in life.refused("0,1,z,", code="null-sequence").message
+    # With a place of their own rows may come in any order, also from a query.
+    life.add(preprocess=query("select op, k, v, n from input order by v"))
+    assert life.push("0,1,a,11 0,1,b,10").counts == counts(corrected=1)
+    assert life.data("v")[-1] == ("a",)
+
+
+def test_a_query_keeps_the_order_or_is_refused(dataset):  # D13, section 1.7
+    """Selecting and filtering keeps it; sorting, joining and grouping would make another log."""
+    life = dataset(UPSERT, preprocess=query("select op, k, upper(v) as v from input where v is not null"))
+    life.push("0,1,b 0,1,a 0,1,")
+    assert life.log() == ["0 +A s1 e1 1 A"]
+    for text in (
+        "op, k, max(v) as v from input group by all",
+        "* from input order by v",
+        "a.* from input a join input b using (k)",
+    ):
+        life.add(preprocess=query(f"select {text}"))
+        with life.unchanged(), pytest.raises(Exception, match="another order") as refused:
+            life.push("0,1,b")
+        assert (refused.value.code, refused.value.exit_code) == ("arrival-order-lost", 2)
+
+
+def test_an_upsert_carries_its_event_time(dataset):  # section 2.5 "Differs", B12
+    """Its own or the fallback; the stored row of a deletion keeps its values and its time."""
+    life = dataset(UPSERT, columns="op INT, event_time TIMESTAMP, k STRING, v INT")
+    life.push("0,2024-02-01T00:00:00Z,vancouver,1 0,,seattle,2 0,2024-02-01T00:00:00Z,kyiv,3")
+    life.push("0,,vancouver,2 3,2024-02-01T00:00:00Z,kyiv,4 1,2024-02-09T00:00:00Z,seattle,0")
+    assert life.push("0,,vancouver,2").counts == counts(unchanged=1)
+    assert life.log(3) == lines("""
+        3 -C s2 e32 kyiv      3
+        4 +C s2 e32 kyiv      4
+        5 -R s2 e1  seattle   2
+        6 -C s2 e32 vancouver 1
+        7 +C s2 e2  vancouver 2
+    """)
+
+
+# Changelogs
+
+
+def test_a_changelog_keeps_its_order(dataset):  # R59, D14, B13c, section 2.6
+    """`-R` and then `+A` of a key stay so; the same content again is skipped (V7)."""
+    life = dataset(CHANGELOG)
+    first = life.push("0,k2,b 0,k1,1 2,k1,1 3,k1,2")
+    assert first.counts == counts(appended=2, corrected=1)
+    second = "1,k1,2 0,k1,9"
+    assert life.push(second).counts == counts(appended=1, retracted=1)
+    with life.unchanged():  # V7, D15
+        assert life.push(second).status == "up-to-date"
+    assert life.log() == lines("""
+        0 +A s1 e1 k2 b
+        1 +A s1 e1 k1 1
+        2 -C s1 e1 k1 1
+        3 +C s1 e1 k1 2
+        4 -R s2 e1 k1 2
+        5 +A s2 e2 k1 9
+    """)
+    assert life.push("").status == "up-to-date"
+
+
+REFUSED = [
+    ("4,1,a", "wrong-op"),  # V1
+    (",1,a", "wrong-op"),
+    ("0,,a", "null-key"),  # V2
+    ("0,k1,1", "already-present"),  # V3
+    ("0,n,1 0,n,2", "already-present"),
+    ("1,k7,x", "not-present"),  # V4
+    ("2,k7,x 3,k7,y", "not-present"),
+    ("1,k1,2", "unlike-current"),
+    ("1,k1,1 1,k1,1", "not-present"),
+    ("2,k1,9 3,k1,2", "unlike-current"),
+    ("2,k1,1", "unpaired-correction"),  # V5
+    ("3,k1,2", "unpaired-correction"),
+    ("2,k1,1 0,n,1 3,k1,2", "unpaired-correction"),  # V6, O22
+]
+
+
+@pytest.fixture(scope="module")
+def stored(spark, tmp_path_factory):
+    """A changelog where k1 is 1; nothing that is refused changes it."""
+    from backstory.tables.store import Store
+
+    folder = tmp_path_factory.mktemp("changelog")
+    life = Dataset(Store(spark), folder, CHANGELOG, columns=COLUMNS, namespace="odf_streams", name="stored")
+    life.push("0,k1,1 0,k2,1 1,k2,1")
+    return life
+
+
+@pytest.mark.parametrize(("rows", "code"), REFUSED)
+def test_a_strict_changelog_refuses(stored, rows, code):  # R58
+    """V1 to V6: each names the keys, and nothing is written."""
+    error = stored.refused(rows, code=code)
+    assert {tuple(key) for key in error.keys} == {("k",)}
+
+
+def test_a_strict_changelog_accepts(dataset):  # R58: each of V1 to V7 as it should be
+    """A retraction without an event time means the stored one; late times are taken."""
+    life = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
+    life.push("0,2024-02-01T00:00:00Z,k1,1 0,,k2,")
+    life.push("2,2024-02-01T00:00:00Z,k1,1 3,2024-01-05T00:00:00Z,k1,2 1,,k2, 0,,k2,x")
+    life.push("1,,k1,2")
+    assert life.refused("1,2024-03-01T00:00:00Z,k2,x", code="unlike-current").keys == [{"k": "k2"}]
+    assert life.log() == lines("""
+        0 +A s1 e32 k1 1
+        1 +A s1 e1  k2 -
+        2 -C s2 e32 k1 1
+        3 +C s2 e5  k1 2
+        4 -R s2 e1  k2 -
+        5 +A s2 e2  k2 x
+        6 -R s3 e5  k1 2
+    """)
+    assert life.newest().event["watermark"].startswith("2024-02-01")
+
+
+def test_a_changelog_by_schema_takes_what_comes(dataset):  # R60, R56
+    """It looks at the columns only: `op` must be there, and one of the four."""
+    life = dataset("{kind: changelogStream, primaryKey: [k], validation: schema}")
+    assert life.push("1,k7,x 0,k1,1 0,k1,1 3,k1,2").counts == counts(appended=2, retracted=1, corrected=1)
+    assert [row["op"] for row in life.rows()] == [1, 0, 0, 3]
+    life.refused("5,k1,1", code="wrong-op")
+    bare = dataset(CHANGELOG, columns="", read="{kind: csv, header: true, inferSchema: true}")
+    error = bare.refused("k1,1", header="k,v", code="bad-input-schema")
+    assert error.keys == ["op"]
+
+
+def test_an_exported_snapshot_is_a_strict_changelog(dataset, tmp_path):  # R61
+    """Its rows, pushed commit by commit, make the same log, row by row."""
+    life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", columns="k STRING, v STRING")
+    for text in ("A,1 B,2 C,", "B,3 C, D,4", "A,9 B,3 C,x"):
+        life.push(text)
+    again = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
+    for number in (1, 2, 3):
+        path = tmp_path / f"export-{number}.csv"
+        rows = life.frame.where(f"system_time = timestamp'{life.rows()[-1]['system_time']:%Y}-01-0{number}'")
+        exported = rows.orderBy("offset").select("op", "event_time", "k", "v").toArrow()
+        pa_csv.write_csv(exported, path, pa_csv.WriteOptions(quoting_style="needed"))
+        again.push_files(path, event_time=e(number))
+    assert again.log() == life.log()
+    assert len(life.log()) == 3 + 4 + 4

@@ -1,0 +1,400 @@
+"""Whether a dataset is what its commits said: R83, R85 and R86."""
+
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from datasets import Dataset
+
+from backstory.doors.odf import log_table
+from backstory.doors.odf.chain import Block, blocks, schema_hash
+from backstory.doors.odf.log_table import (
+    EVENT,
+    HASH,
+    KIND,
+    NUMBER,
+    PREVIOUS,
+    TIME,
+    brought_up_to_date,
+    log_of,
+    log_rows,
+    logged,
+    newest_block,
+    row_of,
+)
+from backstory.doors.odf.row_hash import Slice, slice_hashes
+from backstory.doors.odf.verify import Verdict, history, verify
+from backstory.model.instant import iso
+from backstory.model.table import TableName
+from backstory.tables import add_rows
+from backstory.tables.commit import Note
+from backstory.tables.create import drop, ensure_schema
+from backstory.tables.replace import replace_rows
+from backstory.tables.store import Store, existing, load
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+numbers = itertools.count()
+
+
+class Place:
+    """A dataset that is written by hand."""
+
+    def __init__(self, store, name="d"):
+        self.store = store
+        self.name = TableName("verify", f"{name} {next(numbers)}")
+        self.sql_name = store.sql_name(self.name)
+        self.log = store.sql_name(log_of(self.name))
+        ensure_schema(store, "verify")
+        self.sql(
+            f"CREATE TABLE {self.sql_name} (offset BIGINT, system_time TIMESTAMP, v STRING, `a.b` ARRAY<INT>)"
+            " USING iceberg TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read',"
+            " 'write.update.mode'='merge-on-read')"
+        )
+
+    def sql(self, text):
+        return self.store.spark.sql(text)
+
+    def procedure(self, name, arguments="", table=None):
+        self.sql(f"CALL backstory.system.{name}(table => 'verify.`{(table or self.name).name}`'{arguments})")
+
+    @property
+    def table(self):
+        return existing(self.store, self.name)
+
+    def pull(self, *values, **told):
+        """One commit of a row for each value; what it says can be another thing than the truth."""
+        table = self.table
+        head = newest_block(self.store, table)
+        before = (
+            -1
+            if head is None
+            else head.event["end"]
+            if head.event["end"] is not None
+            else head.event["prev_offset"]
+        )
+        number = 0 if head is None else head.sequence + 1
+        rows = [(before + 1 + place, NOON, value, [number]) for place, value in enumerate(values)]
+        schema = self.sql(f"SELECT offset, system_time, v, `a.b` FROM {self.sql_name}").schema
+        frame = self.store.spark.createDataFrame(rows, schema)
+        event = {
+            "start": before + 1 if rows else None,
+            "end": before + len(rows) if rows else None,
+            "prev_offset": before if before >= 0 else None,
+            "watermark": iso(NOON + timedelta(days=number)),
+            "source_state": {"kind": "odf/etag", "value": str(number)},
+            "logical_hash": slice_hashes(frame, "offset", []).get(None, Slice()).hash,
+            "schema_hash": self.schema_hash(),
+            **told,
+        }
+        frame = frame.selectExpr("*", *self.added()) if rows else None
+        block = Block(number, head and head.hash, NOON + timedelta(hours=number), "AddData", event)
+        replace_rows(self.store, table, {}, frame, Note("odf", block.hash, {}, block.properties()))
+        return block
+
+    def added(self):
+        names = self.store.spark.table(self.sql_name).columns[4:]
+        return [f"CAST(NULL AS STRING) AS {name}" for name in names]
+
+    def schema_hash(self):
+        schema = self.store.spark.table(self.sql_name).schema
+        return schema_hash([(field.name, field.dataType.simpleString()) for field in schema])
+
+    def log_it(self):
+        brought_up_to_date(self.store, self.table)
+
+    def expire(self, table=None):
+        self.procedure("expire_snapshots", ", older_than => TIMESTAMP'2999-01-01', retain_last => 1", table)
+
+    def verdict(self):
+        return verify(self.store, self.name)
+
+
+@pytest.fixture
+def place(store):
+    """Two commits of rows, one without rows between them, all of them in the log."""
+    return filled(store)
+
+
+@pytest.fixture(scope="module")
+def kept(spark):
+    """One that is put back as it was after each change."""
+    return filled(Store(spark))
+
+
+def filled(store):
+    found = Place(store)
+    found.pull("a", "b", "c")
+    found.pull()
+    found.pull("d", None)
+    found.log_it()
+    return found
+
+
+def chained(*events):
+    """Blocks of a row each, but for what the events say."""
+    found = []
+    for number, told in enumerate(events):
+        event = {
+            "start": number,
+            "end": number,
+            "prev_offset": number - 1 if number else None,
+            "watermark": None,
+        }
+        previous = found[-1].hash if found else None
+        found.append(Block(number, previous, NOON, "AddData", event | told))
+    return found
+
+
+CHAIN = chained({}, {}, {"watermark": "2026-01-31"}, {"watermark": "2026-01-31"})
+ROWS = [row_of(block) for block in CHAIN]
+TOLD = [block.properties() for block in CHAIN[::-1]]
+
+
+def first(rows, told):
+    """The first block that is bad, and what differs there."""
+    (found, *_) = history(rows, told)[1]
+    return found.sequence, found.what
+
+
+def test_a_chain_is_whole_by_log_or_by_snapshots():
+    """Whichever has which blocks, and however many both have."""
+    for logged_, expired in [(4, 0), (4, 4), (4, 2), (3, 0), (2, 2), (0, 0)]:
+        assert (CHAIN, []) == history(ROWS[:logged_], TOLD[: 4 - expired])
+
+
+@pytest.mark.parametrize("column", ROWS[0])
+@pytest.mark.parametrize("expired", [0, 2, 4])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_r86_any_cell_of_the_log_is_found(column, expired, number):
+    """R86: with the commits beside them, and when these have expired."""
+    other = {TIME: NOON + timedelta(microseconds=1), NUMBER: 9}.get(column, f"{ROWS[number][column]} ")
+    if column == EVENT:
+        other = ROWS[number][EVENT].replace("watermark", "watermarks")
+    rows = [row | {column: other} if row is ROWS[number] else row for row in ROWS]
+
+    sequence, what = first(rows, TOLD[: 4 - expired])
+
+    assert number == sequence
+    assert what in {"log", "chain"}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {NUMBER: None},
+        {PREVIOUS: "x"},
+        {TIME: None},
+        {KIND: "Seed"},
+        {EVENT: "?"},
+        {EVENT: None},
+        {HASH: None},
+    ],
+)
+def test_rows_of_the_log_that_are_no_blocks_are_found(told):
+    for expired in (0, 4):
+        assert "log" in {each.what for each in history([*ROWS[:3], ROWS[3] | told], TOLD[: 4 - expired])[1]}
+
+
+def test_rows_of_the_log_that_are_lost_or_twice_are_found():
+    """The newest ones may be missing: they are logged later."""
+    lost = [ROWS[0], ROWS[2]]
+
+    assert (1, "log") == first(lost, TOLD)
+    assert (1, "chain") == first(lost, TOLD[:2])
+    assert (0, "chain") == first(ROWS[1:], [])
+    assert (0, "log") == first([ROWS[0], *ROWS], TOLD)
+    assert (2, "log") == first(ROWS, [block.properties() for block in CHAIN[:2][::-1]])
+
+
+def test_lost_blocks_are_named_by_their_offsets():
+    assert (1, (1, 2), "chain") == ends(history([ROWS[0], ROWS[3]], [])[1][0])
+
+
+def ends(problem):
+    return problem.sequence, problem.offsets, problem.what
+
+
+@pytest.mark.parametrize("name", [name for name in TOLD[0] if name != "backstory.odf.sequence"])
+def test_changed_properties_are_found(name):
+    told = [each | {name: f"{each[name]} "} if number == 1 else each for number, each in enumerate(TOLD)]
+
+    assert (2, "chain") == first([], told)
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({"start": 3}, "offsets"),
+        ({"start": 1, "end": 1}, "offsets"),
+        ({"end": 1}, "offsets"),
+        ({"end": None}, "offsets"),
+        ({"prev_offset": None}, "offsets"),
+        ({"start": None, "end": None, "prev_offset": 0}, "offsets"),
+        ({"watermark": None}, "chain"),
+        ({"watermark": "2026-01-29"}, "chain"),
+        ({"watermark": "noon"}, "chain"),
+    ],
+)
+def test_a_chain_that_lies_is_found(told, what):
+    """Hashes that are right make no lie true."""
+    found = chained({}, {"watermark": "2026-01-30"}, {"watermark": "2026-01-31"} | told)
+
+    assert (2, what) == first([row_of(block) for block in found], [])
+
+
+def test_system_time_does_not_go_back():
+    late = replace(CHAIN[1], system_time=NOON - timedelta(1))
+
+    assert (1, "chain") == first([], [each.properties() for each in (late, CHAIN[0])])
+
+
+def test_another_chain_is_found():
+    """A block that is whole, but follows on another one."""
+    assert (1, "chain") == first([], [replace(CHAIN[1], previous="0").properties(), TOLD[3]])
+
+
+def test_r85_a_dataset_stays_what_it_was(place):
+    """R85: after a rewrite, expired snapshots and a new column; then commits go on."""
+    assert Verdict(place.name, 3, 5) == place.verdict()
+
+    place.procedure("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+    assert 3 == len(blocks(place.table))
+    place.expire()
+    assert [] == blocks(place.table)
+    assert 2 == newest_block(place.store, place.table).sequence
+    place.sql(f"ALTER TABLE {place.sql_name} ADD COLUMN extra STRING")
+    assert Verdict(place.name, 3, 5) == place.verdict()
+
+    place.pull("e")
+    assert [0, 1, 2, 3] == [block.sequence for block in logged(place.store, place.table)]
+    assert Verdict(place.name, 4, 6) == place.verdict()
+
+
+def test_r83_the_log_is_made_anew_of_the_commits(kept):
+    """R83: it is the same log again."""
+    before = log_rows(kept.store, kept.name)
+
+    drop(kept.store, log_of(kept.name))
+    assert kept.verdict().valid
+    kept.log_it()
+
+    assert 3 == len(before)
+    assert log_rows(kept.store, kept.name) == before
+
+
+def test_r86_changed_rows_are_found(kept):
+    """R86: a value, a row that is gone, two offsets that swapped, a row that came, one that stands twice."""
+    start = kept.table.iceberg.currentSnapshot().snapshotId()
+    changes = {
+        "UPDATE {} SET v = '' WHERE v IS NULL": (2, (3, 4), "rows"),
+        "DELETE FROM {} WHERE offset = 1": (0, (0, 2), "rows"),
+        "UPDATE {} SET offset = 4 - offset WHERE offset IN (1, 3)": (0, (0, 2), "rows"),
+        "INSERT INTO {} VALUES (5, NULL, 'e', NULL), (NULL, NULL, 'e', NULL)": (None, (5, 5), "offsets"),
+        "UPDATE {} SET offset = 1 WHERE offset = 0": (0, (0, 2), "offsets"),
+    }
+
+    found = {}
+    for change in changes:
+        kept.sql(change.format(kept.sql_name))
+        found[change] = ends(kept.verdict().problems[0])
+        kept.procedure("rollback_to_snapshot", f", snapshot_id => {start}")
+
+    assert found == changes
+
+
+def test_r86_edited_log_rows_are_found(kept):
+    """R86: edited where they lie."""
+    kept.sql(
+        f"UPDATE {kept.log} SET event_json = replace(event_json, 'etag', 'gate') WHERE sequence_number = 2"
+    )
+    edited = kept.verdict()
+    drop(kept.store, log_of(kept.name))
+    kept.log_it()
+
+    assert [(2, (3, 4), "log")] == [ends(each) for each in edited.problems]
+    assert kept.verdict().valid
+
+
+def test_a_block_is_logged_once(place):
+    """Also by a process that has an old copy of the table, and after the log was compacted and expired."""
+    old = place.table
+    place.pull("e")
+    place.log_it()
+    log = load(place.store, log_of(place.name))
+    place.log_it()
+    brought_up_to_date(place.store, old)
+
+    assert load(place.store, log_of(place.name)).metadata == log.metadata
+    assert "3" == log.iceberg.currentSnapshot().summary().get("backstory.odf.logged")
+
+    for name in (log_of(place.name), place.name):
+        place.procedure("rewrite_data_files", ", options => map('rewrite-all', 'true')", name)
+        place.expire(name)
+        place.log_it()
+
+    assert [0, 1, 2, 3] == [row["sequence_number"] for row in log_rows(place.store, place.name)]
+    assert 3 == newest_block(place.store, place.table).sequence
+
+
+def test_two_processes_log_a_block_once(place, monkeypatch):
+    """The other one comes between reading and writing."""
+    place.pull("e")
+    commit = add_rows.commit
+
+    def late(log, *more):
+        monkeypatch.setattr(add_rows, "commit", commit)
+        other = load(place.store, log_of(place.name))
+        log_table._write(place.store, other, log_table._unlogged(place.store, place.table, other))
+        return commit(log, *more)
+
+    monkeypatch.setattr(add_rows, "commit", late)
+    place.log_it()
+
+    assert [0, 1, 2, 3] == [row["sequence_number"] for row in log_rows(place.store, place.name)]
+
+
+def test_a_dataset_that_was_rolled_back_is_told(place):
+    """What the log has of commits that are no longer stays there; what came instead is added."""
+    oldest = next(iter(place.table.iceberg.snapshots())).snapshotId()
+    place.procedure("rollback_to_snapshot", f", snapshot_id => {oldest}")
+
+    assert (1, None, "log") == ends(place.verdict().problems[0])
+
+    place.pull("x")
+    place.log_it()
+    assert [0, 1, 1, 2] == [row["sequence_number"] for row in log_rows(place.store, place.name)]
+    assert (1, None, "log") == ends(place.verdict().problems[0])
+
+
+def test_system_columns_may_be_renamed(store, tmp_path):
+    """O22: rows that were written under other names are verified under these, before and after the next ones."""
+    life = Dataset(store, tmp_path, "{kind: append}", "city STRING, b STRING")
+    name = TableName(life.namespace, life.name)
+    life.push("A,1")
+    assert Verdict(name, 1, 1) == verify(store, name)
+
+    life.add(after=("{kind: setVocab, systemTimeColumn: seen, offsetColumn: number}",))
+    assert Verdict(name, 1, 1) == verify(store, name)
+
+    life.push("B,2")
+    assert Verdict(name, 2, 2) == verify(store, name)
+
+    store.spark.sql(f"UPDATE {store.sql_name(name)} SET seen = seen + INTERVAL 1 SECOND WHERE number = 0")
+    assert [(0, (0, 0), "rows")] == [ends(each) for each in verify(store, name).problems]
+
+
+def test_other_columns_are_found(store):
+    place = Place(store)
+    place.pull("a", schema_hash=schema_hash([("offset", "bigint"), ("v", "string")]))
+
+    assert [(0, (0, 0), "schema")] == [ends(each) for each in place.verdict().problems]
+
+
+def test_an_empty_table_is_valid(store):
+    place = Place(store)
+    place.log_it()
+
+    assert place.verdict().valid
+    assert newest_block(store, place.table) is None
+    assert load(store, log_of(place.name)) is None

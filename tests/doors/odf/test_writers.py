@@ -1,0 +1,116 @@
+"""Writers that meet or are interrupted, and what they leave of a table (sections 5.3 and 6.4)."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+from datasets import Dataset, counts, e, s
+
+from backstory.doors.odf import door
+from backstory.doors.odf.log_table import log_rows
+from backstory.doors.odf.verify import verify
+from backstory.tables import event_log
+
+CITIES = "city STRING, population INT"
+BY_CITY = "{kind: snapshot, primaryKey: [city], encoding: op}"
+GLOB = "{kind: filesGlob, path: 'in-*.csv'}"
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, namespace="odf_writers")
+
+
+def sound(life):
+    """The law that offsets have no gap, and that the chain tells of all rows."""
+    assert [row["offset"] for row in life.rows()] == list(range(len(life.rows())))
+    assert verify(life.store, life.table.shape.table).problems == []
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["threads", "as processes"])
+def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locked):
+    """R71: writers of one process wait for each other; those of others, without its locks, conflict and try again."""
+    life = dataset("{kind: append}", CITIES)
+    life.push("first,0")
+    if not locked:
+        monkeypatch.setattr("backstory.attempts.writing", lambda *_: nullcontext())
+    paths = [life.folder / f"{number}.csv" for number in range(4)]
+    for path in paths:
+        path.write_text(f"{life.header}\n{path.stem}-a,1\n{path.stem}-b,2\n")
+    asked = door.Asked(system_time=s(2))
+
+    def write(path):
+        pushed = door.Pushed([path], None, e(2))
+        return door.ingest(life.store, life.name, pushed, asked, namespace=life.namespace)
+
+    with ThreadPoolExecutor(len(paths)) as pool:
+        receipts = list(pool.map(write, paths))
+    assert [receipt.status for receipt in receipts] == ["updated"] * 4
+    assert sorted(receipt.offsets for receipt in receipts) == [(1, 2), (3, 4), (5, 6), (7, 8)]
+    written = {city for path in paths for city in (f"{path.stem}-a", f"{path.stem}-b")}
+    assert {city for (city,) in life.data("city")} == {"first", *written}
+    sound(life)
+
+
+def test_an_interrupt_between_files_keeps_what_is_committed(dataset):
+    """R79: the second file is not begun; the next pull goes on with it."""
+    life = dataset("{kind: append}", CITIES, fetch=GLOB)
+    life.add()
+    for number in (1, 2, 3):
+        (life.folder / f"in-{number}.csv").write_text(f"{life.header}\nA,{number}\n")
+    seen = []
+
+    def interrupt(stage, *_):
+        seen.append(stage)
+        if seen.count("Reading data") == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        life.pull(progress=interrupt)
+    assert life.data("population") == [(1,)]
+    assert life.pull().counts == counts(appended=2)
+    assert life.data("population") == [(1,), (2,), (3,)]
+    sound(life)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, committed):
+    """R79: what comes after goes on from there, the log too."""
+    life = dataset(BY_CITY, CITIES)
+    life.push("A,1 B,2")
+    finish = event_log.finish
+
+    def interrupted(*arguments):
+        if committed:
+            finish(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_log, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        life.push("A,9 C,3")
+    monkeypatch.setattr(event_log, "finish", finish)
+    assert len(life.rows()) == (6 if committed else 2)
+    again = life.push("A,9 C,3")
+    assert again.status == ("up-to-date" if committed else "updated")
+    assert len(life.rows()) == 6
+    life.push("A,9 C,4")
+    assert [row["sequence_number"] for row in log_rows(life.store, life.table.shape.table)] == [0, 1, 2]
+    sound(life)
+
+
+def test_data_files_are_never_touched_again(dataset):
+    """R84: corrections and retractions too are appended; every file that was written stays."""
+    life = dataset(BY_CITY, CITIES)
+    files = set()
+    for rows in ("A,1 B,2", "A,2 C,3", "B,2", ""):
+        life.push(rows)
+        now = {row.file_path for row in life.store.spark.table(f"{files_of(life)}").collect()}
+        assert files < now
+        files = now
+    snapshots = life.table.iceberg.snapshots()
+    assert {snapshot.operation() for snapshot in snapshots} == {"append"}
+
+
+def files_of(life):
+    return life.store.sql_name(life.table.shape.table) + ".files"
