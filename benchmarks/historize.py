@@ -23,7 +23,7 @@ from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
-from backstory.doors.historize.steps import actions, hist_steps
+from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.tables.create import create
 
@@ -133,7 +133,7 @@ class Bench:
 
     def join(self, name: str) -> None:
         """The join alone: what became of how many."""
-        self.spark.sql(f"SELECT action, count(*) FROM ({actions(self, name)}) GROUP BY action").collect()
+        self.spark.sql(f"SELECT action, count(*) FROM ({self.actions(name)}) GROUP BY action").collect()
 
     def actions(self, name: str, columns: str = "") -> str:
         key = f"rc_{name}_key"
