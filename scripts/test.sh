@@ -14,4 +14,5 @@ failed=0
 .venv/bin/python -m pytest -m spark "$@" || failed=1
 wait "$other" || failed=1
 cat "$beside"
+[ "$failed" = 0 ] || df -h "${TMPDIR:-/tmp}" # no space left explains most failures at once
 exit "$failed"
