@@ -81,7 +81,7 @@ OUTPUT = pa.schema([("city", pa.string()), ("at", MICROS := pa.timestamp("us", "
 def test_the_output_of_preprocess_is_looked_at_once_it_is_known(tmp_path):
     source = push(key("town", "city"), read=READ, preprocess=SQL)
     [lint] = lints(dataset_of(manifest(source), tmp_path), OUTPUT)
-    assert (lint.code, lint.message) == ("L2", "there is no column 'town' in the batch")
+    assert (lint.code, lint.message) == ("L2", "there is no column 'town' in the output of preprocess")
     assert lint.place.endswith("cities.yaml, line 11, content.metadata[0].merge.primaryKey[0]")
     assert lint.remedy == "Known are city, at."
 
@@ -131,9 +131,31 @@ def test_l6_an_optional_event_time_is_told(tmp_path):
     assert found(tmp_path, push(read=read), AT) == ["L6 10"]
 
 
-def test_l6_what_a_query_or_the_older_form_makes_optional_is_not(tmp_path):
+@pytest.mark.parametrize(
+    ("column", "told"), [("a INT", True), ("a INT NULL", True), ("a INT NOT NULL", False)]
+)
+def test_l6_a_column_of_the_older_form_is_optional_unless_it_says_not_null(tmp_path, column, told):
+    """1.6, D25: of the key, and of the event time."""
+    read = f"{{kind: csv, ddlSchema: [{column}]}}"
+    vocab = "{kind: setVocab, eventTimeColumn: a}"
+    assert found(tmp_path, push(key("a"), read=read)) == ["L6 10"] * told + ["L9 9"]
+    assert found(tmp_path, push(read=read), vocab) == ["L6 10"] * told + ["L9 9"]
+
+
+def test_l6_what_a_query_fills_in_or_makes_by_itself_is_silent(tmp_path):
+    """Optional is what somebody declared so, and what comes out of the query so."""
+    source = push(key("note", "city"), read=READ, preprocess=SQL)
+    made = [pa.field("note", pa.string()), pa.field("city", pa.string())]
+    assert found(tmp_path, source) == []
+    assert found(tmp_path, source, output=pa.schema(made)) == ["L6 11"]
+    assert found(tmp_path, source, output=pa.schema([made[0].with_nullable(False), made[1]])) == []
     assert found(tmp_path, push(key("city")), output=OUTPUT) == []
-    assert found(tmp_path, push(key("a"), read="{kind: csv, ddlSchema: [a INT]}")) == ["L9 9"]
+
+
+def test_an_empty_list_of_compared_columns_has_no_finding(tmp_path):
+    """1.8: it is the default, all columns outside the key."""
+    merge = key("city", kind="snapshot", more=", compareColumns: []")
+    assert found(tmp_path, polling(merge, read=READ, fetch=TIMED)) == []
 
 
 @pytest.mark.parametrize(

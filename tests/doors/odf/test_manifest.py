@@ -131,6 +131,15 @@ def test_r2_a_part_has_the_fields_of_its_own_kind_only(tmp_path):
     assert "separator" in wrong.remedy
 
 
+@pytest.mark.parametrize("more", ["", ", schema: {fields: []}"])
+def test_the_older_form_of_a_datasets_schema_is_told_with_the_newer_one(tmp_path, more):
+    """1.2: rawArrowSchema is no misspelled key."""
+    wrong = refusal(manifest(f"{{kind: setDataSchema, rawArrowSchema: AAAA{more}}}"), tmp_path)
+    place = "cities.yaml, line 7, content.metadata[0].rawArrowSchema"
+    assert wrong.message == f"{place}: rawArrowSchema, the older form, is not supported."
+    assert wrong.remedy.startswith("Write schema: {fields: [")
+
+
 def test_r2_fields_deep_in_a_schema_are_known_too(tmp_path):
     text = manifest(
         push(read="{kind: csv, schema: {fields: [{name: a, type: {kind: option, iner: string}}]}}")

@@ -19,10 +19,10 @@ def python(code: str) -> Pipe:
     return Pipe(command=(sys.executable, "-c", code))
 
 
-def run(path, steps, *, allow=True) -> Prepared:
+def run(path, steps, *, allow=True, logs=None) -> Prepared:
     folder = path.parent / "steps"
     folder.mkdir(exist_ok=True)
-    return prepared(path, path.name, steps, folder, allow_commands=allow)
+    return prepared(path, path.name, steps, folder, allow_commands=allow, logs=logs)
 
 
 def zipped(tmp_path, **entries):
@@ -206,8 +206,34 @@ def test_a_failing_command_tells_the_end_of_its_log(tmp_path):
     assert "ended with 7 on a:" in stop.value.message
     assert "line 999" in stop.value.message
     assert "line 900\n" not in stop.value.message
-    assert "line 0\n" in (tmp_path / "steps" / "step-1.log").read_text()
-    assert "step-1.log" in stop.value.remedy
+    assert ".log" not in stop.value.remedy
+
+
+def test_all_that_a_failing_command_said_is_kept(tmp_path):
+    """1.5: in a folder that lasts; the newest failure of a step takes the place of the one before."""
+    path = tmp_path / "a"
+    path.write_text("a")
+    logs = tmp_path / "cache" / "demo"
+    failing = "import sys; [print(sys.argv[1], n, file=sys.stderr) for n in range(1000)]; sys.exit(7)"
+
+    for word in ("once", "again"):
+        step = Pipe(command=(sys.executable, "-c", failing, word))
+        with pytest.raises(Failed) as stop:
+            run(path, [python("print(1)"), step], logs=logs)
+
+    assert stop.value.remedy == f"All it said is in {logs / 'step-2.log'}."
+    assert [each.name for each in logs.iterdir()] == ["step-2.log"]
+    assert (logs / "step-2.log").read_text().startswith("again 0\nagain 1\n")
+
+
+def test_a_log_that_cannot_be_kept_is_not_promised(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("a")
+
+    with pytest.raises(Failed, match="ended with 1") as stop:
+        run(path, [python("raise SystemExit(1)")], logs=path / "no folder")
+
+    assert ".log" not in stop.value.remedy
 
 
 def test_a_command_has_no_shell_and_need_not_read(tmp_path):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.chain import canonical
@@ -12,7 +12,8 @@ from backstory.doors.odf.columns import batch_columns
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.dataset import Dataset, fold
 from backstory.doors.odf.fetch.polling import check
-from backstory.doors.odf.lints import Lint, lints, refuse_errors
+from backstory.doors.odf.foreseeing import foreseen
+from backstory.doors.odf.lints import Lint, refuse_errors
 from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifests import find_manifests, read_manifests
@@ -25,6 +26,8 @@ from backstory.tables.event_log import create_log, settle_log, stage_log
 from backstory.tables.store import KEY, Store
 
 Status = Literal["added", "updated", "unchanged", "failed"]
+
+NAMED: Final = ("content", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,10 @@ class Added:
 
 
 def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool = False) -> list[Registered]:
-    """The datasets of a file as they would stand when it was added; nothing is written."""
+    """The datasets of a file as they would stand when it was added; nothing is written.
+
+    Raises UsageError if two of its manifests are one dataset's.
+    """
     found = []
     for document, snapshot in read_manifests(path, recursive=recursive):
         known = registry.find(store, namespace, snapshot.content.name)
@@ -57,7 +63,26 @@ def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool =
         dataset = fold(snapshot, folder, known=known is not None, written=document)
         name = known.name if known else TableName(namespace, dataset.name)
         found.append(Registered(dataset, name, known.table if known else None))
+    refuse_repeated(found)
     return found
+
+
+def refuse_repeated(found: Iterable[Registered], first: dict[str, Dataset] | None = None) -> None:
+    """Raise UsageError for the second manifest of a dataset: names are compared without case (R7).
+
+    `first` holds the first manifest of each name before these, and gets theirs. The same manifest may be
+    there again, as one of a folder and by its own name.
+    """
+    first = {} if first is None else first
+    for each in found:
+        one = each.dataset
+        other = first.setdefault(one.name.lower(), one)
+        if one.place(NAMED) != other.place(NAMED):
+            raise UsageError(
+                "repeated-name",
+                f"{one.place(NAMED)}: {one.name} is the dataset of {other.place(NAMED)} already.",
+                "Accounts and case tell no datasets apart: give it another name, or take one out.",
+            )
 
 
 def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
@@ -66,12 +91,14 @@ def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> l
     found = [
         each for file in files for each in read_datasets(store, namespace, file, recursive=path.is_dir())
     ]
+    refuse_repeated(found)
     return [add_one(store, each, dry_run=dry_run) for each in found]
 
 
 def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bool = False) -> list[Added]:
     """Add the manifests of files and folders; one that is wrong fails alone, and the others are added."""
     found: list[Added] = []
+    first: dict[str, Dataset] = {}
     for path in paths:
         try:
             files = find_manifests(path) if path.is_dir() else [path]
@@ -79,16 +106,19 @@ def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bo
             found.append(Added(None, "failed", file=path, error=error))
             continue
         for file in files:
-            found += _of_file(store, namespace, file, recursive=path.is_dir(), dry_run=dry_run)
+            found += _of_file(store, namespace, file, first, recursive=path.is_dir(), dry_run=dry_run)
     return found
 
 
-def _of_file(store: Store, namespace: str, file: Path, *, recursive: bool, dry_run: bool) -> list[Added]:
+def _of_file(
+    store: Store, namespace: str, file: Path, first: dict[str, Dataset], *, recursive: bool, dry_run: bool
+) -> list[Added]:
     found: list[Added] = []
     name = None
     try:
         for each in read_datasets(store, namespace, file, recursive=recursive):
             name = each.dataset.name
+            refuse_repeated([each], first)
             found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
     except BackstoryError as error:
         found.append(Added(name, "failed", file=file, error=error))
@@ -98,11 +128,11 @@ def _of_file(store: Store, namespace: str, file: Path, *, recursive: bool, dry_r
 def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added:
     """Create the dataset's table, or bring what is new in its manifest to the table.
 
-    Raises UsageError for what the lints call an error, and for a change that would give stored rows
-    another meaning.
+    Raises UsageError for what the lints call an error, for a query that does not fit the declared columns,
+    and for a change that would give stored rows another meaning.
     """
     dataset = wanted.dataset
-    told = tuple(lints(dataset))
+    told = tuple(foreseen(store, dataset))
     refuse_errors(told)
     if dataset.polling is not None:
         check(dataset.polling.fetch)

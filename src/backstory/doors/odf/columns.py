@@ -38,7 +38,7 @@ EVENT_TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a batch, where they are said, and which of them are optional because somebody wrote so.
+    """Columns of a batch, where they are said, and which of them are optional by what the manifest declares.
 
     `of_batch` is false for the dataset's own schema, which may list system columns (decision O22).
     """
@@ -68,12 +68,16 @@ def batch_columns(dataset: Dataset, source: Source, output: pa.Schema | None) ->
 
     None if nothing tells them: a query may make any columns of those that are read.
     """
-    declared = declared_schema(source.read) if source.preprocess is None else None
-    optional = _optional(source.read.schema_ if source.preprocess is None else None) | _optional(
-        dataset.schema
-    )
+    declared = declared_schema(source.read)
+    optional = _optional(declared)
+    if source.preprocess is not None:
+        # A query may fill in what is missing, and what it makes by itself nobody declares optional.
+        optional &= frozenset(field.name for field in output or () if field.nullable)
+        declared = None
+    optional |= _optional(dataset.schema)
     if output is not None:
-        return Columns(output, "the batch", None, optional)
+        origin = "the batch" if source.preprocess is None else "the output of preprocess"
+        return Columns(output, origin, None, optional)
     if declared is not None:
         part = ("schema", "fields") if source.read.schema_ is not None else ("ddlSchema",)
         return Columns(arrow_schema(declared), "the read schema", ("read", *part), optional)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets
+from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets, refuse_repeated
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, inspected, inspected_file
 from backstory.doors.odf.manifests import find_manifests
@@ -66,6 +66,7 @@ def pull_all(
     name before anything is added or pulled.
     """
     read = [each for one in wanted for each in _meant(store, namespace, one)]
+    refuse_repeated(each for each in read if each.dataset.written is not None)
     for each in read:
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf.data_types import data_schema_of
 from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.foreseeing import foreseen
+from backstory.doors.odf.lints import Level, Lint, lints
 from backstory.doors.odf.manifests import read_manifests, resolved
 from backstory.doors.odf.registry import Registered, schema_document
 from backstory.doors.odf.work import Head, head_of
+from backstory.errors import UsageError
 from backstory.model.instant import iso
 from backstory.strategies.events.terms import Encoding, Op
 from backstory.tables.literals import quoted
@@ -24,17 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A dataset; `table`, `schema` and `head` are None where there are none yet."""
+    """A dataset, and what is odd in its manifest; the rest is None where there is none yet."""
 
     dataset: Dataset
+    lints: list[Lint]
     table: str | None = None
     schema: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
-
-    @property
-    def lints(self) -> list[Lint]:
-        """What is odd in the manifest."""
-        return lints(self.dataset)
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -56,7 +54,8 @@ class Inspected:
 
 def inspected(store: Store, the: Registered) -> Inspected:
     """A dataset of the warehouse."""
-    return Inspected(the.dataset, str(the.name), _stored_schema(the), _head(head_of(store, the)))
+    found = _foreseen(store, the.dataset)
+    return Inspected(the.dataset, found, str(the.name), _stored_schema(the), _head(head_of(store, the)))
 
 
 def inspected_file(path: Path) -> list[Inspected]:
@@ -64,8 +63,16 @@ def inspected_file(path: Path) -> list[Inspected]:
     found = []
     for document, snapshot in read_manifests(path):
         dataset = fold(snapshot, path.absolute().parent, known=True, written=document)
-        found.append(Inspected(dataset, schema=schema_document(dataset)))
+        found.append(Inspected(dataset, lints(dataset), schema=schema_document(dataset)))
     return found
+
+
+def _foreseen(store: Store, dataset: Dataset) -> list[Lint]:
+    """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
+    try:
+        return foreseen(store, dataset)
+    except UsageError as wrong:
+        return [Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy), *lints(dataset)]
 
 
 def newest_rows(store: Store, the: Registered, count: int, skip: int) -> "DataFrame":

@@ -23,6 +23,8 @@ from backstory.doors.odf.manifest.merge import (
 from backstory.doors.odf.source_rules import OLD_FIELDS
 from backstory.errors import UsageError
 
+REQUIRED: Final = "Take the Option away; in ddlSchema, write NOT NULL."
+
 # What an option that was removed from Csv is replaced by (L9).
 REMOVED: Final = {
     "comment": "filter such rows in preprocess",
@@ -196,7 +198,7 @@ def _l6(desk: _Desk) -> Iterator[Lint]:
                 "L6",
                 ("merge", "primaryKey", number),
                 f"the key column {name} is optional, but a NULL in it refuses the batch",
-                "Take the Option away.",
+                REQUIRED,
             )
     event_time = desk.dataset.vocab.event_time_column
     if event_time in optional and event_time not in desk.key:
@@ -204,7 +206,7 @@ def _l6(desk: _Desk) -> Iterator[Lint]:
             "L6",
             ("merge",),
             f"the event-time column {event_time} is optional; a NULL takes the time of the delivery",
-            "Take the Option away.",
+            REQUIRED,
         )
 
 

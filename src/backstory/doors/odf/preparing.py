@@ -26,19 +26,25 @@ class Prepared:
 
 
 def prepared(
-    path: Path, name: str, steps: Sequence[Decompress | Pipe], folder: Path, *, allow_commands: bool
+    path: Path,
+    name: str,
+    steps: Sequence[Decompress | Pipe],
+    folder: Path,
+    *,
+    allow_commands: bool,
+    logs: Path | None = None,
 ) -> Prepared:
     """The file after all steps; what they make lies in `folder`, under names of ours.
 
     Raises Refused for a broken archive and for a `subPath` that does not name one entry, UsageError
-    for a command that may not run or is not there, Failed for one that ends with an error; what it
-    said stays in `folder`, in `step-N.log`.
+    for a command that may not run or is not there, Failed for one that ends with an error. What it said
+    last is in the message; all of it is kept in `logs`, a folder that lasts, in `step-N.log`.
     """
     here = Prepared(path, name)
     for number, step in enumerate(steps, 1):
         target = folder / f"step-{number}"
         if isinstance(step, Pipe):
-            here = _piped(here, step, target, allow_commands=allow_commands)
+            here = _piped(here, step, target, logs, allow_commands=allow_commands)
         elif step.format is Compression.ZIP:
             here = _unzipped(here, step, target)
         else:
@@ -66,7 +72,9 @@ def _unzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
     return Prepared(target, f"{source.name}/{entry}")
 
 
-def _piped(source: Prepared, step: Pipe, target: Path, *, allow_commands: bool) -> Prepared:
+def _piped(
+    source: Prepared, step: Pipe, target: Path, logs: Path | None, *, allow_commands: bool
+) -> Prepared:
     program = step.command[0]
     if not allow_commands:
         raise UsageError(
@@ -84,8 +92,20 @@ def _piped(source: Prepared, step: Pipe, target: Path, *, allow_commands: bool) 
             raise UsageError("no-command", told, "Install it, or mend `prepare`.") from None
     if ended:
         told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it said nothing'}"
-        raise Failed("command-failed", told, f"All it said is in {log}.")
+        kept = _kept(log, logs)
+        raise Failed("command-failed", told, f"All it said is in {kept}." if kept else "Mend `prepare`.")
     return Prepared(target, f"{source.name} after {Path(program).name}")
+
+
+def _kept(log: Path, logs: Path | None) -> Path | None:
+    """Where a log lies for good; None if it is not kept, for no message names a file that will be gone."""
+    if logs is None:
+        return None
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(log, logs))
+    except OSError:
+        return None
 
 
 def _tail(log: Path) -> str:

@@ -1,14 +1,20 @@
 """Ask a polling source: each kind of fetch step in its own way (sections 1.3 to 1.4 and 5.1)."""
 
+from typing import Final
+
 from backstory.doors.odf.fetch.asking import Asking
 from backstory.doors.odf.fetch.fetched import Answer
 from backstory.doors.odf.fetch.files import fetch_file, scheme_of
+from backstory.doors.odf.fetch.ftp import fetch_ftp
 from backstory.doors.odf.fetch.globbing import fetch_glob
 from backstory.doors.odf.fetch.http import fetch_http
 from backstory.doors.odf.fetch.timestamps import check_format
 from backstory.doors.odf.manifest.fetch import Fetch, FilesGlob, FromMetadata, FromPath, Url
 from backstory.doors.odf.templates import filled
 from backstory.errors import UsageError
+
+# No scheme is a path.
+SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
 def fetch(step: Fetch, asking: Asking) -> Answer:
@@ -18,7 +24,7 @@ def fetch(step: Fetch, asking: Asking) -> Answer:
     for one that cannot be reached now, Refused for files whose paths do not tell their times.
     """
     check(step)
-    if isinstance(step, Url | FilesGlob) and step.cache is not None and _succeeded(asking):
+    if isinstance(step, Url | FilesGlob) and step.cache is not None and asking.complete:
         return Answer("up-to-date")
     if isinstance(step, FilesGlob):
         return fetch_glob(step, asking)
@@ -32,20 +38,24 @@ def fetch(step: Fetch, asking: Asking) -> Answer:
     scheme = scheme_of(url)
     if scheme in {"http", "https"}:
         return fetch_http(step, url, asking)
+    if scheme == "ftp":
+        return fetch_ftp(step, url, asking)
     if scheme in {"", "file"}:
         return fetch_file(step, url, asking)
-    raise UsageError(
-        "unsupported-source",
-        f"A source cannot be fetched by {scheme}.",
-        "Use an address of http, https or file, or a path.",
-    )
+    raise _unsupported(scheme)
 
 
 def check(step: Fetch) -> None:
-    """Raise UsageError if the step's event time cannot be had from such a source; nothing is asked."""
+    """Raise UsageError if such a source, or the step's event time, cannot be had; nothing is asked.
+
+    A scheme that a template fills in is not known yet.
+    """
     if not isinstance(step, Url | FilesGlob):
         return
-    if isinstance(step, Url) and isinstance(step.event_time, FromPath):
+    scheme = scheme_of(step.url) if isinstance(step, Url) else ""
+    if scheme not in SCHEMES:
+        raise _unsupported(scheme)
+    if isinstance(step, Url) and isinstance(step.event_time, FromPath) and scheme != "ftp":
         raise UsageError(
             "event-time",
             "The event time of a Url cannot come FromPath.",
@@ -61,5 +71,9 @@ def check(step: Fetch) -> None:
         check_format(step.event_time.timestamp_format)
 
 
-def _succeeded(asking: Asking) -> bool:
-    return asking.has_data or asking.state is not None
+def _unsupported(scheme: str) -> UsageError:
+    return UsageError(
+        "unsupported-source",
+        f"A source cannot be fetched by {scheme}.",
+        "Use an address of http, https, ftp or file, or a path.",
+    )

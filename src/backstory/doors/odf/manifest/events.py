@@ -1,14 +1,15 @@
 """A dataset's manifest: its envelope and its events (sections 1.1 and 1.2)."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.fetch import Fetch
 from backstory.doors.odf.manifest.merge import Merge
-from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded
+from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded, wrong
 from backstory.doors.odf.manifest.read import Prepare, Preprocess, Read
 
 NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
@@ -17,6 +18,10 @@ NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
 BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
 WRITTEN = "{} is an event that the system writes itself"
 REMEDY = "Take it out of the manifest."
+
+# The bytes of an Arrow schema; the format calls it deprecated.
+OLD_SCHEMA = "rawArrowSchema"
+IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
 
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
@@ -112,6 +117,13 @@ class SetDataSchema(Part):
 
     kind: Annotated[Literal["SetDataSchema"], cased("SetDataSchema")] = "SetDataSchema"
     schema_: DataSchema = Field(alias="schema")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_the_newer_form(cls, written: Any) -> Any:
+        if isinstance(written, Mapping) and OLD_SCHEMA in written:
+            raise wrong(f"{OLD_SCHEMA}, the older form, is not supported", IN_FIELDS, OLD_SCHEMA)
+        return written
 
 
 class SetTransform(Part):

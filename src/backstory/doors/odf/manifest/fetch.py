@@ -70,7 +70,7 @@ class Header(Part):
 
 
 class Url(Part):
-    """One resource: `http`, `https` or `file`; a relative path is one beside the manifest."""
+    """One resource: `http`, `https`, `ftp` or `file`; a relative path is one beside the manifest."""
 
     kind: Annotated[Literal["Url"], cased("Url")] = "Url"
     url: str

@@ -1,0 +1,62 @@
+"""What preprocess makes of the declared columns is known before there is a row (section 2.11, R33)."""
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from backstory.documents import Path_
+from backstory.doors.odf.data_types import arrow_schema, declared_schema
+from backstory.doors.odf.dataset import Dataset, Source
+from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.querying import queried
+from backstory.errors import UsageError
+from backstory.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
+
+# Stands for the types of Spark that Arrow has no name for; none of them is a time.
+NAMELESS: Final = pa.month_day_nano_interval()
+
+
+def foreseen(store: Store, dataset: Dataset) -> list[Lint]:
+    """The findings about a dataset, those about the outputs of its queries among them.
+
+    Raises UsageError for a query that does not fit the declared columns.
+    """
+    found = []
+    for path, source in dataset.sources():
+        output = output_of(store, dataset, path, source)
+        found += lints(dataset, output, getattr(source, "source_name", None))
+    return found
+
+
+def output_of(store: Store, dataset: Dataset, path: Path_, source: Source) -> pa.Schema | None:
+    """The columns after preprocess; None if there is no query, or nobody declares what it reads."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    declared = declared_schema(source.read)
+    if source.preprocess is None or declared is None or not declared.fields_:
+        return None
+    rows = store.spark.createDataFrame([], from_arrow_schema(arrow_schema(declared)))
+    place = dataset.place((*path, "preprocess"))
+    try:
+        with queried(store, rows, source.preprocess) as made:
+            return pa.schema([_field(column) for column in made.schema])
+    except UsageError as wrong:
+        raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
+    except PySparkException as fault:  # texts and formats in a query are looked at before any row
+        told = f"{place}: The query of preprocess cannot be analysed ({fault.getCondition()})."
+        raise UsageError("wrong-query", told, "Mend the query.") from None
+
+
+def _field(column: "StructField") -> pa.Field:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        type_ = to_arrow_type(column.dataType)
+    except PySparkException:
+        type_ = NAMELESS
+    return pa.field(column.name, type_, column.nullable)

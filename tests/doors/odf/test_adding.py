@@ -1,0 +1,188 @@
+"""What `add` knows of a manifest before its source is asked: the outputs of queries, and names (R7, R33)."""
+
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from datasets import Dataset
+from manifesting import dataset_of, folded, manifest, polling, push
+
+from backstory.doors.odf import door
+from backstory.doors.odf.adding import refuse_repeated
+from backstory.doors.odf.foreseeing import foreseen
+from backstory.doors.odf.registry import Registered, find
+from backstory.errors import UsageError
+from backstory.model.table import TableName
+
+FIELDS = "{name: date, type: date}, {name: v, type: int64}, {name: note, type: {kind: option, inner: string}}"
+READ = f"{{kind: csv, schema: {{fields: [{FIELDS}]}}}}"
+LEDGER = "{kind: ledger, primaryKey: [%s]}"
+STEPS = "{kind: sql, queries: [{alias: timed, query: 'select *, date as event_time from input'}, {query: 'from timed'}]}"
+RENAMED = "select date as event_time, v from input"
+
+
+def query(text):
+    return f"{{kind: sql, engine: spark, query: '{text}'}}"
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, namespace="odf_adding")
+
+
+def codes(added):
+    return [lint.code for lint in added.lints]
+
+
+# The output of preprocess
+
+
+def test_r33_l2_a_key_that_a_query_renames_is_refused_before_fetching(dataset):
+    """Section 1.3: the specification's own example of a Source."""
+    life = dataset(LEDGER % "date", read=READ, preprocess=query(RENAMED), fetch="{kind: url, url: none.csv}")
+    with pytest.raises(UsageError) as refused:
+        life.add()
+    assert refused.value.code == "lint-L2"
+    assert (
+        "line 11, content.metadata[0].merge.primaryKey[0]: there is no column 'date'" in refused.value.message
+    )
+    assert refused.value.remedy == "Known are event_time, v."
+    assert not life.known
+    life.add(merge=LEDGER % "event_time")
+
+
+@pytest.mark.parametrize(
+    ("merge", "text", "code"),
+    [
+        (LEDGER % "v", "select v, date_format(date, ''y'') = ''2'' as event_time from input", "lint-L7"),
+        (LEDGER % "v", "select v, interval 1 month as event_time from input", "lint-L7"),
+        (LEDGER % "v", "select v, 1 as op from input", "lint-L10"),
+        ("{kind: snapshot, primaryKey: [v], compareColumns: [w]}", "select v from input", "lint-L2"),
+        ("{kind: upsertStream, primaryKey: [V]}", "select v from input", "lint-L2"),
+    ],
+)  # fmt: skip
+def test_errors_of_an_output_are_told_by_add(dataset, merge, text, code):
+    """L2, L7 and L10 see what the query makes; names are compared exactly."""
+    with pytest.raises(UsageError) as refused:
+        dataset(merge, read=READ, preprocess=query(text)).add()
+    assert refused.value.code == code
+
+
+def test_warnings_of_an_output_are_told_by_add(dataset):
+    """L1 of a time that the query makes, L6 of an optional column that it does not fill in."""
+    merge = "{kind: ledger, primaryKey: [note], eventTimeInKey: false}"
+    life = dataset(merge, read=READ, preprocess=STEPS)
+    assert codes(life.add()) == ["L1", "L6"]
+    text = "select coalesce(note, '''') as note, date as event_time from input"
+    assert codes(life.add(preprocess=query(text))) == ["L1"]
+    found = door.inspect(life.store, life.name, namespace=life.namespace)
+    assert [lint.code for lint in found.lints] == ["L1"]
+
+
+@pytest.mark.parametrize("text", ["select nowhere from input", "select v from inptu", "selct v from input", "select v from input where date_add(v) = 1"])  # fmt: skip
+def test_a_query_that_cannot_be_analysed_is_refused_by_add(dataset, text):
+    """With file and line, and the columns that it may use."""
+    life = dataset(LEDGER % "v", read=READ, preprocess=query(text))
+    with pytest.raises(UsageError) as refused:
+        life.add()
+    assert refused.value.code == "wrong-query"
+    assert "manifest.yaml, line 10, content.metadata[0].preprocess: " in refused.value.message
+    assert "date, v, note" in refused.value.remedy
+    assert not life.known
+
+
+def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dataset):
+    """R33: only where it can be known."""
+    made = query("select nowhere as x from input")
+    life = dataset(LEDGER % "x", read="{kind: csv, header: true}", preprocess=made)
+    assert life.add().lints == ()
+    with life.unchanged(), pytest.raises(UsageError) as refused:
+        life.push("A", header="k")
+    assert (refused.value.code, refused.value.remedy) == ("wrong-query", "The batch has the columns k.")
+    assert dataset(LEDGER % "x", read="{kind: csv, ddlSchema: []}", preprocess=made).add().lints
+
+
+def test_each_source_has_the_output_of_its_own_query(dataset):
+    """One of two push sources is wrong, and it is told."""
+    life = dataset(LEDGER % "v", read=READ, preprocess=query("select v from input"))
+    good = push(LEDGER % "v", read=READ, preprocess=query("select v from input"), name="good")
+    wrong = push(LEDGER % "v", read=READ, preprocess=query("select v as w from input"), name="wrong")
+    text = manifest(good, wrong).replace("name: cities", f"name: {life.name}")
+    with pytest.raises(UsageError, match=r"line 16, content\.metadata\[1\]") as refused:
+        life.add(text)
+    assert refused.value.code == "lint-L2"
+
+
+def test_looking_at_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_path):
+    """Also when it ends in an error."""
+    views, group = spark.catalog.listTables(), "looking at queries"
+    spark.sparkContext.setJobGroup(group, "")
+    for text in ("select v, count(*) from input group by v order by v", "select w from input"):
+        source = push(LEDGER % "v", read=READ, preprocess=query(text))
+        with suppress(UsageError):
+            foreseen(store, dataset_of(manifest(source), tmp_path))
+    assert not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    assert spark.catalog.listTables() == views
+
+
+# Names
+
+
+def registered(text, folder):
+    datasets = folded(text, folder, known=False)
+    return [Registered(each, TableName("odf", each.name)) for each in datasets]
+
+
+def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
+    """Neither case nor account tell datasets apart."""
+    one = manifest(push())
+    text = f"{one}---\n{one.replace('cities', 'acc/Cities')}"
+    with pytest.raises(UsageError) as refused:
+        refuse_repeated(registered(text, tmp_path))
+    path = tmp_path / "cities.yaml"
+    assert refused.value.code == "repeated-name"
+    assert refused.value.message == (
+        f"{path}, line 15, content.name: Cities is the dataset of {path}, line 4, content.name already."
+    )
+
+
+def test_r7_the_same_manifest_may_be_named_again(tmp_path):
+    """In a folder, and by itself."""
+    [each] = registered(manifest(push()), tmp_path)
+    refuse_repeated([each, each])
+    [town] = registered(manifest(push()).replace("cities", "towns"), tmp_path)
+    refuse_repeated([each, town])
+
+
+def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
+    """In one file nothing is added; of several files the second fails alone; what is known is updated."""
+    texts = {name: manifest(push()).replace("cities", name) for name in ("lone", "acc/Lone", "towns")}
+    add, add_each = partial(door.add, store, "odf_names"), partial(door.add_each, store, "odf_names")
+    both = tmp_path / "both.yaml"
+    both.write_text("---\n".join(texts.values()))
+    with pytest.raises(UsageError, match=r"both\.yaml, line 15"):
+        add(both)
+    assert [each.error.code for each in add_each([both])] == ["repeated-name"]
+    assert find(store, "odf_names", "lone") is None
+    both.unlink()
+    for number, text in enumerate(texts.values()):
+        (tmp_path / f"{number}.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"1\.yaml, line 4.*0\.yaml, line 4"):
+        add(tmp_path)
+    found = add_each([tmp_path, tmp_path / "0.yaml"])
+    assert [each.status for each in found] == ["added", "failed", "added", "unchanged"]
+    assert add(tmp_path / "1.yaml")[0].status == "updated"
+    known = find(store, "odf_names", "LONE")
+    assert (known.name.name, known.dataset.account) == ("lone", "acc")
+
+
+def test_schemes_that_no_source_has_are_refused_by_add(store, tmp_path):
+    """Section 1.3: but for one that a template fills in, it is known before fetching."""
+    path = tmp_path / "cities.yaml"
+    add = partial(door.add, store, "odf_names", path, dry_run=True)
+    path.write_text(manifest(polling(fetch="{kind: url, url: 's3://bucket/a.csv'}")))
+    with pytest.raises(UsageError, match="cannot be fetched by s3"):
+        add()
+    for url in ("ftp://host/a.csv", "${{ env.BASE }}/a.csv", "C:/a.csv"):
+        path.write_text(manifest(polling(fetch=f"{{kind: url, url: '{url}'}}")))
+        assert add()[0].status == "added"
