@@ -8,6 +8,8 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 .venv/bin/uv build --quiet --wheel --out-dir "$folder" .
 .venv/bin/uv venv --quiet --python .venv/bin/python "$folder/empty"
+# What setup built of the largest source package serves here too.
+.venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
 cd "$folder"
 "$folder/empty/bin/backstory" demo --output json >"$folder/commits.json"
