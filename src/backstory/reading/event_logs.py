@@ -40,15 +40,15 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
     """The rows that are versions, from when and to when each was true (NULL: still).
 
     An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
-    other logs a version ends at the time of the next event of its record; a retraction in the `op`
-    encoding, which keeps no time of its own, ends it at the time of its commit.
+    other logs a version ends at the time of the next event of its record; a retraction that keeps no time of
+    its own, in the `op` encoding or where the key has the time, ends it at the time of its commit.
     """
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lead, lit, struct, when
 
     names, shape = system_columns(table), table.shape
-    time = column(names["event_time"]).cast("timestamp")
     rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
+    time = _instant(rows, names["event_time"])
     after = lead(struct("event op", time.alias("time"), column(names["system_time"]).alias("known")))
     window = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]))
     never = lit(None).cast("timestamp")
@@ -60,8 +60,18 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
         return rows.where(_holds() & ~corrected), time, never
     rows = rows.where(col("event op") != Op.CORRECT_FROM).withColumn("next event", after.over(window))
     following = col("next event")
-    ended = when(following["event op"] == Op.RETRACT, following["known" if names["op"] else "time"])
+    untimed = names["op"] is not None or names["event_time"] in shape.key
+    ended = when(following["event op"] == Op.RETRACT, following["known" if untimed else "time"])
     return rows.where(_holds()), time, ended.otherwise(following["time"])
+
+
+def _instant(rows: "DataFrame", name: str) -> "Column":
+    """The event time; a day begins at midnight, UTC, whatever zone the session has."""
+    from pyspark.sql.functions import timestamp_seconds, unix_date
+    from pyspark.sql.types import DateType
+
+    dated = isinstance(rows.schema[name].dataType, DateType)
+    return timestamp_seconds(unix_date(column(name)) * 86_400) if dated else column(name).cast("timestamp")
 
 
 def _holds() -> "Column":

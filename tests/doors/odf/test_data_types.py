@@ -89,6 +89,27 @@ def test_a_type_survives_in_the_fields_metadata(written, optional):
     assert DataSchema.model_validate(data_schema_of(arrow_schema(schema))) == schema
 
 
+EMPTY = {"kind": "Struct", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        EMPTY,
+        {"kind": "Option", "inner": EMPTY},
+        {"kind": "List", "itemType": EMPTY},
+        {"kind": "Map", "keyType": "String", "valueType": {"kind": "Option", "inner": EMPTY}},
+        {"kind": "Struct", "fields": [{"name": "a", "type": EMPTY}]},
+    ],
+)
+def test_a_struct_without_fields_is_refused(written):
+    """No table can hold one, wherever it stands."""
+    with pytest.raises(UsageError, match="c0 is declared with a Struct without fields") as refused:
+        arrow_schema(schema_of(written))
+    assert (refused.value.code, refused.value.keys) == ("empty-struct", ["c0"])
+    assert "String" in refused.value.remedy
+
+
 def test_the_metadata_are_compact_json():
     [field] = arrow_schema(schema_of({"kind": "Option", "inner": {"kind": "Time", "unit": "Second"}}))
     assert field.metadata[b"odf"] == b'{"kind":"Option","inner":{"kind":"Time","unit":"Second"}}'

@@ -1,12 +1,14 @@
 """Event times through the whole door: years, days, instants, zones and fallbacks (2.1; O5, O13, O21, D32)."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
 import pytest
-from datasets import Dataset, counts, e, lines
+from datasets import Dataset, counts, e, lines, s
 
+from backstory.doors.odf import door
 from backstory.errors import UsageError
+from backstory.table import Table
 
 APPEND = "{kind: append}"
 INFERRED = "{kind: csv, header: true, inferSchema: true}"
@@ -45,6 +47,41 @@ def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
     declared.refused("1577836800,A", code="bad-input-schema")
 
 
+def test_milliseconds_are_no_seconds(dataset):  # D32, E1
+    """They would be of the year 55840; the remedy says what to write, and the last second of 9999 is good."""
+    life = dataset(columns="event_time BIGINT, k STRING", read=INFERRED)
+    rows = "1700000000000,A 253402300800,B 9223372036854775807,C 1700000000,D"
+    error = life.refused(rows, code="bad-input-schema")
+    assert error.message.startswith("3 values of the event-time column event_time")
+    assert "timestamp_millis(x)" in error.remedy
+    life.push("253402300799,A")
+    assert life.log() == ["0 s2 9999-12-31T23:59:59Z A"]
+
+
+FAR = {
+    "instants": "timestamp_seconds(bigint(n))",
+    "days": "date_add(DATE'1970-01-01', int(floor(n / 86400)))",
+    "no zone": "cast(timestamp_seconds(bigint(n)) as timestamp_ntz)",
+}
+
+
+@pytest.mark.parametrize("made", FAR.values(), ids=FAR)
+def test_a_query_makes_no_years_that_there_are_not(dataset, made):  # E1
+    """Before 0001 and after 9999 there are none, whatever Spark can hold."""
+    life = dataset(columns="n STRING", preprocess=query(f"select n, {made} as event_time from input"))
+    error = life.refused("1700000000000 -62135596801 0", code="bad-input-schema")
+    assert error.message.startswith("2 values of the event-time column event_time")
+    assert life.push("253402300799 -62135596800 0").counts == counts(appended=3)
+
+
+def test_texts_beyond_the_last_year_are_refused(dataset):  # E1
+    """A zone may bring the last day of 9999 there, and the first of 0001 before all years."""
+    life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
+    rows = "9999-12-31T23:59:59-05:00,A 0001-01-01T00:00:00+05:00,B 0000-12-31,C 9999-12-31T23:59:59Z,D"
+    error = life.refused(rows, code="bad-input-schema")
+    assert error.message.startswith("3 values of the event-time column event_time")
+
+
 def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
     """By RFC 3339, to UTC; what cannot be read refuses the batch; a declared text is no time, but a year."""
     life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
@@ -62,11 +99,13 @@ def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
 
 
 def test_a_column_of_another_type_is_no_event_time(dataset):  # B36, L7, 2.1 step 1
-    """Declared, the manifest is refused; made by a query, the batch."""
-    with pytest.raises(UsageError, match="event_time"):
-        dataset(columns="event_time DOUBLE, k STRING").add()
-    life = dataset(columns="k STRING", preprocess=query("select k, true as event_time from input"))
-    error = life.refused("A", code="bad-input-schema")
+    """Where columns are declared the manifest is refused, else the batch."""
+    made = query("select k, true as event_time from input")
+    for declared in ({"columns": "event_time DOUBLE, k STRING"}, {"columns": "k STRING", "preprocess": made}):
+        with pytest.raises(UsageError, match="event_time"):
+            dataset(**declared).add()
+    life = dataset(preprocess=made)
+    error = life.refused("A", header="k", code="bad-input-schema")
     assert error.keys == ["event_time"]
     assert "boolean, not a date or timestamp" in error.message
 
@@ -146,6 +185,29 @@ def test_a_query_reads_times_as_utc(dataset, zone):  # R18, E3
     life = dataset(columns="t STRING", preprocess=query(text))
     life.push("2024-02-01T12:00:00")
     assert life.log() == ["0 s1 2024-02-01T12:00:00Z 2019 1970-01-01 00:00:00"]
+
+
+@pytest.mark.parametrize("zone", ZONES[1:], indirect=True)
+def test_a_day_begins_at_midnight_utc(dataset, store, zone):  # E3, section 2.1 step 9
+    """Also where a history is read, and a day is made of a commit's time; times within a struct are UTC."""
+    life = dataset(
+        columns="event_time DATE, k STRING", merge="{kind: snapshot, primaryKey: [k], encoding: op}"
+    )
+    life.push("2024-02-01,A")
+    life.push("")
+    midnight = datetime(2024, 2, 1, tzinfo=UTC)
+    table = Table(store, life.table.shape.table)
+    for instant, count in ((midnight - timedelta(seconds=1), 0), (midnight, 1)):
+        assert table.as_of(instant).count() == count
+    [_, gone] = (
+        door.events(store, life.name, "observed", namespace=life.namespace).orderBy("offset").collect()
+    )
+    assert gone["event_time"] == s(2).date()
+    deep = "select struct(to_timestamp_ntz(t) as at) as x from input"
+    naives = dataset(columns="t STRING", preprocess=query(deep))
+    naives.push("2024-02-01T12:00:00")
+    [(found,)] = naives.data("x")
+    assert found["at"] == datetime(2024, 2, 1, 12, tzinfo=UTC)
 
 
 def test_a_retraction_has_the_time_of_its_encoding(dataset):  # O3, O19, R37

@@ -110,8 +110,11 @@ def test_a_reserved_column_is_refused(dataset, merge, name):  # R20, L10, O11, 2
     life = dataset(merge, f"k STRING, {name} INT")
     with pytest.raises(UsageError, match=name):
         life.add()
-    life = dataset(merge, "k STRING", preprocess=query(f"select k, 1 as {name} from input"))
-    assert life.refused("A", code="bad-input-schema").keys == [name]
+    made = query(f"select k, 1 as {name} from input")
+    with pytest.raises(UsageError, match=name):
+        dataset(merge, "k STRING", preprocess=made).add()
+    life = dataset(merge, preprocess=made)
+    assert life.refused("A", header="k", code="bad-input-schema").keys == [name]
 
 
 def test_an_inferred_column_with_a_reserved_name_is_renamed(dataset):  # B40, D32
@@ -125,6 +128,9 @@ def test_an_inferred_column_with_a_reserved_name_is_renamed(dataset):  # B40, D3
     snapshot.push_texts('{"k": "A", "observed": "U"}\n', ending="json")
     assert snapshot.log() == ["0 s1 e1 I A U"]
     assert list(snapshot.rows()[0])[-1] == "_observed"
+    both = dataset(APPEND, read="{kind: ndJson}")
+    error = both.error(both.push_texts('{"op": 1, "_op": 2}\n', ending="json"), "bad-input-schema")
+    assert error.keys == ["op"]
 
 
 # Failures
@@ -139,9 +145,8 @@ def test_a_failed_run_changes_nothing(dataset):  # R21, R69
     assert "line 3002, column `v`: `many`" in error.message
     life.refused("B,1,2", code="malformed-row")
     assert life.refused("B", header="k", code="missing-column").keys == ["v"]
-    life.add(preprocess=query("select k, nowhere as v from input"))
     with life.unchanged(), pytest.raises(UsageError) as refused:
-        life.push("B,1")
+        life.add(preprocess=query("select k, nowhere as v from input"))
     assert (refused.value.code, "nowhere" in refused.value.message) == ("wrong-query", True)
     assert "k, v" in refused.value.remedy
     life.add(preprocess=query("select k, cast(if(k = 'B', 'x', '7') as int) as v from input"))

@@ -164,8 +164,11 @@ def test_a_ledger_row_without_a_time_is_known_by_its_key(dataset):  # O13, R17
 def test_a_ledger_key_on_a_time_that_the_source_lacks_is_refused(dataset):  # D4, R33
     """NULL would never be known again, and every ingest would append everything."""
     query = "{kind: sql, engine: spark, query: 'select k, v from input'}"
-    life = dataset("{kind: ledger, primaryKey: [event_time, k]}", "k STRING, v INT", preprocess=query)
-    error = life.refused("A,1", code="missing-column")
+    merge = "{kind: ledger, primaryKey: [event_time, k]}"
+    with pytest.raises(UsageError, match="event_time"):
+        dataset(merge, "k STRING, v INT", preprocess=query).add()
+    life = dataset(merge, preprocess=query)
+    error = life.refused("A,1", header="k,v", code="missing-column")
     assert (error.keys, "It has k, v" in error.remedy) == (["event_time"], True)
     life.add(
         preprocess="{kind: sql, engine: spark, query: 'select k, v, timestamp(t) as event_time from input'}",

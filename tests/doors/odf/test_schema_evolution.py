@@ -51,15 +51,24 @@ def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66,
 
 
 def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: also one without rows
-    """A header alone is one: the next batch has the same columns; nothing else is committed for it."""
-    life = dataset(APPEND)
-    first = life.push("", header="city,population")
+    """A header alone is one where the manifest tells the types; nothing else is committed for it."""
+    life = dataset(APPEND, columns="city STRING, population STRING")
+    first = life.push("")
     assert (first.status, first.counts, first.watermark, life.commits()) == ("up-to-date", counts(), None, 1)
-    assert life.refused("A,1", header="city,people", code="incompatible-schema").keys == ["people"]
+    assert life.frame.columns[-2:] == ["city", "population"]
     with life.unchanged():
-        life.push("", header="city,population")
-    assert life.push("A,x", header="city,population").offsets == (0, 0)
-    assert life.log() == ["0 s4 e4 A x"]
+        life.push("")
+    assert life.push("A,x").offsets == (0, 0)
+    assert life.log() == ["0 s3 e3 A x"]
+
+
+def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
+    """A header without rows settles nothing where types are inferred; the first values do."""
+    life = dataset(APPEND)
+    assert life.push("", header="event_time,k,v").counts == counts()
+    assert life.push("2024-02-01,A,1", header="event_time,k,v").counts == counts(appended=1)
+    assert life.frame.schema["v"].dataType.simpleString() == "bigint"
+    assert life.log() == ["0 s2 2024-02-01 A 1"]
 
 
 def test_a_required_column_takes_no_null(dataset):  # B52a, R64, section 2.8

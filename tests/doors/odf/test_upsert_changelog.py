@@ -16,6 +16,9 @@ def dataset(store, tmp_path):
     return partial(Dataset, store, tmp_path, columns=COLUMNS, namespace="odf_streams")
 
 
+CUTTING = {"spark.sql.files.maxPartitionBytes": "200", "spark.sql.files.openCostInBytes": "0"}
+
+
 def query(text: str) -> str:
     return f"{{kind: sql, engine: spark, query: '{text}'}}"
 
@@ -55,6 +58,8 @@ def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
     # Keys that are not in a batch are untouched; an empty batch does nothing.
     with life.unchanged():
         assert life.push("").status == "up-to-date"
+    assert life.push("1,99, 0,5,z").counts == counts(appended=1)
+    assert life.newest().event["counts"] == {"appended": 1, "absent": 1}  # O16: in the log only
 
 
 def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
@@ -159,6 +164,36 @@ def test_a_changelog_keeps_its_order(dataset):  # R59, D14, B13c, section 2.6
         5 +A s2 e2 k1 9
     """)
     assert life.push("").status == "up-to-date"
+
+
+def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, section 2.6
+    """The source's new state is kept; `validation: schema` looks at no contents."""
+    life = dataset(CHANGELOG, fetch="{kind: url, url: data.csv}")
+    life.pull("op,k,v\n0,k1,1\n")
+    receipt = life.pull("op,k,v\n0,k1,1\n")
+    assert (receipt.status, life.commits()) == ("up-to-date", 2)
+    assert life.newest().event["source_state"]["value"].startswith(e(2).date().isoformat())
+    loose = dataset("{kind: changelogStream, primaryKey: [k], validation: schema}")
+    for _ in range(2):
+        assert loose.push("0,k1,1").counts == counts(appended=1)
+
+
+@pytest.mark.parametrize("preprocess", ["", "select * from input where k <> ''k2''"])
+def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(dataset, spark, monkeypatch, preprocess):
+    """V5: Spark numbers rows with gaps between the parts of a file; a query may leave out rows between."""
+    from backstory.doors.odf import staging
+
+    monkeypatch.setattr(staging, "ROWS_IN_GROUP", 2)
+    before = {name: spark.conf.get(name) for name in CUTTING}
+    for name, value in CUTTING.items():
+        spark.conf.set(name, value)
+    try:
+        life = dataset(CHANGELOG, preprocess=query(preprocess) if preprocess else "")
+        between = "0,k2,x 1,k2,x" if preprocess else ""
+        assert life.push(f"0,k1,1 2,k1,1 {between} 3,k1,2 0,k3,3").counts == counts(appended=2, corrected=1)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 REFUSED = [

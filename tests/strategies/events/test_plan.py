@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from backstory.strategies.events.log import Event, Rejected, Row
-from backstory.strategies.events.plan import happened, numbered, order
+from backstory.strategies.events.plan import gapless, happened, numbered, order
 from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.sides import near
 from backstory.strategies.events.terms import Encoding, Moment, OnConflict, Op, Strategy, Terms
@@ -47,18 +47,20 @@ OP, OBSERVED = Encoding.OP, Encoding.OBSERVED
 KEY = ("d", "k")
 TERMS = {
     "append": Terms(Strategy.APPEND),
-    "ledger": Terms(Strategy.LEDGER, KEY, time_in_key=True),
+    "ledger": Terms(Strategy.LEDGER, KEY, time_at=1),
     "ledger literal": Terms(Strategy.LEDGER, KEY),
-    "ledger required": Terms(Strategy.LEDGER, KEY, time_in_key=True, time_required=True),
+    "ledger required": Terms(Strategy.LEDGER, KEY, time_at=1, time_required=True),
     "ledger error": Terms(Strategy.LEDGER, KEY, on_conflict=OnConflict.ERROR),
     "ledger correct": Terms(Strategy.LEDGER, KEY, on_conflict=OnConflict.CORRECT, encoding=OP),
     "ledger correct time": Terms(
-        Strategy.LEDGER, KEY, time_in_key=True, on_conflict=OnConflict.CORRECT, encoding=OP
+        Strategy.LEDGER, KEY, time_at=1, on_conflict=OnConflict.CORRECT, encoding=OP
     ),
     "snapshot": Terms(Strategy.SNAPSHOT, KEY, encoding=OP),
     "snapshot observed": Terms(Strategy.SNAPSHOT, KEY, encoding=OBSERVED),
     "snapshot compare": Terms(Strategy.SNAPSHOT, KEY, encoding=OBSERVED, compare=("x",), compare_time=False),
+    "snapshot time": Terms(Strategy.SNAPSHOT, KEY, time_at=0, time_required=True, encoding=OBSERVED),
     "upsert": Terms(Strategy.UPSERT, KEY, encoding=OP),
+    "upsert time": Terms(Strategy.UPSERT, KEY, time_at=1, time_required=True, encoding=OBSERVED),
     "upsert sequence": Terms(Strategy.UPSERT, KEY, encoding=OP, sequence="x"),
     "changelog": Terms(Strategy.CHANGELOG, KEY, encoding=OP),
     "changelog schema": Terms(Strategy.CHANGELOG, KEY, encoding=OP, strict=False),
@@ -104,7 +106,8 @@ class Lives:
             "a b.`c": chance.choice(["x", "y", "", None]),
             "x": chance.choice([0.0, -0.0, 1.5, float("nan"), None]),
         }
-        time = second(chance.choice([None, None, 1, 2, 3]))
+        missing = [None] if chance.random() < (0.05 if self.terms.time_required else 0.5) else []
+        time = second(chance.choice([*missing, 1, 2, 3]))
         odd = chance.random() < 0.05
         ops = {Strategy.UPSERT: [0, 0, 1, 3], Strategy.CHANGELOG: [0, 1, 2, 3]}.get(strategy, [0])
         return Row(
@@ -210,6 +213,15 @@ def test_the_plan_gives_the_rules_events(spark, name):
         refused += len(bad)
     assert sum(map(len, lives.logs.values()))
     assert refused or terms.strategy is Strategy.APPEND or not terms.strict
+
+
+def test_gaps_between_partitions_are_closed(spark):
+    from pyspark.sql.functions import monotonically_increasing_id
+
+    rows = spark.range(0, 100, numPartitions=7).where("id % 3 = 0")
+    rows = rows.withColumn("place", monotonically_increasing_id())
+    found = gapless(rows, "place", 5).collect()
+    assert [(row["id"], row["place"]) for row in found] == [(3 * n, 5 + n) for n in range(34)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 200])

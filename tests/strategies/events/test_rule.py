@@ -147,6 +147,22 @@ def test_the_observed_encoding_has_one_row_a_change():  # O3
     assert log.take("A 2\nB 1", 3) == ["4 +A e3 B 1"]
 
 
+def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
+    """A `D` says which record is gone: it is gone once, and comes back with an `I`."""
+    log = Log(Terms(Strategy.SNAPSHOT, ("city",), 1, encoding=Encoding.OBSERVED), "city")
+    log.take("@e1 A\n@e2 A", 1)
+    assert log.take("@e1 A", 2) == ["2 -R e2 A"]
+    assert log.take("@e1 A", 3) == []
+    assert log.take("@e1 A\n@e2 A", 4) == ["3 +A e2 A"]
+
+
+@pytest.mark.parametrize(("place", "cities"), [(0, "BA"), (1, "AB")])
+def test_records_stand_in_the_order_of_the_key(place, cities):  # R24, section 2.1 step 7
+    """The event time counts where the key lists it."""
+    log = Log(Terms(Strategy.SNAPSHOT, ("city",), place, encoding=Encoding.OP), "city")
+    assert [line[-1] for line in log.take("@e2 A\n@e1 B", 1)] == list(cities)
+
+
 def test_counts_of_a_snapshot():  # O16
     log = snapshot()
     log.take("A 1\nB 1\nC 1", 1)
@@ -155,7 +171,7 @@ def test_counts_of_a_snapshot():  # O16
 
 
 def test_the_published_ledger():  # SEED, R29, O4
-    log = ledger(time_in_key=True)
+    log = ledger(time_at=1)
     assert log.take("@2019 CA Vancouver 2581000\n@2019 US Seattle 3433000", 1) == [
         "0 +A 2019 CA Vancouver 2581000",
         "1 +A 2019 US Seattle 3433000",
@@ -210,7 +226,7 @@ def test_rows_of_an_unseen_ledger_key():  # R31, R32
 
 
 def test_a_ledger_row_without_a_time_is_known_by_its_key():  # O13
-    log = ledger("city v", ("city",), time_in_key=True)
+    log = ledger("city v", ("city",), time_at=1)
     log.take("A 1\n@t9 A 2", 1)
     assert log.take("A 1\n@t9 A 2", 2) == []
     assert log.counts == {"unchanged": 2}

@@ -14,6 +14,7 @@ from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused
+from backstory.strategies.events.plan import has_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.tables.literals import quoted
 
@@ -29,13 +30,16 @@ class Batch:
     """Delivered rows as a side of the plan; `seen` names the observation of rows that must not be.
 
     `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
-    time, `dated` that it is a day.
+    time, `dated` that it is a day, `placed` that rows are numbered without gaps, and `known` that each
+    column is of a type that its values or somebody told.
     """
 
     rows: "DataFrame"
     data: "Sequence[StructField]"
     timed: bool
     dated: bool
+    placed: bool
+    known: bool
     seen: str
 
 
@@ -82,7 +86,14 @@ def batch(
         PLACE: col(quoted(ARRIVAL)) if has_arrival else arrived(),
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
-    return Batch(rows, data, time is not None, dated, seen)
+    known = expected is not None or not any(map(_is_void, frame.schema))
+    return Batch(rows, data, time is not None, dated, has_arrival, known, seen)
+
+
+def _is_void(field: "StructField") -> bool:
+    from pyspark.sql.types import NullType
+
+    return isinstance(field.dataType, NullType)
 
 
 def _conformed(
@@ -133,6 +144,12 @@ def _refused_or_renamed(
             taken,
         )
     for name in taken:
+        if f"_{name}" in names:
+            raise _bad(
+                f"The batch has the columns {name} and _{name}; {name} is the dataset's own.",
+                f"Give {name} another name in preprocess, or the system column in setVocab.",
+                [name],
+            )
         frame = frame.withColumnRenamed(name, f"_{name}")
     return frame
 
@@ -173,23 +190,13 @@ def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *,
 
 def _require_comparable(source: Source, data: "Sequence[StructField]") -> None:
     """Spark compares no maps: there are none where rows are told from their repetitions (section 2.1)."""
-    maps = [field.name for field in data if _has_map(field.dataType)] if key_of(source.merge) else []
+    maps = [field.name for field in data if has_map(field.dataType)] if key_of(source.merge) else []
     if maps:
         raise _bad(
             f"The column {maps[0]} holds a map, which cannot be compared.",
             "Make it a text with to_json, or a list with map_entries, in preprocess.",
             maps,
         )
-
-
-def _has_map(type_: object) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(type_, ArrayType):
-        return _has_map(type_.elementType)
-    if isinstance(type_, StructType):
-        return any(_has_map(field.dataType) for field in type_)
-    return isinstance(type_, MapType)
 
 
 def _bad(message: str, remedy: str, keys: Sequence[str]) -> Refused:

@@ -10,10 +10,11 @@ from backstory.doors.odf.batch import Batch
 from backstory.doors.odf.chain import Block, canonical, schema_hash
 from backstory.doors.odf.data_types import declared_schema
 from backstory.doors.odf.log_table import brought_up_to_date
+from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.row_hash import ROWS, hash_of, hashed
 from backstory.doors.odf.schemas import document_of
-from backstory.doors.odf.work import Head, Meeting, fetch_hash
+from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.instant import iso
 from backstory.strategies.events.plan import Happened, numbered, order
@@ -26,16 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DOOR = "odf"
-TOLD = ("source_state", "fetch", "contents", "watermark")
+TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
     """What the commit of so many rows says of itself; a manifest is told where it is another than before."""
     work, the, head = at.work, at.the, at.head
-    state, fetch = head.event.get("source_state"), head.event.get("fetch")
-    if work.fetched.state is not None:
-        state, fetch = work.fetched.state.to_dict(), fetch_hash(work.source)
     contents = dict(head.event.get("contents") or {})
     if work.content is not None:
         contents[work.source_name] = work.content
@@ -44,19 +42,40 @@ def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, An
         "end": head.next_offset + rows - 1 if rows else None,
         "prev_offset": head.next_offset - 1 if head.next_offset else None,
         "watermark": iso(watermark) if watermark else None,
-        "source_state": state,
-        "fetch": fetch,
+        **_source_told(work, head),
         "logical_hash": None,
         "source": work.source_name,
         "run_id": work.run.run_id,
+        **({"token": work.token} if work.token else {}),
         "file": work.fetched.name,
         "manifest_hash": the.manifest_hash,
     }
     if contents:
         event["contents"] = contents
+    if snapshot_time := _snapshot_time(work, head):
+        event["snapshot_time"] = snapshot_time
     if head.event.get("manifest_hash") != the.manifest_hash:
         event["manifest"] = dict(the.dataset.document)
     return event
+
+
+def _source_told(work: Work, head: Head) -> dict[str, Any]:
+    """What is known of the polling source: where it is, its state, and whether all that it had is here."""
+    known = {name: head.event.get(name) for name in ("source_state", "fetch", "complete")}
+    fetch = fetch_hash(work.source)
+    if fetch is None:
+        return known
+    # A source that cannot say its state this time keeps the one that it said before.
+    state = work.fetched.state or head.state_of(work.source)
+    return {"source_state": state.to_dict() if state else None, "fetch": fetch, "complete": work.fetched.last}
+
+
+def _snapshot_time(work: Work, head: Head) -> str | None:
+    """The time of the newest snapshot; one that is of the run's own time tells nothing."""
+    time, last = work.fetched.event_time, head.snapshot_time
+    told = isinstance(work.source.merge, Snapshot) and time is not None and time != work.run.system_time
+    newest = max(filter(None, (time if told else None, last)), default=None)
+    return iso(newest) if newest else None
 
 
 def says_more(event: Mapping[str, Any], head: Head) -> bool:

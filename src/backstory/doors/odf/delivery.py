@@ -9,30 +9,31 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from backstory.attempts import attempted
 from backstory.doors.odf.batch import Batch, batch, refuse_failed
+from backstory.doors.odf.chain import blocks
 from backstory.doors.odf.committing import commit_block, commit_rows, event_of, says_more
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.fetch.fetched import Fetched
+from backstory.doors.odf.fetch.source_state import SourceState
+from backstory.doors.odf.log_table import logged
 from backstory.doors.odf.manifest.events import SetPollingSource
-from backstory.doors.odf.manifest.merge import ChangelogStream
+from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
 from backstory.doors.odf.preparing import prepared
-from backstory.doors.odf.querying import failing_rows_refused, queried
+from backstory.doors.odf.querying import failing_rows_refused, queried, utc
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.work import Head, Meeting, Run, Work, head_of
+from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
-from backstory.strategies.events.plan import Happened, happened
-from backstory.strategies.events.sides import near
-from backstory.strategies.events.terms import Moment, Terms
+from backstory.strategies.events.plan import Happened, gapless, happened
+from backstory.strategies.events.sides import PLACE, near
+from backstory.strategies.events.terms import Moment, Strategy, Terms
 from backstory.tables.faults import translated
 from backstory.tables.store import Store
 
@@ -50,53 +51,59 @@ def delivered(
     source: Source,
     fetched: Fetched,
     run: Run,
+    *,
+    after: SourceState | None = None,
 ) -> DatasetReceipt:
     """Ingest one file, and give the receipt; nothing is committed when nothing changed.
 
-    `dataset` gives the dataset of that name as it stands. Raises Refused for rows that would corrupt the
-    log, and TryAgain if other writers always came first.
+    `dataset` gives the dataset of that name as it stands, `after` is the state that its source was asked
+    from. Raises Refused for rows that would corrupt the log, and TryAgain if other writers always came
+    first.
     """
     with tempfile.TemporaryDirectory(prefix="backstory-odf-") as folder, ExitStack() as held:
-        declared = declared_schema(source.read)
-        schema = arrow_schema(declared) if declared else None
         with timed("decode"):
-            frame, content = _read(store, source, schema, fetched, run, Path(folder))
+            frame, content = _read(store, name, source, fetched, run, Path(folder))
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
             frame = held.enter_context(queried(store, frame, source.preprocess))
-        work = Work(store, source, fetched, run, frame, schema is not None, content, dataset)
+        declared = declared_schema(source.read) is not None
+        work = Work(store, source, fetched, after, run, frame, declared, content, dataset)
         return attempted(store, [name], lambda: _once(work))
 
 
 def _read(
-    store: Store, source: Source, schema: pa.Schema | None, fetched: Fetched, run: Run, folder: Path
+    store: Store, name: TableName, source: Source, fetched: Fetched, run: Run, folder: Path
 ) -> "tuple[DataFrame | None, str | None]":
-    """The rows of a file, and for a changelog a digest of it.
+    """The rows of a file, and for a strict changelog a digest of it.
 
     There are none, and no columns, in a file without a byte whose columns nobody declared.
     """
     run.stage("Preparing data")
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
-    ready = prepared(fetched.path, fetched.name, steps, folder, allow_commands=run.allow_commands)
+    logs, allowed = cache_of(store, name), run.allow_commands
+    ready = prepared(fetched.path, fetched.name, steps, folder, allow_commands=allowed, logs=logs)
     run.stage("Reading data")
     content = None
-    if isinstance(source.merge, ChangelogStream):
+    if isinstance(source.merge, ChangelogStream) and source.merge.validation is Validation.STRICT:
         with ready.path.open("rb") as file:
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
-    return read_batch(store, ready, source.read, schema, folder), content
+    declared = declared_schema(source.read)
+    return read_batch(
+        store, ready, source.read, arrow_schema(declared) if declared else None, folder
+    ), content
 
 
 def _once(work: Work) -> DatasetReceipt:
     the = work.dataset()
     head = head_of(work.store, the)
-    if _is_known(work, the, head):
+    if _is_outrun(work, the, head) or _has_run(work, the):
         return _receipt(the, head, head.system_time)
     now, notes = work.run.system_time, []
     if head.system_time is not None and now < head.system_time:
         notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
         now = head.system_time
     at = Meeting(work, the, head, now)
-    if work.frame is not None:
+    if work.frame is not None and not _repeats(work, head):
         receipt = _merged(at, work.frame)
     else:
         event = event_of(at, 0, head.watermark)
@@ -106,18 +113,32 @@ def _once(work: Work) -> DatasetReceipt:
     return replace(receipt, notes=(*notes, *receipt.notes))
 
 
-def _is_known(work: Work, the: Registered, head: Head) -> bool:
-    """Whether the delivery was here before: by its source's state, its run, or the content of a changelog."""
-    if the.table is None or head.block is None:
+def _is_outrun(work: Work, the: Registered, head: Head) -> bool:
+    """Whether the source's state is another than the delivery was asked from: another pull was faster.
+
+    It may have brought the same or something newer; the next pull asks from there.
+    """
+    state, now = work.fetched.state, head.state_of(work.source)
+    if the.table is None or head.block is None or state is None:
         return False
-    state = work.fetched.state
-    if state is not None and state.to_dict() == head.state_of(work.source):
-        return True  # another process was faster
-    if work.content is not None and (head.event.get("contents") or {}).get(work.source_name) == work.content:
-        return True  # V7
+    return now == state or (now != work.after and not work.run.dry_run)
+
+
+def _has_run(work: Work, the: Registered) -> bool:
+    """Whether this run committed the file before (R81): the log knows of runs whose snapshots expired."""
     token = work.token
-    snapshots = the.table.iceberg.snapshots() if token else ()
-    return any(each.summary().get("backstory.token") == token for each in snapshots)
+    if token is None or the.table is None:
+        return False
+    told = blocks(the.table)
+    if not told or told[-1].sequence:
+        told = logged(work.store, the.table)
+    return any(block.event.get("token") == token for block in told)
+
+
+def _repeats(work: Work, head: Head) -> bool:
+    """Whether a changelog has the content of the one before (V7)."""
+    contents = head.event.get("contents") or {}
+    return work.content is not None and contents.get(work.source_name) == work.content
 
 
 def _merged(at: Meeting, frame: "DataFrame") -> DatasetReceipt:
@@ -125,15 +146,19 @@ def _merged(at: Meeting, frame: "DataFrame") -> DatasetReceipt:
     work.run.stage("Merging data")
     columns = the.columns
     inferred = not work.declared and work.source.preprocess is None
-    came = batch(frame, work.source, columns, the.expected, inferred=inferred)
+    with utc(work.store.spark):
+        came = batch(frame, work.source, columns, the.expected, inferred=inferred)
     refuse_lost_order(work)
     late = refuse_late(work, head)
     terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=came.timed)
     with timed("plan"), translated(the.name), failing_rows_refused():
         fallback = _in_column(work.fetched.event_time or at.now, came)
         moment = Moment(at.now, fallback, _in_column(head.watermark, came), head.next_offset)
-        logged = _logged(work, the, came, terms) if head.next_offset else None
-        with happened(logged, came.rows, terms, moment) as found:
+        if terms.strategy is Strategy.CHANGELOG and not came.placed:
+            # A correction's two halves stand right beside each other.
+            came = replace(came, rows=gapless(came.rows, PLACE))
+        stored = _stored(work, the, came, terms) if head.next_offset else None
+        with happened(stored, came.rows, terms, moment) as found:
             refuse_failed(found.seen.get(came.seen, {}), columns.time)
             refuse_problems(found, terms, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
@@ -149,15 +174,15 @@ def _commit(at: Meeting, came: Batch, found: Happened, terms: Terms) -> None:
     if found.rows:
         at.work.run.stage("Committing data")
         commit_rows(at, event, came, found, terms)
-    elif says_more(event, at.head) or at.the.schema is None:
-        commit_block(at, event, came)
+    elif says_more(event, at.head) or (at.the.schema is None and came.known):
+        commit_block(at, event, came if came.known else None)
 
 
-def _logged(work: Work, the: Registered, came: Batch, terms: Terms) -> "DataFrame":
+def _stored(work: Work, the: Registered, came: Batch, terms: Terms) -> "DataFrame":
     rows = work.store.spark.table(work.store.sql_name(the.name))
-    logged = the.columns.logged(rows, [field.name for field in came.data])
+    stored = the.columns.logged(rows, [field.name for field in came.data])
     long = the.table is not None and the.table.rows > LONG
-    return near(logged, came.rows, terms) if long else logged
+    return near(stored, came.rows, terms) if long else stored
 
 
 def _in_column(instant: datetime | None, came: Batch) -> datetime | date | None:

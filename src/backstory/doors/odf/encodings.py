@@ -25,7 +25,7 @@ def encoded(rows: "DataFrame", columns: LogColumns, key: Sequence[str], encoding
     data = [name for name in rows.columns if name not in columns.system]
     if encoding is Encoding.OP:
         return _operations(rows, columns, key, data)
-    return _letters(rows, columns, data)
+    return _letters(rows, columns, data, timed=columns.time not in key)
 
 
 def _operations(
@@ -66,16 +66,19 @@ def _operations(
     )
 
 
-def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str]) -> "DataFrame":
-    """`+A` is `I`, `+C` is `U`, `-R` is `D`, and `-C` is left out."""
-    from pyspark.sql.functions import col, when
+def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, timed: bool) -> "DataFrame":
+    """`+A` is `I`, `+C` is `U`, `-R` is `D`, timed where the key lets it, and `-C` is left out."""
+    from pyspark.sql.functions import col, date_from_unix_date, floor, unix_seconds, when
+    from pyspark.sql.types import DateType
 
     vocab = columns.vocab
     op, system = col(quoted(vocab.operation_type_column)), col(quoted(vocab.system_time_column))
     kept = rows.where(op != Op.CORRECT_FROM)
     letter = when(op == Op.APPEND, LETTERS[Op.APPEND]).when(op == Op.RETRACT, LETTERS[Op.RETRACT])
     time = col(quoted(columns.time))
-    told = when(op == Op.RETRACT, system.cast(rows.schema[columns.time].dataType)).otherwise(time)
+    if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would ask for the session's zone
+        system = date_from_unix_date(floor(unix_seconds(system) / 86_400).cast("int"))
+    told = when(op == Op.RETRACT, system).otherwise(time) if timed else time
     return kept.select(
         quoted(vocab.offset_column),
         quoted(vocab.system_time_column),

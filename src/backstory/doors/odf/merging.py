@@ -18,18 +18,19 @@ def terms_of(merge: Merge, time: str, encoding: Encoding | None, *, timed: bool)
     """The terms; `time` names the event-time column, and `timed` says whether the source supplies it."""
     if isinstance(merge, Append):
         return Terms(Strategy.APPEND, encoding=encoding)
-    listed = time in merge.primary_key
+    listed = merge.primary_key.index(time) if time in merge.primary_key else None
     key = tuple(name for name in merge.primary_key if name != time)
-    common = {"key": key, "time_in_key": listed, "time_required": listed, "encoding": encoding}
+    common = {"key": key, "time_at": listed, "time_required": listed is not None, "encoding": encoding}
     match merge:
         case Ledger():
+            counts = timed and merge.event_time_in_key
             found = Terms(
                 Strategy.LEDGER,
-                **{**common, "time_in_key": listed or (timed and merge.event_time_in_key)},  # type: ignore[arg-type]
+                **{**common, "time_at": 0 if listed is None and counts else listed},  # type: ignore[arg-type]
                 on_conflict=merge.on_conflict,
             )
         case Snapshot():
-            watched = merge.compare_columns
+            watched = merge.compare_columns or None  # an empty list watches all columns too
             found = Terms(
                 Strategy.SNAPSHOT,
                 **common,  # type: ignore[arg-type]

@@ -17,13 +17,14 @@ from backstory.doors.odf.fetch.asking import Asking, Progress, silent
 from backstory.doors.odf.fetch.fetched import Answer, Fetched
 from backstory.doors.odf.fetch.polling import fetch
 from backstory.doors.odf.fetch.savepoint import forget
-from backstory.doors.odf.fetch.source_state import SourceState
 from backstory.doors.odf.log_table import logged
-from backstory.doors.odf.manifest.events import SetPollingSource
+from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
+from backstory.doors.odf.manifest.merge import Append
+from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import Head, Meeting, Run, Work, head_of
+from backstory.doors.odf.work import POLLED, Head, Meeting, Run, Work, cache_of, fetch_hash, head_of
 from backstory.errors import BackstoryError, Refused
 from backstory.model.instant import iso
 from backstory.tables.store import Store
@@ -122,12 +123,14 @@ def _ingested(
     run: Run,
 ) -> Iterator[DatasetReceipt]:
     """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
+    state = asking.state
     for fetched in answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
-        receipt = delivered(store, dataset.name, _standing(store, dataset), source, fetched, run)
+        receipt = delivered(store, dataset.name, _standing(store, dataset), source, fetched, run, after=state)
         if not run.dry_run:
             forget(fetched, asking)
+            state = fetched.state or state
         yield receipt
 
 
@@ -139,28 +142,24 @@ def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
 def _asking(
     store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: Asked, run: Run
 ) -> Asking:
-    state = head.state_of(source)
     seen: frozenset[str] = frozenset()
-    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block:
-        seen = frozenset(str(block.event.get("file")) for block in logged(store, dataset.table))
+    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.has_asked(source):
+        here = {"fetch": fetch_hash(source), "source": POLLED}.items()
+        told = [block.event for block in logged(store, dataset.table)]
+        seen = frozenset(str(event.get("file")) for event in told if here <= event.items())
     return Asking(
         system_time=run.system_time,
         folder=dataset.dataset.folder,
-        cache=cache_of(store, dataset),
+        cache=cache_of(store, dataset.name),
         environment=os.environ,
-        state=SourceState.from_dict(state) if state else None,
-        has_data=head.next_offset > 0,
+        state=head.state_of(source),
+        asked_before=head.has_asked(source),
+        complete=head.is_complete(source),
         seen=seen,
         refetch=asked.refetch,
         fetch_uncacheable=asked.fetch_uncacheable,
         progress=asked.progress,
     )
-
-
-def cache_of(store: Store, dataset: Registered) -> Path:
-    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache."""
-    base = store.folder or Path.home() / ".cache" / "backstory" / store.catalog
-    return base / ".downloads" / dataset.name.schema / dataset.name.name.lower()
 
 
 def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) -> DatasetReceipt:
@@ -176,12 +175,13 @@ def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) ->
                 "It only goes forward.",
             )
         now = max(filter(None, (run.system_time, head.system_time)))
+        by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
         name = the.dataset.name
         if watermark == head.watermark:
             return DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
         if not run.dry_run:
             nothing = Fetched(Path(), "--set-watermark", None, None)
-            work = Work(store, the.dataset.polling, nothing, run, None, False, None, lambda: the)  # type: ignore[arg-type]
+            work = Work(store, by_hand, nothing, None, run, None, False, None, lambda: the)
             at = Meeting(work, the, head, now)
             commit_block(at, event_of(at, 0, watermark))
         return DatasetReceipt(name, "updated", watermark=watermark, system_time=now, before=head.watermark)

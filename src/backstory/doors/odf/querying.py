@@ -36,7 +36,7 @@ def queried(store: Store, rows: "DataFrame", sql: Sql) -> "Iterator[DataFrame]":
     view = f"input {uuid4()}"
     rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
     try:
-        with _utc(store.spark):
+        with utc(store.spark):
             found = store.spark.sql(_text(sql, view))
         yield found
     except (AnalysisException, ParseException) as wrong:
@@ -50,7 +50,7 @@ def queried(store: Store, rows: "DataFrame", sql: Sql) -> "Iterator[DataFrame]":
 
 
 @contextmanager
-def _utc(spark: "SparkSession") -> Iterator[None]:
+def utc(spark: "SparkSession") -> Iterator[None]:
     """What a query says of times is settled when it is analysed: UTC, whatever zone the session has (E3)."""
     zone = spark.conf.get(ZONE)
     if zone == "UTC":

@@ -88,9 +88,10 @@ def refuse_retractions(found: Happened, terms: Terms) -> list[str]:
 def refuse_late(work: Work, head: Head) -> list[str]:
     """A warning for a snapshot that is older than the last one; Refused where the manifest says so."""
     merge, time = work.source.merge, work.fetched.event_time
-    if not isinstance(merge, Snapshot) or time is None or head.watermark is None or time >= head.watermark:
+    last = head.snapshot_time
+    if not isinstance(merge, Snapshot) or time is None or last is None or time >= last:
         return []
-    told = f"The snapshot of {iso(time)} is older than the last one, of {iso(head.watermark)}."
+    told = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
     if merge.on_late_snapshot is OnLate.ERROR:
         raise Refused("late-snapshot", told, "Ingest snapshots in their order, or set onLateSnapshot: warn.")
     return [told]

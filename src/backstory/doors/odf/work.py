@@ -3,23 +3,38 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.doors.odf.chain import Block, canonical, sha3
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.fetch.fetched import Fetched
+from backstory.doors.odf.fetch.source_state import SourceState
 from backstory.doors.odf.log_table import newest_block
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.registry import Registered
 from backstory.model.instant import parse_instant
+from backstory.model.table import TableName
 from backstory.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# What a polling source is called.
+POLLED: Final = "default"
+# What a fetch step says of where its data lie, and not of their order or how often they are asked for.
+PLACE: Final = {"kind", "url", "headers", "path"}
+
+
 def unseen(_stage: str) -> None:
     """The stages of a delivery that nobody watches."""
+
+
+def cache_of(store: Store, dataset: TableName) -> Path:
+    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache."""
+    base = store.folder or Path.home() / ".cache" / "backstory" / store.catalog
+    return base / ".downloads" / dataset.schema / dataset.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +52,15 @@ class Run:
 class Work:
     """A file that was read, for a dataset.
 
-    `frame` is its rows after preprocess, None where not even their columns are known. `declared` says
-    that the manifest names the columns, `content` is a digest of a changelog's file, and `dataset`
-    gives the dataset as it stands.
+    `after` is the state that its source was asked from. `frame` is its rows after preprocess, None where
+    not even their columns are known. `declared` says that the manifest names the columns, `content` is a
+    digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
     """
 
     store: Store
     source: Source
     fetched: Fetched
+    after: SourceState | None
     run: Run
     frame: "DataFrame | None"
     declared: bool
@@ -53,21 +69,25 @@ class Work:
 
     @property
     def source_name(self) -> str:
-        """The name of a push source; a polling source is called `default`."""
-        return getattr(self.source, "source_name", "default")
+        """The name of the source."""
+        return getattr(self.source, "source_name", POLLED)
 
     @property
     def token(self) -> str | None:
-        """What makes a repeated run recognisable; each file of a run has its own (R81)."""
-        run = self.run.run_id
-        return None if run is None else f"{run} {self.source_name} {self.fetched.name}"
+        """What makes a repeated run recognisable; each file of a run has its own (R81).
+
+        Files that are pushed are told apart by their paths as they were given.
+        """
+        run, fetched = self.run.run_id, self.fetched
+        name = fetched.name if isinstance(self.source, SetPollingSource) else fetched.path.as_posix()
+        return None if run is None else f"{run} {self.source_name} {name}"
 
 
 def fetch_hash(source: Source) -> str | None:
-    """What tells the fetch step of a polling source from another; None for a push source."""
+    """What tells the place that a polling source asks from another; None for a push source."""
     if not isinstance(source, SetPollingSource):
         return None
-    step = source.fetch.model_dump(mode="json", by_alias=True)
+    step = source.fetch.model_dump(mode="json", by_alias=True, include=PLACE)
     return sha3(canonical(step))
 
 
@@ -82,10 +102,19 @@ class Head:
         """What that commit says of itself."""
         return self.block.event if self.block else {}
 
-    def state_of(self, source: Source) -> dict[str, str] | None:
+    def has_asked(self, source: Source) -> bool:
+        """Whether a polling source is the one whose data came last."""
+        fetch = fetch_hash(source)
+        return fetch is not None and self.event.get("fetch") == fetch
+
+    def state_of(self, source: Source) -> SourceState | None:
         """What the source said of itself, if it is still the same one."""
-        same = self.event.get("fetch") == fetch_hash(source)
-        return self.event.get("source_state") if same else None
+        told = self.event.get("source_state") if self.has_asked(source) else None
+        return SourceState.from_dict(told) if told else None
+
+    def is_complete(self, source: Source) -> bool:
+        """Whether all that the source had when it was asked last is here."""
+        return self.has_asked(source) and bool(self.event.get("complete"))
 
     @property
     def next_offset(self) -> int:
@@ -103,6 +132,12 @@ class Head:
     def watermark_after(self, newest: datetime | None) -> datetime | None:
         """The watermark once rows up to an event time have come: it never goes back."""
         return max(filter(None, (self.watermark, newest)), default=None)
+
+    @property
+    def snapshot_time(self) -> datetime | None:
+        """The time of the newest snapshot that told one."""
+        told = self.event.get("snapshot_time")
+        return parse_instant(told) if told else None
 
     @property
     def system_time(self) -> datetime | None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from backstory.errors import MAX_KEYS
+from backstory.errors import MAX_KEYS, Refused
 from backstory.model.instant import EPOCH
 from backstory.strategies.events.happening import WHAT, judged
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, STORED, TIME, beside, field, timed
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_IN_PARTITION: Final = 100_000
 OFFSET: Final = "offset"
-_COUNTED = ("unchanged", "conflicts")
+_COUNTED = ("unchanged", "conflicts", "absent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,25 @@ def _told(
         "corrected": rows.get(Op.CORRECT_TO, 0),
         "unchanged": told.get("unchanged", 0),
         "conflicts": told.get("conflicts", 0),
+        "absent": told.get("absent", 0),
         "late": seen[Op.APPEND]["late"] if Op.APPEND in seen else 0,
     }
     problems = {problem: rows.get(problem_code(problem), 0) for problem in PROBLEMS}
     times = [row["newest"] for row in seen.values() if row["newest"] is not None]
-    newest = EPOCH + timedelta(microseconds=max(times)) if times else None
+    newest = _instant(max(times)) if times else None
     number = sum(rows.values()) - sum(problems.values())
     return Happened(events, Counter(counts), Counter(problems), number, newest, observations)
+
+
+def _instant(microseconds: int) -> datetime:
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Refused(
+            "bad-event-time",
+            f"An event time lies in the year {1970 + microseconds // 31_556_952_000_000}.",
+            "Nothing was written; the last year is 9999. Use timestamp_millis for milliseconds.",
+        ) from None
 
 
 def _events(terms: Terms, moment: Moment) -> "Column":
@@ -146,7 +159,7 @@ def _events(terms: Terms, moment: Moment) -> "Column":
         corrected.insert(0, event(lit(int(Op.CORRECT_FROM)), before[TIME], before[ROW], filled))
     # A snapshot retracts the stored row that it stands on; nothing needs to be carried to it.
     gone = (col(TIME), row) if terms.strategy is Strategy.SNAPSHOT else (before[TIME], before[ROW])
-    retracted_at = gone[0] if terms.pairs else lit(moment.fallback)
+    retracted_at = gone[0] if terms.retracts_in_place else lit(moment.fallback)
     retracted = event(lit(int(Op.RETRACT)), retracted_at, gone[1], retracted_at)
     made = made.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
     return explode(made.when(what == "corrected", array(*corrected))).alias("event")
@@ -155,23 +168,34 @@ def _events(terms: Terms, moment: Moment) -> "Column":
 def order(terms: Terms, row_fields: Sequence[Any]) -> "list[Column]":
     """How events of one commit are sorted (section 2.1, step 7): in full, so that no tie is left open."""
     from pyspark.sql.functions import col
-    from pyspark.sql.types import MapType
 
     if terms.strategy is Strategy.CHANGELOG:
         return [col(PLACE).asc()]
     keys = [field(ROW, name) for name in terms.key]
-    plain = [each.name for each in row_fields if not isinstance(each.dataType, MapType)]
+    plain = [each.name for each in row_fields if not has_map(each.dataType)]
     rest = [col(TIME), *(field(ROW, name) for name in plain if name not in terms.key)]
-    lead = [col(LEAD), *keys] if terms.strategy in {Strategy.APPEND, Strategy.LEDGER} else keys
-    if terms.time_in_key and lead == keys:
-        lead = [*keys, col(LEAD)]
-    return [each.asc_nulls_first() for each in (*lead, col(OP), *rest)]
+    if terms.strategy in {Strategy.APPEND, Strategy.LEDGER}:
+        keys.insert(0, col(LEAD))
+    elif terms.time_at is not None:
+        keys.insert(terms.time_at, col(LEAD))
+    return [each.asc_nulls_first() for each in (*keys, col(OP), *rest)]
+
+
+def has_map(type_: object) -> bool:
+    """Whether values of a type hold maps, which Spark neither compares nor sorts."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(type_, ArrayType):
+        return has_map(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(has_map(field.dataType) for field in type_)
+    return isinstance(type_, MapType)
 
 
 @contextmanager
 def numbered(events: "DataFrame", rows: int, by: "Sequence[Column]", start: int) -> "Iterator[DataFrame]":
     """The events sorted, with `offset` from `start` on without a gap; many never go through one task."""
-    from pyspark.sql.functions import col, element_at, lit, shiftright
+    from pyspark.sql.functions import lit
     from pyspark.sql.functions import monotonically_increasing_id as placed_id
 
     if rows <= ROWS_IN_PARTITION:
@@ -182,13 +206,20 @@ def numbered(events: "DataFrame", rows: int, by: "Sequence[Column]", start: int)
     placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
     placed = placed.withColumn(OFFSET, placed_id()).persist()
     try:
-        part = shiftright(OFFSET, 33)
-        sizes = {row["part"]: row["count"] for row in placed.groupBy(part.alias("part")).count().collect()}
-        begins, total = [], start
-        for number in range(max(sizes, default=0) + 1):
-            begins.append(total)
-            total += sizes.get(number, 0)
-        first = element_at(lit(begins), (part + 1).cast("int"))
-        yield placed.withColumn(OFFSET, first + col(OFFSET).bitwiseAND(lit((1 << 33) - 1)))
+        yield gapless(placed, OFFSET, start)
     finally:
         placed.unpersist()
+
+
+def gapless(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
+    """The rows, which `monotonically_increasing_id` numbered in a column, numbered from `start` on.
+
+    They are counted first, so they must lie in the same partitions whenever they are read.
+    """
+    from pyspark.sql.functions import col, element_at, lit, shiftright
+
+    part = shiftright(name, 33)
+    sizes = {row["part"]: row["count"] for row in rows.groupBy(part.alias("part")).count().collect()}
+    begins = list(accumulate((sizes.get(n, 0) for n in range(max(sizes, default=0))), initial=start))
+    first = element_at(lit(begins), (part + 1).cast("int"))
+    return rows.withColumn(name, first + col(name).bitwiseAND(lit((1 << 33) - 1)))

@@ -1,7 +1,4 @@
-"""Event logs in plain Python: one delivery onto what is stored (odf-ingest.md, section 2 and appendix A).
-
-Slow and obvious: the plan on Spark is held to it.
-"""
+"""Event logs in plain Python: one delivery onto what is stored (odf-ingest.md, section 2, appendix A)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +28,6 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
-    Encoding,
     Moment,
     OnConflict,
     Op,
@@ -144,6 +140,7 @@ def _upsert(
     for key, row in {identity(terms, row.time, row.values): row for row in rows}.items():
         if row.op == Op.RETRACT:
             found += [_retracted(stored[key], moment, terms)] if key in stored else []
+            counts["absent"] += key not in stored
         else:
             found += _compared(stored.get(key), row, terms, moment, counts)
     return found
@@ -241,7 +238,7 @@ def _corrected(event: Event, row: Row, moment: Moment, terms: Terms) -> list[Hap
 
 def _retracted(event: Event, moment: Moment, terms: Terms) -> Happening:
     """With its own time as a retraction, with the time of the observation as `D` (decision O3)."""
-    time = moment.fallback if terms.encoding is Encoding.OBSERVED else event.time
+    time = event.time if terms.retracts_in_place else moment.fallback
     return Op.RETRACT, time, event.values, time
 
 
@@ -285,8 +282,9 @@ def _order(terms: Terms) -> Any:
         rest = [ranked(values[name]) for name in values if name not in terms.key]
         if terms.strategy in {Strategy.APPEND, Strategy.LEDGER}:
             return [ranked(lead), *key, int(op), ranked(time), *rest]
-        identity_ = [*key, ranked(lead)] if terms.time_in_key else key
-        return [*identity_, int(op), ranked(time), *rest]
+        if terms.time_at is not None:
+            key.insert(terms.time_at, ranked(lead))
+        return [*key, int(op), ranked(time), *rest]
 
     return order
 

@@ -51,15 +51,15 @@ class OnConflict(StrEnum):
 class Terms:
     """A strategy and its options, in terms of columns.
 
-    `key` names data columns; `time_in_key` says that the event time belongs to the identity of a
-    record, `time_required` that it must not be NULL then. `compare` are the data columns that make a
-    change, None for all; `compare_time` whether the event time does. `sequence` orders the rows of an
-    upsert before their arrival does.
+    `key` names data columns; `time_at` is the place among them of an event time that belongs to the
+    identity of a record, `time_required` says that it must not be NULL then. `compare` are the data
+    columns that make a change, None for all; `compare_time` whether the event time does. `sequence`
+    orders the rows of an upsert before their arrival does.
     """
 
     strategy: Strategy
     key: tuple[str, ...] = ()
-    time_in_key: bool = False
+    time_at: int | None = None
     time_required: bool = False
     compare: tuple[str, ...] | None = None
     compare_time: bool = True
@@ -68,6 +68,19 @@ class Terms:
     max_retract: float | None = None
     strict: bool = True
     sequence: str | None = None
+
+    @property
+    def time_in_key(self) -> bool:
+        """Whether the event time belongs to the identity of a record."""
+        return self.time_at is not None
+
+    @property
+    def retracts_in_place(self) -> bool:
+        """Whether a retraction has the event time of what it retracts, not that of the delivery (O19).
+
+        A record that is known by its event time has no other.
+        """
+        return self.pairs or self.time_in_key
 
     @property
     def looks_back(self) -> bool:

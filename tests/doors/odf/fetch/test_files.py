@@ -86,10 +86,10 @@ def test_a_missing_file_of_a_template_is_not_shown(ask):
 
 
 def test_the_same_modification_is_up_to_date(ask, cities):
-    assert ask(cities.as_uri(), state=STATE, has_data=True).status == "up-to-date"
+    assert ask(cities.as_uri(), state=STATE, asked_before=True).status == "up-to-date"
 
     touch(cities, MODIFIED, 0)
-    assert ask(cities.as_uri(), state=STATE, has_data=True).status == "up-to-date"
+    assert ask(cities.as_uri(), state=STATE, asked_before=True).status == "up-to-date"
 
 
 def test_another_modification_is_new(ask, cities):
@@ -119,11 +119,11 @@ def test_a_file_is_looked_at_anew_each_time(ask, asking, cities):
 
 
 def test_a_state_of_another_source_says_nothing(ask, cities):
-    assert ask(cities.as_uri(), state=SourceState(ETAG, STATE.value), has_data=True).status == "new"
+    assert ask(cities.as_uri(), state=SourceState(ETAG, STATE.value), asked_before=True).status == "new"
 
 
 def test_a_file_is_never_uncacheable(ask, cities):
-    assert ask(cities.as_uri(), has_data=True).status == "new"
+    assert ask(cities.as_uri(), asked_before=True).status == "new"
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,13 @@ class TestByName:
         assert names(answer) == ["z/a.csv", "m.csv", "a/z.csv"]
 
     def test_files_of_one_name_are_not_lost_silently(self, put, ask, glob):
-        """The state knows a name only: a second file of that name is passed over, and said so."""
-        put("2023/a.csv", "2024/a.csv")
+        """They stand in the order of their folders."""
+        put("2023/a.csv", "2024/a.csv", "2025/a.csv")
 
-        assert names(ask(glob("*/a.csv"))) == ["2023/a.csv", "2024/a.csv"]
-        answer = ask(glob("*/a.csv"), state=last("a.csv"), seen=frozenset({"2023/a.csv"}))
-        assert names(answer) == []
-        assert [warning.split()[0] for warning in answer.warnings] == ["2024/a.csv"]
+        assert names(ask(glob("*/a.csv"))) == ["2023/a.csv", "2024/a.csv", "2025/a.csv"]
+        answer = ask(glob("*/a.csv"), state=last("2024/a.csv"), seen=frozenset({"2024/a.csv"}))
+        assert names(answer) == ["2025/a.csv"]
+        assert [warning.split()[0] for warning in answer.warnings] == ["2023/a.csv"]
 
     def test_what_was_ingested_is_not_new(self, put, ask, glob):
         put("1.csv", "2.csv", "3.csv")
@@ -143,7 +143,10 @@ class TestFinding:
     def test_forever_looks_no_more(self, put, ask, glob):
         put("a.csv", "b.csv")
 
-        assert ask(glob("*.csv", cache="Forever"), state=last("a.csv")).status == "up-to-date"
+        forever = glob("*.csv", cache="Forever")
+        assert [fetched.last for fetched in ask(forever).deliveries] == [False, True]
+        assert names(ask(forever, state=last("a.csv"))) == ["b.csv"]
+        assert ask(forever, state=last("b.csv"), complete=True).status == "up-to-date"
 
     def test_a_state_of_another_source_says_nothing(self, put, ask, glob):
         put("a.csv")

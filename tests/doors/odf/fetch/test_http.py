@@ -61,7 +61,7 @@ def test_an_etag_is_preferred_to_last_modified(web, ask):
 def test_not_modified_is_up_to_date_without_a_download(web, ask, asking):
     address = web.play("/a", Play(BODY, etag='"one"'))
 
-    answer = ask(address, state=SourceState(ETAG, '"one"'), has_data=True)
+    answer = ask(address, state=SourceState(ETAG, '"one"'), asked_before=True)
 
     assert answer.status == "up-to-date"
     assert list(answer.deliveries) == []
@@ -327,28 +327,28 @@ class TestUncacheable:
         answer = ask(address)
         assert only(answer).state is None
         assert "uncacheable" in answer.warnings[0]
-        assert ask(address, has_data=True).status == "uncacheable"
+        assert ask(address, asked_before=True).status == "uncacheable"
         assert len(web.seen) == 1
 
     def test_the_flag_fetches_it(self, web, ask):
         address = web.play("/a", Play(BODY))
 
-        assert only(ask(address, has_data=True, fetch_uncacheable=True)).path.read_bytes() == BODY
+        assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
 
     def test_the_manifest_fetches_it_always(self, web, ask):
         step = url(web.play("/a", Play(BODY)), refetch="always")
 
         assert ask(step).warnings == []
-        assert only(ask(step, has_data=True)).path.read_bytes() == BODY
+        assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
         assert len(web.seen) == 2
 
     def test_a_source_with_a_state_is_asked(self, web, ask):
         address = web.play("/a", Play(BODY))
 
-        assert only(ask(address, has_data=True, state=SourceState(ETAG, '"old"'))).state is None
+        assert only(ask(address, asked_before=True, state=SourceState(ETAG, '"old"'))).state is None
 
     def test_a_refetch_alone_does_not_fetch_it(self, web, ask):
-        assert ask(web.play("/a", Play(BODY)), has_data=True, refetch=True).status == "uncacheable"
+        assert ask(web.play("/a", Play(BODY)), asked_before=True, refetch=True).status == "uncacheable"
 
 
 class TestForever:
@@ -358,9 +358,8 @@ class TestForever:
         step = url(web.play("/a", Play(BODY, etag='"one"')), cache="Forever")
 
         state = only(ask(step)).state
-        assert ask(step, state=state).status == "up-to-date"
-        assert ask(step, has_data=True).status == "up-to-date"
-        assert ask(step, has_data=True, state=state, fetch_uncacheable=True).status == "up-to-date"
+        for known in ({}, {"state": state}, {"state": state, "fetch_uncacheable": True}):
+            assert ask(step, asked_before=True, complete=True, **known).status == "up-to-date"
         assert len(web.seen) == 1
 
     def test_a_failure_is_no_success(self, web, ask):

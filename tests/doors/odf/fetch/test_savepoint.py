@@ -136,9 +136,9 @@ def test_the_system_time_is_that_of_the_run(web, ask, asking):
 def test_who_insists_without_a_state_asks(web, ask):
     """A kept download without a state cannot be told from one that was ingested (5.3)."""
     address = web.play("/a", Play(b"first"), Play(b"second"))
-    ask(address, has_data=True, fetch_uncacheable=True)
+    ask(address, asked_before=True, fetch_uncacheable=True)
 
-    assert only(ask(address, has_data=True, fetch_uncacheable=True)).path.read_bytes() == b"second"
+    assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == b"second"
 
 
 def test_it_is_taken_up_before_the_first_success_of_an_uncacheable_source(web, ask):

@@ -30,7 +30,8 @@ class Asking:
         cache: the folder for this dataset's downloads; made when there is one to keep.
         environment: what templates are filled from.
         state: what the dataset's newest commit says of the source.
-        has_data: whether the dataset has rows.
+        asked_before: whether the dataset has what this source gave, all of it or a part.
+        complete: whether it has all that the source had when it was asked last.
         seen: the names (`Fetched.name`) of the glob's files whose rows the dataset has.
         refetch: do not use a download that was kept.
         fetch_uncacheable: ask also a source that cannot say whether it changed.
@@ -43,7 +44,8 @@ class Asking:
     cache: Path
     environment: Mapping[str, str]
     state: SourceState | None = None
-    has_data: bool = False
+    asked_before: bool = False
+    complete: bool = False
     seen: frozenset[str] = frozenset()
     refetch: bool = False
     fetch_uncacheable: bool = False

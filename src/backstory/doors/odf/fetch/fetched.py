@@ -28,6 +28,7 @@ class Fetched:
         state: the state that the commit of these rows saves.
         taken_up: when the download was made that an earlier run kept; None if this run made it.
         kept: the download to forget after the commit; None for a file in its own place.
+        last: whether the source has nothing more for now.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class Fetched:
     state: SourceState | None
     taken_up: datetime | None = None
     kept: Kept | None = None
+    last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Files of this machine that a glob finds, each a delivery of its own, in an order that remembers the last.
 
 The source's state is the *mark* of the last file: its name, or with `ByEventTime` its time and its name.
-Marks of one order compare as the files are ordered: a file is new when its mark is greater than the state.
+A file is new when its mark stands behind the state, in the order of times, names and then folders.
 """
 
 import glob
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from backstory.doors.odf.fetch.asking import CHECKING, Asking
@@ -31,13 +31,24 @@ class Found:
         path: where it is.
         spelled: its path as the glob spells it, relative if the glob is.
         name: its path below the folders that the glob names without wildcards: what it is known by.
-        mark: its place in the order.
+        mark: what tells its place in the order.
     """
 
     path: Path
     spelled: str
     name: str
     mark: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Its place in the order: files of one name and time stand by their folders."""
+        return _place(self.mark)
+
+
+def _place(mark: str) -> tuple[str, str, str]:
+    timed = _TIMED.fullmatch(mark)
+    time, name = (timed[1], timed[2]) if timed else ("", mark)
+    return time, PurePosixPath(name).name, name
 
 
 def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
@@ -57,12 +68,12 @@ def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
     # A mark of the other order says nothing of this one; what was ingested is known by name all the same.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _timed(step) else None
     unseen = [file for file in files if file.name not in asking.seen]
-    new = [file for file in unseen if since is None or file.mark > since]
-    late = [file for file in unseen if since is not None and file.mark <= since]
+    new = [file for file in unseen if since is None or file.place > _place(since)]
+    late = [file for file in unseen if since is not None and file.place <= _place(since)]
     # All of them before the first is ingested: a path that tells no time refuses the whole pull.
     times = [_event_time(file, step, asking) for file in new]
     deliveries = (
-        Fetched(file.path, file.name, time, SourceState(ETAG, file.mark))
+        Fetched(file.path, file.name, time, SourceState(ETAG, file.mark), last=file is new[-1])
         for file, time in zip(new, times, strict=True)
     )
     return Answer(
@@ -80,18 +91,18 @@ def _files(step: FilesGlob, asking: Asking) -> list[Found]:
     spelled = set(glob.glob(step.path, root_dir=asking.folder, recursive=True))  # noqa: PTH207
     paths = {text: asking.folder / text for text in spelled}
     files = [_found(path, text, step, asking) for text, path in paths.items() if path.is_file()]
-    return sorted(files, key=lambda file: (file.mark, file.name))
+    return sorted(files, key=lambda file: file.place)
 
 
 def _found(path: Path, spelled: str, step: FilesGlob, asking: Asking) -> Found:
     name = Path(spelled).relative_to(_fixed(step.path)).as_posix()
-    file = Found(path, Path(spelled).as_posix(), name, path.name)
+    file = Found(path, Path(spelled).as_posix(), name, name)
     if not _timed(step):
         return file
     time = _event_time(file, step, asking)
     assert time is not None  # the order is by the time of the path
     text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
-    return Found(path, file.spelled, name, f"{text}Z {path.name}")
+    return Found(path, file.spelled, name, f"{text}Z {name}")
 
 
 def _fixed(pattern: str) -> Path:
@@ -115,7 +126,7 @@ def _warnings(late: Sequence[Found], since: str, *, timed: bool) -> list[str]:
     last = parts[2] if parts else since
     sorts = "has an earlier time than" if timed else "sorts before"
     # The last file itself is no late one, also for a caller that does not know what was ingested.
-    files = [file for file in late if file.mark != since or file.name != last]
+    files = [file for file in late if file.name != last]
     lines = [
         f"{file.name} {sorts} {last}, which was ingested already: it is passed over. "
         "Rename it to have it ingested."

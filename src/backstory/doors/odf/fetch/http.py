@@ -34,7 +34,7 @@ def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
     Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
     """
     forced = asking.fetch_uncacheable or step.refetch is Refetch.ALWAYS
-    if asking.has_data and asking.state is None and not forced:
+    if asking.asked_before and asking.state is None and not forced:
         return Answer("uncacheable")
     wanted = _wanted(step, url, asking)
     place = savepoint.place_of(step, asking)

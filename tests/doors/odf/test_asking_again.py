@@ -1,0 +1,151 @@
+"""What a source that is asked again still has to give: files of one name, other places, pulls at once (1.3, 1.4, 5.1)."""
+
+from functools import partial
+
+import pytest
+from datasets import Dataset, counts, e
+
+APPEND = "{kind: append}"
+SNAPSHOT = "{kind: snapshot, primaryKey: [k]}"
+COLUMNS = "k STRING, v INT"
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, columns=COLUMNS, namespace="odf_again")
+
+
+def put(life, **texts):
+    """Files below the dataset's folder, by their paths with `__` for a slash."""
+    for name, rows in texts.items():
+        path = life.folder / f"{name.replace('__', '/')}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(["k,v", *rows.split(), ""]), encoding="utf-8")
+
+
+def glob(path, more=""):
+    return f"{{kind: filesGlob, path: '{path}'{more}}}"
+
+
+def test_files_of_one_name_in_several_folders_all_come(dataset):  # R76, O17
+    life = dataset(APPEND, fetch=glob("*/part.csv"))
+    put(life, **{"2024__part": "A,1", "2025__part": "B,2"})
+    assert life.pull().counts == counts(appended=2)
+    assert life.data("k") == [("A",), ("B",)]
+    with life.unchanged():
+        receipt = life.pull()
+    assert (receipt.status, receipt.notes) == ("up-to-date", ())
+    put(life, **{"2023__part": "C,3", "2026__part": "D,4"})
+    receipt = life.pull()
+    assert life.data("k") == [("A",), ("B",), ("D",)]
+    assert receipt.notes[0].startswith("2023/part.csv sorts before 2025/part.csv")
+
+
+def test_forever_begins_when_all_files_are_here(dataset):  # R75, R79
+    life = dataset(APPEND, fetch=glob("*.csv", ", cache: {kind: forever}"))
+    put(life, a="A,1", b="B,many", c="C,3")
+    assert life.error(life.pull(), "unreadable-value")
+    put(life, b="B,2")
+    assert life.pull().counts == counts(appended=2)
+    put(life, d="D,4")
+    with life.unchanged():
+        assert life.pull().status == "up-to-date"
+
+
+def test_another_place_is_another_source(dataset):  # O22: the source was replaced, what it gave stays
+    life = dataset(APPEND, fetch=glob("old/*.csv", ", cache: {kind: forever}"))
+    put(life, old__a="A,1", new__a="B,2")
+    life.pull()
+    life.add(fetch=glob("new/*.csv", ", cache: {kind: forever}"))
+    assert life.pull().counts == counts(appended=1)
+    life.add(fetch="{kind: url, url: data.csv, cache: {kind: forever}}")
+    assert life.pull("k,v\nC,3\n").counts["appended"] == 1
+    with life.unchanged():
+        assert life.pull("k,v\nD,4\n").status == "up-to-date"
+    assert life.data("k") == [("A",), ("B",), ("C",)]
+
+
+def test_another_order_is_the_same_source(dataset):
+    life = dataset(APPEND, fetch=glob("*.csv"))
+    put(life, a="A,1", c="C,3")
+    life.pull()
+    time = ", eventTime: {kind: fromSystemTime}, order: byName"
+    life.add(fetch=glob("*.csv", time))
+    put(life, d="D,4")
+    assert life.pull().counts == counts(appended=1)
+
+
+def test_a_pull_that_another_one_outran_leaves_it_all(dataset):  # R71, 5.1: state and data never disagree
+    """The other pull brings all files while this one reads its first: none comes twice, none is lost."""
+    life = dataset(APPEND, fetch=glob("*.csv"))
+    put(life, a="A,1", b="B,2", c="C,3")
+    others = []
+
+    def progress(stage, _done, _total):
+        if stage == "Reading data" and not others:
+            others.append(None)
+            others.append(life.pull())
+
+    first = life.pull(progress=progress)
+    assert (first.status, others[1].counts) == ("up-to-date", counts(appended=3))
+    assert life.data("k") == [("A",), ("B",), ("C",)]
+    assert life.newest().event["source_state"]["value"] == "c.csv"
+
+
+def test_an_older_download_does_not_undo_a_newer_one(dataset):  # R71
+    life = dataset(SNAPSHOT, fetch="{kind: url, url: data.csv}")
+    life.pull("k,v\nA,1\n")
+    others = []
+
+    def progress(stage, _done, _total):
+        if stage == "Reading data" and not others:
+            others.append(None)
+            others.append(life.pull("k,v\nA,3\n", modified=e(9)))
+
+    assert life.pull("k,v\nA,2\n", progress=progress).status == "up-to-date"
+    assert others[1].counts == counts(corrected=1)
+    assert life.data("v") == [(1,), (3,)]
+    assert life.newest().event["source_state"]["value"].startswith(e(9).date().isoformat())
+
+
+def test_two_files_of_one_name_are_two_in_one_run(dataset):  # R81
+    life = dataset(APPEND)
+    put(life, **{"2024__data": "A,1", "2025__data": "B,2"})
+    files = [life.folder / folder / "data.csv" for folder in ("2024", "2025")]
+    assert life.push_files(*files, run_id="r1").counts == counts(appended=2)
+    with life.unchanged():
+        life.push_files(*files, run_id="r1")
+
+
+def test_a_run_is_known_when_its_snapshots_have_expired(dataset):  # R81, R85
+    life = dataset(APPEND)
+    put(life, data="A,1")
+    files = [life.folder / "data.csv"]
+    life.push_files(*files, run_id="r1")
+    life.push_files(*files, run_id="r2")
+    kept = life.table.iceberg.currentSnapshot().timestampMillis()
+    life.table.iceberg.expireSnapshots().expireOlderThan(kept).retainLast(1).commit()
+    assert life.commits() == 1
+    with life.unchanged():
+        assert life.push_files(*files, run_id="r1").status == "up-to-date"
+
+
+def test_a_late_snapshot_is_older_than_the_last_one_whatever_it_changed(dataset):  # section 2.4
+    fetch = ", eventTime: {kind: fromPath, pattern: '(\\d{4}-\\d{2})', timestampFormat: '%Y-%m'}, order: byEventTime"
+    life = dataset(
+        merge="{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", fetch=glob("*.csv", fetch)
+    )
+    put(life, **{"2024-01": "A,1"})
+    life.pull()
+    put(life, **{"2024-03": "A,1"})
+    assert life.pull().counts == counts(unchanged=1)
+    life.fetch, life.file = "{kind: url, url: data.csv}", "data.csv"
+    life.add()
+    error = life.error(life.pull("k,v\n", modified=e(40)), "late-snapshot")
+    assert "2024-03-01" in error.message
+    # Rows may carry times ahead of their file's.
+    ahead = dataset(
+        "{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", columns="event_time TIMESTAMP, k STRING"
+    )
+    ahead.push("2030-01-01,A")
+    assert ahead.push("2030-01-01,A 2030-01-01,B").counts == counts(appended=1, unchanged=1)

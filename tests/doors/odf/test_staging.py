@@ -1,0 +1,155 @@
+"""Rows of a file as Spark sees them: whatever the file is called, in its order, and with types that tables have."""
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from odf_files import READ, declared, optional
+
+from backstory.doors.odf.formats.reading import plain_parquet
+from backstory.doors.odf.preparing import Prepared
+from backstory.doors.odf.staging import ARRIVAL, read_batch
+
+APPEND = "{kind: append}"
+SHARED = Path("/dev/shm")
+PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
+
+
+@pytest.fixture
+def batch(store, tmp_path):
+    def batch(path, schema=None, folder=tmp_path, **read):
+        return read_batch(store, Prepared(path, path.name), READ.validate_python(read), schema, folder)
+
+    return batch
+
+
+@pytest.fixture
+def dataset(store, tmp_path):
+    return partial(Dataset, store, tmp_path, merge=APPEND, namespace="odf_staging")
+
+
+NAMES = [
+    "_a.parquet",
+    ".a.parquet",
+    "a[b].parquet",
+    "a*.parquet",
+    "a?.parquet",
+    "{a,b}.parquet",
+    "a\\b",
+    "ä %20#:,=1",
+]
+
+
+def test_no_name_of_a_plain_file_matters(batch, tmp_path):
+    """Spark leaves out what begins with `_` or `.`, and takes other letters for a pattern; in folders too."""
+    for number, name in enumerate(NAMES):
+        for place, folder in enumerate((tmp_path / f"{number}", tmp_path / name)):
+            run = folder / "run"
+            run.mkdir(parents=True)
+            delivered = folder / name
+            pq.write_table(pa.table({"k": [number]}), delivered)
+            pq.write_table(pa.table({"k": [-1]}), folder / "a.parquet.other")
+            assert plain_parquet(delivered, None)
+            if place:  # a link to it, as a glob may find one
+                (folder / "link").symlink_to(name)
+                delivered = folder / "link"
+            assert [(number, 0)] == [
+                tuple(row) for row in batch(delivered, folder=run, kind="Parquet").collect()
+            ]
+
+
+def test_no_name_of_a_folder_matters_for_other_files(batch, tmp_path):
+    """They are read by way of a file of ours, in a folder that somebody else names."""
+    (tmp_path / "a").write_text("1\n")
+    for name in NAMES:
+        run = tmp_path / "folder" / name
+        run.mkdir(parents=True)
+        assert [("1", 0)] == [tuple(row) for row in batch(tmp_path / "a", folder=run, kind="Csv").collect()]
+
+
+def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
+    """One after the other over all tasks and row groups, also beside columns with Spark's own names."""
+    path = tmp_path / "a"
+    pq.write_table(pa.table({"k": range(5000), "_metadata": range(5000)}), path, row_group_size=100)
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "10000")
+    try:
+        frame = batch(path, kind="Parquet")
+        assert frame.rdd.getNumPartitions() > 2
+        rows = frame.where("_metadata > 10").toArrow().to_pylist()
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    assert ["k", "_metadata", ARRIVAL] == frame.columns
+    assert [{"k": n, "_metadata": n, ARRIVAL: n} for n in range(11, 5000)] == sorted(
+        rows, key=lambda row: row["k"]
+    )
+
+
+def test_a_changelog_may_be_a_plain_file(dataset, tmp_path):
+    """V5: the halves of a correction stand side by side, in whichever tasks they are read."""
+    life = dataset(merge="{kind: changelogStream, primaryKey: [k]}", read=PARQUET)
+    path = tmp_path / "_changes.parquet"
+    time = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"op": [0, 2, 3], "event_time": time, "k": ["A"] * 3, "v": [1, 1, 2]}), path)
+    assert life.push_files(path).status == "updated"
+    assert life.data("op", "k", "v") == [(0, "A", 1), (2, "A", 1), (3, "A", 2)]
+
+
+VOIDS = {"a": [], "b": {"c": None, "d": [None]}, "e": {}, "f": [{}], "g": None, "k": "A"}
+
+
+def test_nothing_but_null_in_lists_and_structs(dataset):
+    """It is text there, as tables have it; an object that is always empty is a text too."""
+    life = dataset(read=NDJSON)
+    life.push_texts(json.dumps(VOIDS), ending="json")
+    life.push_texts(json.dumps(VOIDS), ending="json")
+    expected = {**VOIDS, "e": "{}", "f": ["{}"]}
+    assert [expected] * 2 == [{name: row[name] for name in expected} for row in life.rows()]
+    types = {field.name: field.dataType.simpleString() for field in life.frame.schema}
+    assert ("array<string>", "struct<c:string,d:array<string>>") == (types["a"], types["b"])
+    assert ("string", "array<string>") == (types["e"], types["f"])
+
+
+def test_null_in_place_of_required_fields(batch, tmp_path):
+    """Arrow would ask it for them."""
+    path = tmp_path / "a"
+    path.write_text('{"a": null}\n{"a": {"b": 1}}\n')
+    struct = {"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]}
+    frame = batch(path, declared(a=optional(struct)), kind="NdJson")
+    assert [None, 1] == [row.b for row in frame.select("a.b").collect()]
+
+
+def test_values_as_deep_as_are_inferred(dataset):
+    """Where inference ends, tables do not."""
+    life = dataset(read=NDJSON)
+    deep = {"a": "[" * 20 + "1" + "]" * 20, "b": '{"x":' * 20 + "1" + "}" * 20}
+    text = f'{{"k": 1, "a": {deep["a"]}, "b": {deep["b"]}}}\n'
+    assert life.push_texts(text, ending="json").error is None
+    assert life.push_texts(text, ending="json").error is None
+    assert [(json.loads(deep["a"]), json.loads(deep["b"]))] * 2 == life.data("a", "b")
+
+
+def test_years_of_instants_of_96_bits(dataset, tmp_path):
+    """They come to the table as they are, far from what nanoseconds can say."""
+    path = tmp_path / "a.parquet"
+    instants = [datetime(9999, 12, 31), datetime(1816, 3, 30)]
+    table = pa.table({"event_time": pa.array(instants, pa.timestamp("us"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    life = dataset(read=PARQUET)
+    life.push_files(path)
+    assert [(each.replace(tzinfo=UTC),) for each in sorted(instants)] == life.data("event_time")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="there is no second file system")
+def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
+    """No link of its own can stand in the folder of the run there."""
+    with TemporaryDirectory(dir=SHARED) as there:
+        path = Path(there) / "_a"
+        assert path.parent.stat().st_dev != tmp_path.stat().st_dev
+        pq.write_table(pa.table({"k": [1]}), path)
+        assert [(1, 0)] == [tuple(row) for row in batch(path, kind="Parquet").collect()]
