@@ -62,6 +62,19 @@ def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: a
     assert life.log() == ["0 s3 e3 A x"]
 
 
+def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: also within lists and structs
+    """Rows whose lists are all empty fit lists of numbers; values are never made NULL to fit."""
+    life = dataset(APPEND, read="{kind: ndJson}")
+    life.push_texts('{"k": "A", "tags": [1, 2], "at": {"x": 1, "y": "n"}}\n', ending="json")
+    life.push_texts('{"k": "B", "tags": [], "at": {"x": null, "y": null}}\n', ending="json")
+    assert life.data("k", "tags")[1] == ("B", [])
+    assert life.rows()[1]["at"] == {"x": None, "y": None}
+    with life.unchanged():
+        text = '{"k": "C", "tags": [], "at": {"x": "many", "y": null}}\n'
+        error = life.error(life.push_texts(text, ending="json"), "incompatible-schema")
+    assert "struct<x:bigint,y:string> is expected, struct<x:string,y:void> was found" in error.message
+
+
 def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
     """A header without rows settles nothing where types are inferred; the first values do."""
     life = dataset(APPEND)

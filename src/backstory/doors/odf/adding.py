@@ -9,10 +9,11 @@ from typing import Any, Final, Literal
 from backstory.doors.odf import registry
 from backstory.doors.odf.chain import canonical
 from backstory.doors.odf.columns import batch_columns
-from backstory.doors.odf.data_types import arrow_schema, data_schema_of
+from backstory.doors.odf.data_types import arrow_schema, data_schema_of, declared_schema
 from backstory.doors.odf.dataset import Dataset, fold
 from backstory.doors.odf.fetch.polling import check
 from backstory.doors.odf.foreseeing import foreseen
+from backstory.doors.odf.formats.reading import refuse_unsupported
 from backstory.doors.odf.lints import Lint, refuse_errors
 from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
@@ -136,6 +137,9 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     refuse_errors(told)
     if dataset.polling is not None:
         check(dataset.polling.fetch)
+    for _, source in dataset.sources():
+        declared = declared_schema(source.read)
+        refuse_unsupported(source.read, arrow_schema(declared) if declared else None)
     if wanted.table is None:
         if not dry_run:
             _create(store, wanted)

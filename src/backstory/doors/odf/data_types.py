@@ -17,7 +17,7 @@ from backstory.doors.odf.manifest import data_schema as odf
 from backstory.doors.odf.manifest.data_schema import DataField, DataSchema, DataType
 from backstory.doors.odf.manifest.part import Part
 from backstory.doors.odf.manifest.read import Reading
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 
 # The metadata of a field: its type, and the attributes that the schema gives it.
 TYPE: Final = b"odf"
@@ -138,6 +138,13 @@ def _field_document(field: pa.Field) -> dict[str, Any]:
 def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
     """The column; only a table's own columns keep their types, for these hold the types within them."""
     inner, needed = required(field.type)
+    if top and _is_empty(inner):
+        raise UsageError(
+            "empty-struct",
+            f"The column {field.name} is declared with a Struct without fields, which no table can hold.",
+            "Name its fields, or declare a String, which keeps a JSON value as its text.",
+            [field.name],
+        )
     kept = {TYPE: _compact(type_document(field.type))}
     if field.extra:
         kept[EXTRA] = _compact(field.extra)
@@ -161,6 +168,19 @@ def _arrow(datatype: DataType) -> pa.DataType:
     if isinstance(datatype, odf.Struct):
         return pa.struct([_arrow_field(each) for each in datatype.fields_])
     return ARROW[datatype.kind]
+
+
+def _is_empty(datatype: DataType) -> bool:
+    """Whether it is, or holds, a struct without fields."""
+    inner, _ = required(datatype)
+    match inner:
+        case odf.Struct():
+            return not inner.fields_ or any(_is_empty(each.type) for each in inner.fields_)
+        case odf.List():
+            return _is_empty(inner.item_type)
+        case odf.Map():
+            return _is_empty(inner.key_type) or _is_empty(inner.value_type)
+    return False
 
 
 def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for each family of types

@@ -13,9 +13,15 @@ YEAR: Final = r"^[1-9][0-9]{3}$"
 TIME: Final = r"[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
 RFC3339: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({TIME})?$"
 ZONED: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{TIME}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$"
-SECONDS: Final = 100_000_000  # smaller numbers are more likely years, days or mistakes than UNIX seconds
+# The years 0001 to 9999, since 1970-01-01: Python has no others, and instants in the year 55840 are mistakes.
+LAST_SECOND: Final = 253_402_300_799
+INSTANTS: Final = (-62_135_596_800_000_000, LAST_SECOND * 1_000_000 + 999_999)
+DAYS: Final = (-719_162, 2_932_896)
+# Smaller numbers are more likely years, days or mistakes than UNIX seconds, greater ones milliseconds.
+SECONDS: Final = (100_000_000, LAST_SECOND)
 HINT: Final = (
-    "Make an instant of it in preprocess: make_date(year, 1, 1), timestamp_seconds(x), to_timestamp(x)."
+    "Make an instant of it in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
+    "to_timestamp(x)."
 )
 
 
@@ -62,11 +68,11 @@ def _event_time(name: str, column: "Column", type_: "DataType", *, inferred: boo
 
     match type_:
         case DateType():
-            return EventTime(column, dated=True)
+            return _within_years(column, column, dated=True)
         case TimestampType():
-            return EventTime(column, dated=False)
+            return _within_years(column, column)
         case TimestampNTZType():
-            return EventTime(in_utc(column), dated=False)
+            return _within_years(column, in_utc(column))
         case NullType():
             return EventTime(lit(None).cast("date" if dated else "timestamp"), dated=dated)
         case IntegralType():
@@ -89,6 +95,15 @@ def in_utc(naive: "Column") -> "Column":
     return concat(naive.cast("string"), lit("Z")).cast("timestamp")
 
 
+def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> EventTime:
+    """What the column says; unreadable where that is nothing, or of a year before 0001 or after 9999."""
+    from pyspark.sql.functions import unix_date, unix_micros, when
+
+    good = unix_date(value).between(*DAYS) if dated else unix_micros(value).between(*INSTANTS)
+    value = when(good, value)
+    return EventTime(value, dated, unreadable=column.isNotNull() & value.isNull())
+
+
 def _year(column: "Column") -> "Column":
     from pyspark.sql.functions import lit, make_timestamp_ltz
 
@@ -101,7 +116,7 @@ def _number(column: "Column", *, inferred: bool) -> EventTime:
     from pyspark.sql.functions import timestamp_seconds, when
 
     year = column.between(1000, 9999)
-    seconds = column >= SECONDS
+    seconds = column.between(*SECONDS)
     value = when(year, _year(when(year, column)))
     if inferred:
         value = value.when(seconds, timestamp_seconds(column))
@@ -118,4 +133,4 @@ def _text(column: "Column", *, inferred: bool) -> EventTime:
     if inferred:
         value = value.when(column.rlike(ZONED), column.try_cast("timestamp"))
         value = value.when(column.rlike(RFC3339), in_utc(column.try_cast("timestamp_ntz")))
-    return EventTime(value, dated=False, unreadable=column.isNotNull() & value.isNull())
+    return _within_years(column, value)

@@ -1,12 +1,15 @@
 """The columns that a dataset has, and whether those of a batch are the same (section 2.8)."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.manifest.data_schema import DataSchema
+from backstory.doors.odf.staging import PARTLY_VOID
 from backstory.errors import Refused
+from backstory.tables.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -92,8 +95,8 @@ def conformed(
 
     Columns are matched by name, in any order. Raises Refused for a new, a missing and a retyped column.
     """
-    from pyspark.sql.functions import lit
-    from pyspark.sql.types import NullType
+    from pyspark.sql.functions import col, lit
+    from pyspark.sql.types import NullType, StructType
 
     known = {field.name: field for field in expected.fields}
     new = [name for name in batch if name not in known]
@@ -111,14 +114,51 @@ def conformed(
         found = storable(batch[name]).dataType
         if isinstance(batch[name].dataType, NullType):
             values[name] = lit(None)
+        elif batch[name].metadata.get(PARTLY_VOID):
+            told = StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
+            if not _fits_but_for_void(told, field.dataType):
+                raise _retyped(name, told, field.dataType)
+            values[name] = _filled(col(quoted(name)), told, field.dataType)
         elif not _fits(found, field.dataType):
-            told = f"{field.dataType.simpleString()} is expected, {found.simpleString()} was found"
-            raise _incompatible(
-                f"The column {name} has another type: {told}.",
-                "Cast it in preprocess, or mend the source.",
-                [name],
-            )
+            raise _retyped(name, found, field.dataType)
     return list(expected.fields), values
+
+
+def _filled(value: "Column", found: "DataType", expected: "DataType") -> "Column":
+    """A value with NULLs of the expected types for those of void types."""
+    from pyspark.sql import types as spark
+    from pyspark.sql.functions import lit, struct, transform, transform_values, when
+
+    match found, expected:
+        case spark.NullType(), _:
+            return lit(None).cast(expected)
+        case spark.ArrayType(), spark.ArrayType():
+            return transform(value, lambda each: _filled(each, found.elementType, expected.elementType))
+        case spark.MapType(), spark.MapType():
+            return transform_values(value, lambda _, each: _filled(each, found.valueType, expected.valueType))
+        case spark.StructType(), spark.StructType():
+            pairs = zip(found, expected, strict=True)
+            parts = [_filled(value[f.name], f.dataType, e.dataType).alias(e.name) for f, e in pairs]
+            return when(value.isNotNull(), struct(*parts))
+    return value.cast(expected)
+
+
+def _fits_but_for_void(found: "DataType", expected: "DataType") -> bool:
+    """Whether every value of the one type is one of the other, where it has a type."""
+    from pyspark.sql import types as spark
+
+    match found, expected:
+        case spark.NullType(), _:
+            return True
+        case spark.ArrayType(), spark.ArrayType():
+            return _fits_but_for_void(found.elementType, expected.elementType)
+        case spark.MapType(), spark.MapType():
+            values = _fits_but_for_void(found.valueType, expected.valueType)
+            return values and bool(found.keyType == expected.keyType)
+        case spark.StructType(), spark.StructType():
+            pairs = [(f.dataType, e.dataType) for f, e in zip(found, expected, strict=False)]
+            return found.names == expected.names and all(_fits_but_for_void(*pair) for pair in pairs)
+    return _fits(found, expected)
 
 
 def _fits(found: "DataType", expected: "DataType") -> bool:
@@ -134,6 +174,12 @@ def _fits(found: "DataType", expected: "DataType") -> bool:
         digits = expected.precision - expected.scale
         return found.scale <= expected.scale and found.precision - found.scale <= digits
     return bool(found.simpleString() == expected.simpleString())
+
+
+def _retyped(name: str, found: "DataType", expected: "DataType") -> Refused:
+    told = f"{expected.simpleString()} is expected, {found.simpleString()} was found"
+    remedy = "Cast it in preprocess, or mend the source."
+    return _incompatible(f"The column {name} has another type: {told}.", remedy, [name])
 
 
 def _incompatible(message: str, remedy: str, keys: Sequence[str]) -> Refused:

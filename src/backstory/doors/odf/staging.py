@@ -1,5 +1,7 @@
 """Rows of a file become a DataFrame: through a Parquet file, or at once where no task would see that."""
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,20 +21,22 @@ if TYPE_CHECKING:
 
 # The place of a row in its file. No column of a source is called so.
 ARRIVAL: Final = "backstory arrival"
+# Metadata of a column whose lists or structs hold nothing that tells a type: a schema of it, with void types.
+PARTLY_VOID: Final = "backstory partly void"
 ROWS_IN_GROUP: Final = 1 << 17
+PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 def read_batch(
     store: Store, ready: Prepared, read: Reading, schema: pa.Schema | None, folder: Path
 ) -> "DataFrame | None":
-    """The rows of a prepared file; None if it has neither rows nor columns.
+    """The rows of a prepared file with their `ARRIVAL`; None if it has neither rows nor columns.
 
     `schema` is what the manifest declares. A Parquet file that needs no look at its values is read
-    where it lies. Raises Refused for whatever is malformed.
+    where it lies, by a name in `folder`. Raises Refused for whatever is malformed.
     """
     if isinstance(read, Parquet) and _is_local(store) and plain_parquet(ready.path, schema):
-        stored = pq.read_schema(ready.path)
-        return store.spark.read.schema(_spark(pa.schema(map(_storable, stored)))).parquet(str(ready.path))
+        return _placed_by_spark(_parquet(store, _ours(ready.path, folder), pq.read_schema(ready.path)))
     rows = rows_of(ready.path, ready.name, read, schema)  # type: ignore[arg-type]
     return staged(store, rows, folder) if rows.schema.names else None
 
@@ -40,6 +44,28 @@ def read_batch(
 def _is_local(store: Store) -> bool:
     """Whether tasks see the files of this machine."""
     return str(store.spark.sparkContext.master).startswith("local")
+
+
+def _ours(path: Path, folder: Path) -> Path:
+    """The file under a name of ours: Spark passes over files that are called `_a` or `.a`."""
+    here, there = path.resolve(), folder / "delivered.parquet"
+    try:
+        os.link(here, there)
+    except OSError:  # another file system, or somebody else's file
+        there.symlink_to(here)
+    return there
+
+
+def _parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
+    """A file of ours; in the names of its folders no letter is one of a pattern."""
+    literal = PATTERN.sub(r"\\\g<0>", str(path))
+    return store.spark.read.schema(_spark(pa.schema(map(_storable, schema)))).parquet(literal)
+
+
+def _placed_by_spark(frame: "DataFrame") -> "DataFrame":
+    # Asked for in this way, it is Spark's even if a column has the same name.
+    place = frame.metadataColumn("_metadata")["row_index"]
+    return frame.select("*", place.alias(ARRIVAL))
 
 
 def staged(store: Store, rows: Rows, folder: Path) -> "DataFrame":
@@ -55,7 +81,7 @@ def staged(store: Store, rows: Rows, folder: Path) -> "DataFrame":
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in _placed(rows, schema):
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
-    return _voided(store.spark.read.schema(_spark(schema)).parquet(str(path)), rows.schema)
+    return _voided(_parquet(store, path, schema), rows.schema)
 
 
 def _placed(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -68,15 +94,40 @@ def _placed(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _storable(field: pa.Field) -> pa.Field:
-    plain = field.with_metadata(None)
-    return plain.with_type(pa.string()) if pa.types.is_null(field.type) else plain
+    return field.with_metadata(None).with_type(_storable_type(field.type))
+
+
+def _storable_type(type_: pa.DataType) -> pa.DataType:
+    """The type with texts for what has no values, and all that is in it optional.
+
+    Neither Parquet nor a table has a type of NULL alone, and Arrow asks a struct that is NULL for its
+    required fields; whether they are there, readers have seen.
+    """
+    if pa.types.is_null(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_storable_type(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(_storable_type(type_.key_type), _storable_type(type_.item_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _storable_type(field.type)) for field in type_])
+    return type_
 
 
 def _voided(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     from pyspark.sql.functions import lit
 
     void = [field.name for field in schema if pa.types.is_null(field.type)]
+    for field in schema:
+        if field.name not in void and _holds_null(field.type):
+            told = _spark(pa.schema([field.with_metadata(None)])).json()
+            frame = frame.withMetadata(field.name, {PARTLY_VOID: told})
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
+
+
+def _holds_null(type_: pa.DataType) -> bool:
+    inner = (type_.field(place).type for place in range(type_.num_fields))
+    return pa.types.is_null(type_) or any(map(_holds_null, inner))
 
 
 def _spark(schema: pa.Schema) -> "StructType":

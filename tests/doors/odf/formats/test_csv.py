@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from odf_files import ddl, declared, optional, table_of
 
@@ -87,6 +87,13 @@ def test_b18_b20_inference(read):
         (["1,5"], pa.string()),
         (["9223372036854775808"], pa.string()),
         (["0.5", "9007199254740993"], pa.string()),
+        (["12345678901234567.89"], pa.string()),
+        (["0.5", "0.1234567890123456789"], pa.string()),
+        (["1.2345678901234567e+5", "1.23456789012345678901e+5"], pa.string()),
+        (["1e-400"], pa.string()),
+        (["1.234567890123456e-320"], pa.string()),
+        (["0.30000000000000004", "-49.28272900000001", "1.7976931348623157e+308", "5e-324"], pa.float64()),
+        (["0.10000000000000001", "1.000000000000000056e-01", "0.100000000000000000000"], pa.float64()),
         (["1e+400"], pa.string()),
         (["true", "FALSE", ""], pa.bool_()),
         (["true", "yes"], pa.string()),
@@ -320,6 +327,13 @@ def test_date_format(read, pattern, text):
     [
         ("Bool", "TRUE", True),
         ("Bool", "False", False),
+        ("Time", "12:30:00", 45_000_000),
+        ("Time", "23:59", 86_340_000),
+        ("Time", "00:00:00.001", 1),
+        ("Time", "45000001", 45_000_001),
+        ({"kind": "Time", "unit": "Second"}, "12:30:00.000", 45_000),
+        ({"kind": "Time", "unit": "Nanosecond"}, "00:00:01.123456789", 1_123_456_789),
+        ("Duration", "-90000000", -90_000_000),
         ("Int8", "-128", -128),
         ("UInt8", "255", 255),
         ("Int16", "32767", 32767),
@@ -404,6 +418,13 @@ LETTERS = st.text(
 )
 def test_round_trip(read, table, separator, end, quoting, escape):
     """What Python's writer writes comes back, with either way to write a quote."""
+    # It takes a lone CR for a letter like others, if its lines do not end with one.
+    assume(
+        escape
+        or quoting == csv.QUOTE_ALL
+        or "\r" in end
+        or not any("\r" in cell for row in table for cell in row)
+    )
     text = io.StringIO(newline="")
     writer = csv.writer(
         text,

@@ -148,6 +148,11 @@ def test_a_geometry_keeps_its_digits(file):
         ("String", "[]", "[]"),
         ("Date", '"2022-09-25"', date(2022, 9, 25)),
         ("Timestamp", '"2022-09-25T01:02:03+01:00"', datetime(2022, 9, 25, 0, 2, 3, tzinfo=UTC)),
+        ("Timestamp", '"9999-12-31T23:59:59.999999Z"', datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
+        ("Time", '"12:30:00.250"', 45_000_250),
+        ("Time", "45000250", 45_000_250),
+        ({"kind": "Duration", "unit": "Second"}, "-5", -5),
+        ({"kind": "List", "itemType": "Int32", "fixedLength": 2}, "[1, 2]", [1, 2]),
         ({"kind": "List", "itemType": "Int32"}, "[1, 2]", [1, 2]),
         ({"kind": "List", "itemType": optional("Date")}, '[null, "2022-09-25"]', [None, date(2022, 9, 25)]),
         (
@@ -170,6 +175,12 @@ def test_types(file, type_, text, value):
     path = file(f'{{"a": {text}}}\n{{"a": null}}\n{{"a": {text}}}\n')
 
     assert [value, None, value] == only(table_of(path, declared(a=optional(type_)), kind="NdJson"))
+
+
+def test_a_pair_of_escapes_is_one_letter(file):
+    assert [{"😀": "😀"}] == table_of(
+        file('{"\\ud83d\\ude00": "\\uD83D\\uDE00"}\n'), kind="NdJson"
+    ).to_pylist()
 
 
 def test_lists_of_structs_of_lists(file):
@@ -199,6 +210,7 @@ def test_lists_of_structs_of_lists(file):
         (['"2022-09-25"'], pa.string()),
         (["[1]", "[]", "[null]"], pa.list_(pa.int64())),
         (["[]"], pa.list_(pa.null())),
+        (["0.30000000000000004", "0.10000000000000001", "5e-324", "-0.0"], pa.float64()),
         (
             ['{"b": 1}', '{"a": {"c": 1.5}}'],
             pa.struct([("b", pa.int64()), ("a", pa.struct([("c", pa.float64())]))]),
@@ -221,6 +233,10 @@ def test_inference(file, values, type_):
         ["9223372036854775808"],
         ["0.5", "9007199254740993"],
         ['{"b": 1}', '{"b": "x"}'],
+        ["1.2345678901234567890123"],
+        ["0.5", "12345678901234567.89"],
+        ["1e99999999999999999999"],
+        ["1e-400"],
     ],
 )
 def test_mixed_values_need_a_schema(file, values):
@@ -231,6 +247,52 @@ def test_mixed_values_need_a_schema(file, values):
     assert "a.json: the values of `a" in error.message
     assert "`schema`" in error.remedy
     assert len(values) == len(table_of(path, ddl("a STRING"), kind="NdJson"))
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "expected"),
+    [
+        (["{}", "null"], pa.string(), ["{}", None]),
+        (["[{}]"], pa.list_(pa.string()), [["{}"]]),
+        (['{"b": {}}'], pa.struct([("b", pa.string())]), [{"b": "{}"}]),
+    ],
+)
+def test_an_object_that_is_always_empty_is_a_text(file, values, type_, expected):
+    """No table has a struct without fields, and `{}` is not NULL."""
+    table = table_of(file("".join(f'{{"a": {value}}}\n' for value in values)), kind="NdJson")
+
+    assert (type_, expected) == (table.schema.field("a").type, only(table))
+
+
+NESTED = {depth: "[" * depth + "]" * depth for depth in (20, 21, 300, 600, 900)}
+
+
+@pytest.mark.parametrize("kind", ["Json", "NdJson"])
+@pytest.mark.parametrize("depth", [21, 600, 900])
+def test_values_nested_too_deeply_for_a_column_are_refused(file, kind, depth):
+    """With file, line and column, and not where Python's stack ends."""
+    text = (
+        f'[{{"a": 1}},\n{{"b": {NESTED[depth]}}}]' if kind == "Json" else f'{{}}\n{{"b": {NESTED[depth]}}}\n'
+    )
+    error = refusal(file(text), kind=kind)
+
+    assert "malformed-row" == error.code
+    assert "a.json, line 2: the values of `b` are nested more than 20 deep" in error.message
+    assert "String" in error.remedy
+    table_of(file(text.replace(NESTED[depth], NESTED[20])), kind=kind)
+
+
+def test_deep_values_in_a_text_are_kept_or_refused(file):
+    """What Python can write is a text like others; what it cannot is refused with its line."""
+    text = f'{{}}\n{{"a": {NESTED[300]}}}\n'
+
+    assert [None, NESTED[300]] == only(table_of(file(text), ddl("a STRING"), kind="NdJson"))
+    error = refusal(file(text.replace(NESTED[300], NESTED[900])), ddl("a STRING"), kind="NdJson")
+    assert "a.json, line 2, column `a`: its values are nested too deeply" in error.message
+    error = refusal(file(text.replace(NESTED[300], NESTED[900])), ddl("a INT"), kind="NdJson")
+    assert "a.json, line 2, column `a`: `list: its values are nested" in error.message
+    geometry = f'{{"type": "Feature", "geometry": {{"x": {NESTED[900]}}}}}'
+    assert "line 1: its values are nested too deeply" in refusal(file(geometry), kind="NdGeoJson").message
 
 
 def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
@@ -247,6 +309,13 @@ def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
         ("Int32", "1.5"),
         ("Int32", "1e99"),
         ("Int32", "1e9999999999"),
+        ("Int64", "1e99999999999999999999"),
+        ("Int64", "1e-99999999999999999999"),
+        ("Time", '"24:00:00"'),
+        ("Time", "86400000"),
+        ({"kind": "Time", "unit": "Second"}, '"12:30:00.5"'),
+        ({"kind": "List", "itemType": "Int32", "fixedLength": 2}, "[1, 2, 3]"),
+        ({"kind": "List", "itemType": {"kind": "List", "itemType": "Bool", "fixedLength": 1}}, "[[]]"),
         ("Int32", "true"),
         ("Int32", "2147483648"),
         ("UInt8", "256"),
@@ -312,6 +381,10 @@ def test_required_and_missing(file):
         ("null", "`null` is not an object"),
         ('{"a": "\t"}', "it is not JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ("[" * 900 + "]" * 900, "nested too deeply"),
+        ('{"\\ud800": 1}', r"the key `\ud800`, which is no Unicode"),
+        ('{"b": [{"x\\uDC00": 1}]}', "which is no Unicode"),
+        ('["\\ud800"]', r'`["\ud800"]` is not an object'),
     ],
 )
 @pytest.mark.parametrize("schema", [None, ddl("a INT")])

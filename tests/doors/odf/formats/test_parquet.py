@@ -71,6 +71,7 @@ def test_row_groups_become_bounded_batches(file):
 
 
 NS = pa.timestamp("ns")
+MICROS = pa.timestamp("us")
 PLAIN = [
     (pa.array([1], pa.int8()), pa.int32(), [1]),
     (pa.array([1], pa.uint16()), pa.int32(), [1]),
@@ -119,6 +120,7 @@ def test_types_of_others_become_ours(file, values, type_, expected):
 
 
 DECIMAL = {"kind": "Decimal", "precision": 5, "scale": 2}
+BYTES = pa.map_(pa.string(), pa.int32())
 STRUCT = {"kind": "Struct", "fields": [{"name": "a", "type": optional("Int32")}]}
 
 
@@ -146,14 +148,58 @@ STRUCT = {"kind": "Struct", "fields": [{"name": "a", "type": optional("Int32")}]
         (pa.array([None], pa.null()), "Int32", None),
         (pa.array([[1]]), {"kind": "List", "itemType": "Int32"}, [1]),
         (pa.array([{"a": 1}]), STRUCT, {"a": 1}),
+        (pa.array([[], [[]]])[1:], {"kind": "List", "itemType": {"kind": "List", "itemType": "Int32"}}, [[]]),
+        (pa.array([{"a": None}], pa.struct([("a", pa.null())])), STRUCT, {"a": None}),
+        (pa.array([time(12, 30)], pa.time64("us")), "Time", 45_000_000),
+        (pa.array([time(12, 30)], pa.time32("s")), {"kind": "Time", "unit": "Nanosecond"}, 45_000 * 10**9),
+        (pa.array(["12:30:00"]), "Time", 45_000_000),
+        (pa.array([45_000_000], pa.int32()), "Time", 45_000_000),
+        (pa.array([-1_500_000], pa.duration("us")), "Duration", -1500),
+        (pa.array([90], pa.duration("s")), {"kind": "Duration", "unit": "Second"}, 90),
+        (pa.array([b"abcd"]), {"kind": "Binary", "fixedLength": 4}, b"abcd"),
+        (pa.array([[1, 2]]), {"kind": "List", "itemType": "Int32", "fixedLength": 2}, [1, 2]),
+        (
+            pa.array([[("a", 255)]], BYTES),
+            {"kind": "Map", "keyType": "String", "valueType": "UInt8"},
+            [("a", 255)],
+        ),
     ],
 )
 def test_coercion_that_is_exact(file, values, type_, expected):
     assert [expected] == only(table_of(file({"a": values}), declared(a=optional(type_)), kind="Parquet"))
 
 
+def test_instants_of_96_bits_are_not_cut_to_nanoseconds(file):
+    """Those have an end in 2262: before and after it the day would be another one, also within lists."""
+    instants = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2020, 1, 1, 1, 2, 3, 4), None]
+    columns = {
+        "a": pa.array(instants, MICROS),
+        "b": pa.array([[each] for each in instants], pa.list_(MICROS)),
+    }
+    path = file(columns, use_deprecated_int96_timestamps=True)
+    expected = [each and each.replace(tzinfo=UTC) for each in instants]
+
+    assert not plain_parquet(path, None)
+    for schema in (None, declared(a=optional("Timestamp"))):
+        table = table_of(path, schema, kind="Parquet")
+        assert expected == only(table)
+    assert [[each] for each in expected] == table_of(path, kind="Parquet")["b"].to_pylist()
+
+
+def test_null_asks_nothing_of_its_fields(file):
+    """A struct that is NULL has no fields that could be required."""
+    struct = {"kind": "Struct", "fields": [{"name": "b", "type": {"kind": "List", "itemType": "Int32"}}]}
+    values = [None, {"b": [1]}, {"b": []}]
+
+    assert values == only(table_of(file({"a": values}), declared(a=optional(struct)), kind="Parquet"))
+
+
 def test_not_a_number_stays(file):
+    """Within required items too."""
     (value,) = only(table_of(file({"a": [float("nan")]}), ddl("a FLOAT"), kind="Parquet"))
+    assert math.isnan(value)
+    items = pa.array([[float("nan")]], pa.list_(pa.field("element", pa.float64(), nullable=False)))
+    ((value,),) = only(table_of(file({"a": items}), kind="Parquet"))
     assert math.isnan(value)
 
 
@@ -190,6 +236,66 @@ def test_nanoseconds_in_an_error(file):
     assert "row 1" in refusal(path, ddl("a DATE"), kind="Parquet").message
 
 
+FAR_DAY, FAR_INSTANT = pa.array([0, 1 << 30], pa.int32()).cast(pa.date32()), pa.array([0, 1 << 61])
+PAIR = {"kind": "List", "itemType": "Int32", "fixedLength": 2}
+OLD = pa.array([None, -62_135_596_800_000_001]).cast(MICROS)
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (FAR_DAY, None),
+        (FAR_DAY, optional("Date")),
+        (FAR_DAY, optional("Timestamp")),
+        (FAR_INSTANT.cast(MICROS), None),
+        (FAR_INSTANT.cast(pa.timestamp("us", "UTC")), optional("Timestamp")),
+        (pa.array([0, 1 << 50]).cast(pa.timestamp("s")), None),
+        (OLD, None),
+        (pa.array([None, {"b": FAR_DAY[1]}], pa.struct([("b", pa.date32())])), None),
+        (pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), FAR_DAY), None),
+    ],
+)
+def test_days_and_instants_are_of_the_years_that_there_are(file, values, type_):
+    """0001 to 9999, whatever the file's type would hold."""
+    path = file({"a": values})
+
+    assert not plain_parquet(path, None)
+    error = refusal(path, type_ and declared(a=type_), kind="Parquet")
+    assert ("unreadable-value", True) == (error.code, "a.parquet, row 2, column `a" in error.message)
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "told"),
+    [
+        ([b"abcd", b"abcde"], {"kind": "Binary", "fixedLength": 4}, "`a`: `b'abcde'` is not of type Binary(4)"),
+        ([[1, 2], [1, 2, 3]], PAIR, "`a`: `[1, 2, 3]` is not of type List(2)"),
+        ([[], [[]]], {"kind": "List", "itemType": PAIR}, "`a.element`: `[]` is not of type List(2)"),
+        ([[255], [1, 256]], {"kind": "List", "itemType": "UInt8"}, "`a.element`: `256` is not of type UInt8"),
+        ([[1], [None]], {"kind": "List", "itemType": "Int32"}, "`a.element`: `NULL` is not of type Int32"),
+        (
+            [None, {"b": [None, -1]}],
+            optional({"kind": "Struct", "fields": [{"name": "b", "type": {"kind": "List", "itemType": optional("UInt16")}}]}),
+            "`a.b.element`: `-1` is not of type UInt16",
+        ),
+        (
+            pa.array([[("a", 1)], [("b", 2), ("c", 256)]], BYTES),
+            {"kind": "Map", "keyType": "String", "valueType": "UInt8"},
+            "`a.value`: `256` is not of type UInt8",
+        ),
+        (pa.array([0, 86_400]), {"kind": "Time", "unit": "Second"}, "`a`: `86400` is not of type Time(Second)"),
+        (pa.array([0, 1500], pa.duration("ms")), {"kind": "Duration", "unit": "Second"}, "not of type Duration(Second)"),
+        (pa.array([0, 1], pa.time64("us")), "Time", "not of type Time(Millisecond)"),
+    ],
+)  # fmt: skip
+def test_what_the_type_has_no_room_for_is_refused(file, values, type_, told):
+    """Lengths, ranges and NULL, in lists, structs and maps too."""
+    error = refusal(file({"a": values}), declared(a=type_), kind="Parquet")
+
+    assert "unreadable-value" == error.code
+    assert "a.parquet, row 2, column " in error.message
+    assert told in error.message
+
+
 @pytest.mark.parametrize(
     ("values", "type_"),
     [
@@ -200,6 +306,10 @@ def test_nanoseconds_in_an_error(file):
         (pa.array([datetime(2020, 1, 1)]), "Int64"),
         (pa.array([datetime(2020, 1, 1)]), "String"),
         (pa.array([time(1)]), "Int64"),
+        (pa.array([time(1)]), "Duration"),
+        (pa.array([1], pa.duration("s")), "Time"),
+        (pa.array([1], pa.duration("s")), "Int64"),
+        (pa.array([[time(1)]]), {"kind": "List", "itemType": "Time"}),
         (pa.array([1]), "Binary"),
         (pa.array([1]), {"kind": "List", "itemType": "Int32"}),
         (pa.array([{"a": 1, "b": 2}]), STRUCT),
@@ -225,6 +335,13 @@ def test_a_type_that_is_none_of_ours(file, values):
         refusal(path, kind="Parquet").keys,
     )
     assert [1] == only(table_of(path, ddl("b INT"), kind="Parquet"))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"), [([time(1)], "Time"), (pa.array([1], pa.duration("s")), "Duration")]
+)
+def test_the_remedy_for_a_time_names_its_type(file, values, told):
+    assert f"it is a {told}" in refusal(file({"a": values}), kind="Parquet").remedy
 
 
 def test_required_and_null(file):
@@ -274,6 +391,7 @@ def test_broken_pages(file):
     assert "it is not whole Parquet" in refusal(path, kind="Parquet").message
 
 
+BYTE_LIST = {"kind": "List", "itemType": optional("UInt8")}
 INSTANTS = pa.array([datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
 
 
@@ -299,7 +417,20 @@ INSTANTS = pa.array([datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"
         ({"a": [[{"b": 1}]]}, None, True),
         ({"a": pa.array([[{"b": 1}]], pa.list_(pa.struct([("b", NS)])))}, None, False),
         ({"a": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, None, True),
+        ({"a": pa.array([[1]], pa.list_(pa.int32()))}, declared(a=optional(BYTE_LIST)), False),
+        ({"a": pa.array([b"ab"])}, declared(a=optional({"kind": "Binary", "fixedLength": 2})), False),
+        ({"a": pa.array([1])}, declared(a=optional("Duration")), True),
+        ({"a": pa.array([1])}, declared(a=optional("Time")), False),
+        ({"a": pa.array([date.min, date.max])}, None, True),
+        ({"a": pa.array([None], pa.date32())}, None, True),
+        ({"a": [[{"b": date.max}], None, []]}, None, True),
     ],
 )
 def test_plain_files_need_no_look(file, columns, schema, plain):
     assert plain is plain_parquet(file(columns), schema)
+
+
+def test_days_without_statistics_need_a_look(file):
+    """Nothing else tells which years they are of."""
+    assert not plain_parquet(file({"a": [date(2020, 1, 1)]}, write_statistics=False), None)
+    assert plain_parquet(file({"a": [1]}, write_statistics=False), None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.odf.formats.float_digits import all_kept
 from backstory.doors.odf.formats.texts import TimeFormats, parser
 from backstory.files.cells import UnreadableCell
 
@@ -16,7 +17,7 @@ INTEGER = r"^-?(0|[1-9]\d*)$"
 # An exponent needs a dot or a sign beside it: 12E3 is rather a code than a number.
 _NUMBER = r"-?(0|[1-9]\d*)(\.\d+([eE][+-]?\d+)?|[eE][+-]\d+)?|-?\.\d+"
 FLOAT = rf"^({_NUMBER}|NaN|[+-]?Inf(inity)?)$"
-# More digits than a float keeps.
+# More digits than a float surely keeps.
 LONG_INTEGER = r"^-?\d{16,}$"
 BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
 
@@ -74,7 +75,7 @@ def _all_are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
 def _are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
     if type_ in _FORMS and not pc.all(pc.match_substring_regex(cells, _FORMS[type_])).as_py():
         return False
-    if type_ == _FLOAT and not _exact_as_float(cells):
+    if type_ == _FLOAT and not (_exact_as_float(cells) and all_kept(cells)):
         return False
     try:
         parser(pa.field("", type_), times)(cells)
@@ -84,6 +85,7 @@ def _are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
 
 
 def _exact_as_float(cells: pa.Array) -> bool:
+    """Whether no integer among them is one of an identifier's length: such columns stay text."""
     return not pc.any(pc.match_substring_regex(cells, LONG_INTEGER)).as_py()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.odf.formats.clock import counted
+from backstory.doors.odf.formats.expected import DURATION, TIME, kind, unit
 from backstory.doors.odf.formats.texts import TimeFormats, parser
 
 _INSTANT = pa.timestamp("us", "UTC")
@@ -38,6 +40,16 @@ def _plain_nested(type_: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def loose(type_: pa.DataType) -> pa.DataType:
+    """The type with all that is in it optional: Arrow asks a struct that is NULL for its required fields."""
+    t = pa.types
+    if t.is_struct(type_):
+        return pa.struct([(field.name, loose(field.type)) for field in type_])
+    if t.is_map(type_):
+        return pa.map_(loose(type_.key_type), loose(type_.item_type))
+    return pa.list_(loose(type_.value_type)) if t.is_list(type_) else type_
+
+
 def becomes(type_: pa.DataType, field: pa.Field) -> bool:
     """Whether values of the type may be values of the field, each for itself looked at by `exactly`."""
     target, t = field.type, pa.types
@@ -45,6 +57,8 @@ def becomes(type_: pa.DataType, field: pa.Field) -> bool:
         return becomes(type_.value_type, field)
     if type_ == target or t.is_null(type_):
         return True
+    if t.is_time(type_) or t.is_duration(type_):
+        return kind(field) == (TIME if t.is_time(type_) else DURATION)
     if t.is_nested(type_) or t.is_nested(target):
         return _nested_becomes(type_, target)
     if _is_text(type_) and not _is_bytes(target):
@@ -73,18 +87,20 @@ def _inner_becomes(type_: pa.DataType, field: pa.Field) -> bool:
 
 
 def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
-    """The values as the field's type, of instants the digits below a microsecond cut off.
+    """The values as the field's `loose` type, of instants the digits below a microsecond cut off.
 
     Raises UnreadableCell or pa.ArrowInvalid where one would be another value; for types where
     `becomes` is true.
     """
-    target, t = field.type, pa.types
+    target, t = loose(field.type), pa.types
     if t.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if values.type == target or t.is_null(values.type):
+    if loose(values.type) == target or t.is_null(values.type):
         return values.cast(target)
     if _is_text(values.type) and not _is_text(target) and not _is_bytes(target):
         return parser(field, TimeFormats())(values.cast(pa.string()))
+    if t.is_time(values.type) or t.is_duration(values.type):
+        return counted(values, unit(field))
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
         # Down to the microsecond: before 1970, a cast would go up.
         values = pc.floor_temporal(values, unit="microsecond")
@@ -93,12 +109,25 @@ def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if t.is_nested(target):
         # Of a slice Arrow would cast what is left and right of it too.
         values = values.take(pa.array(range(len(values)), pa.int64()))
+        values = values.cast(_filled(values.type, target))
     if t.is_decimal(target) and t.is_integer(values.type):
         return values.cast(pa.decimal128(_WIDEST, target.scale)).cast(target)
     made = values.cast(target)
     if not _is_text(target) and not _same(made.cast(values.type), values):
         raise pa.ArrowInvalid("a value does not fit")
     return made
+
+
+def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
+    """The type with the target's where it holds nothing but NULL: nothing can be cast back to that."""
+    t = pa.types
+    if t.is_null(type_):
+        return target
+    if t.is_struct(type_):
+        return pa.struct([(each.name, _filled(each.type, target.field(each.name).type)) for each in type_])
+    if t.is_map(type_):
+        return pa.map_(_filled(type_.key_type, target.key_type), _filled(type_.item_type, target.item_type))
+    return pa.list_(_filled(type_.value_type, target.value_type)) if _is_list(type_) else type_
 
 
 def _same(back: pa.Array, values: pa.Array) -> bool:

@@ -1,11 +1,10 @@
-"""What a column's values have to be: its type as the manifest calls it, and its range (section 1.9)."""
+"""What a column's values have to be: its type as the manifest calls it (section 1.9)."""
 
 import json
-from decimal import Decimal
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _ARROW = {
     pa.bool_(): "Bool",
@@ -20,8 +19,9 @@ _ARROW = {
     pa.null(): "Null",
 }
 _TYPE = b"odf"  # the metadata in which a field keeps its type
-# The types whose Arrow type holds more than they do.
-_RANGES = {
+TIME, DURATION, NULL = "time", "duration", "null"
+# The integers whose Arrow type holds more than they do.
+RANGES = {
     "int8": (-(1 << 7), (1 << 7) - 1),
     "int16": (-(1 << 15), (1 << 15) - 1),
     "uint8": (0, (1 << 8) - 1),
@@ -29,34 +29,44 @@ _RANGES = {
     "uint32": (0, (1 << 32) - 1),
     "uint64": (0, (1 << 64) - 1),
 }
+_NARROW = {*RANGES, TIME, NULL}
+_UNITS = {"second": "s", "millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+_UNIT = "Millisecond"
 
 
 def told(field: pa.Field) -> str:
     """The type of a field, as messages name it."""
-    type_ = field.type
+    type_, declared = field.type, _declared(field)
+    name = str(declared.get("kind", _ARROW.get(type_, str(type_))))
     if pa.types.is_nested(type_):
-        return str(type_).split("<", maxsplit=1)[0].capitalize()
-    kind = _declared(field).get("kind", _ARROW.get(type_, str(type_)))
+        name = str(type_).split("<", maxsplit=1)[0].capitalize()
+    if name.lower() in {TIME, DURATION}:
+        return f"{name}({declared.get('unit', _UNIT)})"
     # UInt64 is stored as a decimal, and a decimal is more than its name.
-    if pa.types.is_decimal(type_) and kind.lower() not in _RANGES:
+    if pa.types.is_decimal(type_) and name.lower() not in RANGES:
         return f"Decimal({type_.precision}, {type_.scale})"
-    return str(kind)
+    fixed = length(field)
+    return name if fixed is None else f"{name}({fixed})"
+
+
+def kind(field: pa.Field) -> str:
+    """The kind of the field's type in the manifest, in small letters; empty if it is not kept."""
+    return _kind(_declared(field))
+
+
+def unit(field: pa.Field) -> str:
+    """The unit of a Time or a Duration, as Arrow calls it."""
+    return _UNITS[str(_declared(field).get("unit", _UNIT)).lower()]
+
+
+def length(field: pa.Field) -> int | None:
+    """How many bytes or items a value has to have; None if that is open."""
+    return _declared(field).get("fixedLength")
 
 
 def is_narrow(field: pa.Field) -> bool:
-    """Whether the field's Arrow type holds more than its type does."""
-    return _kind(field) in {*_RANGES, "null"}
-
-
-def within_range(values: pa.Array, field: pa.Field) -> int | None:
-    """The first value that its type's range does not hold; None if all are good."""
-    kind = _kind(field)
-    if kind == "null":
-        return _first(values.is_null())
-    if kind not in _RANGES:
-        return None
-    least, greatest = (_scalar(bound, values.type) for bound in _RANGES[kind])
-    return _first(pc.and_(pc.greater_equal(values, least), pc.less_equal(values, greatest)))
+    """Whether the field's Arrow type holds more than its type does, or one that is in it."""
+    return _is_narrow(_declared(field))
 
 
 def child(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
@@ -74,28 +84,41 @@ def child(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
     return made if inner is None else made.with_metadata({_TYPE: json.dumps(inner)})
 
 
+def inner_fields(field: pa.Field) -> list[pa.Field]:
+    """The fields of what is nested, under their names in messages: of a map its key and its value."""
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        return [child(field, each) for each in type_]
+    if pa.types.is_map(type_):
+        return [child(field, type_.key_field, "keyType"), child(field, type_.item_field, "valueType")]
+    return [child(field, type_.value_field, "itemType")]
+
+
 _NAMES = {"itemType": "element", "keyType": "key", "valueType": "value"}
 
 
-def _first(good: pa.Array) -> int | None:
-    row = pc.index(good, False).as_py()
-    return None if row < 0 else row
+def _is_narrow(declared: dict[str, Any]) -> bool:
+    narrow = _kind(declared) in _NARROW or declared.get("fixedLength") is not None
+    return narrow or any(map(_is_narrow, _inner(declared)))
 
 
-def _scalar(bound: int, type_: pa.DataType) -> pa.Scalar:
-    if pa.types.is_decimal(type_):
-        return pa.scalar(Decimal(bound), pa.decimal128(20, 0))
-    return pa.scalar(bound, pa.int64())
+def _inner(declared: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from (_plain(declared[key]) for key in _NAMES if key in declared)
+    yield from (_plain(each.get("type")) for each in declared.get("fields", ()))
 
 
-def _kind(field: pa.Field) -> str:
-    return str(_declared(field).get("kind", "")).lower()
+def _kind(declared: dict[str, Any]) -> str:
+    return str(declared.get("kind", "")).lower()
 
 
 def _declared(field: pa.Field) -> dict[str, Any]:
     """The field's type in the manifest, without its Option; empty if it is not kept."""
     kept = (field.metadata or {}).get(_TYPE)
-    type_: Any = json.loads(kept) if kept else {}
-    while isinstance(type_, dict) and str(type_.get("kind", "")).lower() == "option":
+    return _plain(json.loads(kept)) if kept else {}
+
+
+def _plain(type_: Any) -> dict[str, Any]:
+    """A type's document without the Option around it."""
+    while isinstance(type_, dict) and _kind(type_) == "option":
         type_ = type_.get("inner")
     return type_ if isinstance(type_, dict) else {"kind": str(type_)}

@@ -5,12 +5,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from backstory.doors.odf.formats.float_digits import is_kept
 from backstory.doors.odf.formats.json_text import Number
 from backstory.doors.odf.formats.rows import shortened
 from backstory.errors import Refused
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT_IN_FLOAT = 1 << 53
+DEEPEST = 20  # engines come to the end of their stack at about 50
+
+
+class TooDeep(ValueError):
+    """A value is nested deeper than a column is."""
 
 
 @dataclass(slots=True)
@@ -20,8 +26,10 @@ class Seen:
     kinds: set[str] = field(default_factory=set)
     inner: dict[str, "Seen"] = field(default_factory=dict)
 
-    def look(self, value: Any) -> None:
-        """Take note of one value."""
+    def look(self, value: Any, depth: int = 0) -> None:
+        """Take note of one value; TooDeep for one that no column can be made for."""
+        if depth == DEEPEST and isinstance(value, dict | list):
+            raise TooDeep
         match value:
             case None:
                 return
@@ -34,11 +42,11 @@ class Seen:
             case dict():
                 self.kinds.add("object")
                 for key, item in value.items():
-                    self._of(key).look(item)
+                    self._of(key).look(item, depth + 1)
             case _:
                 self.kinds.add("array")
                 for item in value:
-                    self._of("").look(item)
+                    self._of("").look(item, depth + 1)
 
     def _of(self, key: str) -> "Seen":
         found = self.inner.get(key)
@@ -54,11 +62,13 @@ class Seen:
         if kinds == ("array",):
             return pa.list_(self._of("").type(name, f"{path}[]"))
         if kinds == ("object",):
+            if not self.inner:
+                return pa.string()  # no table has a struct without fields; as text `{}` is told from NULL
             fields = [(key, seen.type(name, f"{path}.{key}")) for key, seen in self.inner.items()]
             return pa.struct(fields)
         raise Refused(
             "mixed-types",
-            f"{name}: the values of `{shortened(path)}` are of several kinds: {', '.join(kinds)}.",
+            f"{name}: the values of `{shortened(path)}` have no type in common: {', '.join(kinds)}.",
             "Declare the column with a `schema` in `read`; String takes all kinds.",
         )
 
@@ -78,7 +88,7 @@ _SCALARS = {
 def _number(text: Number) -> str:
     """The kind of a number: a long integer does not fit into a float, a great one into no integer."""
     if not text.lstrip("-").isdigit():
-        return "float"
+        return "float" if is_kept(text) else "number beyond a float"
     if len(text) > len(str(_INT64.start)) or int(text) not in _INT64:
         return "integer beyond 64 bits"
     return "integer" if abs(int(text)) <= _EXACT_IN_FLOAT else "long integer"

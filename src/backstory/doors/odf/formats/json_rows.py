@@ -9,16 +9,17 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.doors.odf.formats.encoded import UTF8, decoded, encoding, utf8_blocks, utf8_lines
-from backstory.doors.odf.formats.json_inference import Seen, inferred
+from backstory.doors.odf.formats.json_inference import DEEPEST, Seen, TooDeep, inferred
 from backstory.doors.odf.formats.json_text import NotJson, dumps, line_of_element, loads
 from backstory.doors.odf.formats.json_values import Column, typed
-from backstory.doors.odf.formats.rows import BATCH, Rows, malformed, shortened, unknown
+from backstory.doors.odf.formats.rows import BATCH, MEND, Rows, malformed, shortened, unknown
 from backstory.doors.odf.formats.texts import TimeFormats, time_formats
 from backstory.doors.odf.manifest.read import GeoJson, Json, NdGeoJson, NdJson, UnknownFields
 from backstory.errors import Refused
 
 GEOMETRY = "geometry"
 FEATURES = "features"
+AS_TEXT = "Declare the column with a `schema` in `read`, as String."
 Row = dict[str, Any]
 
 
@@ -36,9 +37,12 @@ class Document:
     def objects(self) -> Iterator[tuple[int, Row]]:
         """The rows as objects, of a feature its properties and the geometry; Refused for other values."""
         for number, value in self.rows():
-            row = self._feature(number, value) if self.geo else value
-            if not isinstance(row, dict):
-                raise self.refused(number, f"`{shortened(dumps(value))}` is not an object")
+            try:
+                row = self._feature(number, value) if self.geo else value
+                if not isinstance(row, dict):
+                    raise self.refused(number, f"`{shortened(dumps(value))}` is not an object")
+            except NotJson as stop:
+                raise self.refused(number, str(stop)) from None
             yield number, row
 
     def _feature(self, number: int, value: Any) -> Row:
@@ -51,9 +55,21 @@ class Document:
             raise self.refused(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
-    def refused(self, number: int, why: str) -> Refused:
+    def columns(self) -> pa.Schema:
+        """The columns that all rows have between them; Refused for values that no column can be made for."""
+        seen: dict[str, Seen] = {}
+        for number, row in self.objects():
+            for key, value in row.items():
+                try:
+                    seen.setdefault(key, Seen()).look(value)
+                except TooDeep:
+                    why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
+                    raise self.refused(number, why, AS_TEXT) from None
+        return inferred(seen, self.name, sort=self.geo)
+
+    def refused(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
         """The error for a row that is no row."""
-        return malformed(self.name, f"line {self.line(number)}", why)
+        return malformed(self.name, f"line {self.line(number)}", why, remedy)
 
 
 def json_rows(
@@ -67,11 +83,7 @@ def json_rows(
     """
     document = _document(path, name, how, wanted=schema is not None)
     if schema is None:
-        seen: dict[str, Seen] = {}
-        for _, row in document.objects():
-            for key, value in row.items():
-                seen.setdefault(key, Seen()).look(value)
-        schema = inferred(seen, name, sort=document.geo)
+        schema = document.columns()
     return Rows(schema, _batches(document, schema))
 
 

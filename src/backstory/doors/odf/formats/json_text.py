@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 _ENCODED = json.JSONEncoder(ensure_ascii=False).encode
 _BLANKS = re.compile(r"[ \t\r\n]*")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or one alone
+_TOO_DEEP = "its values are nested too deeply"
 
 
 class Number(str):
@@ -31,33 +34,55 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are Unicode: of a pair of surrogates JSON may write one alone."""
+    for key, _ in pairs:
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise NotJson(f"an object has the key `{ascii(key)[1:-1][:40]}`, which is no Unicode") from None
+    return _object(pairs)
+
+
 def _constant(text: str) -> Any:
     raise NotJson(f"`{text}` is no number of JSON")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=_constant
-)
+def _decoder(hook: Callable[[list[tuple[str, Any]]], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=hook, parse_float=Number, parse_int=Number, parse_constant=_constant
+    )
+
+
+_DECODER, _CAREFUL = _decoder(_object), _decoder(_unicode_object)
 
 
 def loads(text: str) -> Any:
     """The value; numbers are of `Number`. Raises NotJson for anything that is not strictly JSON."""
     try:
-        return _DECODER.decode(text)
+        careful = "\\u" in text and _HALF.search(text)
+        return (_CAREFUL if careful else _DECODER).decode(text)
     except json.JSONDecodeError as stop:
         raise NotJson(stop.msg[:1].lower() + stop.msg[1:], stop.pos) from None
     except RecursionError:
-        raise NotJson("its values are nested too deeply") from None
+        raise NotJson(_TOO_DEEP) from None
 
 
 def dumps(value: Any) -> str:
-    """The value as compact JSON, numbers as they were written."""
+    """The value as compact JSON, numbers as they were written; NotJson for one that is nested too deeply."""
+    try:
+        return _written(value)
+    except RecursionError:
+        raise NotJson(_TOO_DEEP) from None
+
+
+def _written(value: Any) -> str:
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, list):
-        return f"[{','.join(map(dumps, value))}]"
+        return f"[{','.join(map(_written, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_ENCODED(key)}:{dumps(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{_ENCODED(key)}:{_written(item)}' for key, item in value.items())}}}"
     return _ENCODED(value)
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
+from backstory.doors.odf.formats.bounds import unfit
 from backstory.doors.odf.formats.expected import child, told
-from backstory.doors.odf.formats.json_text import Number, dumps
-from backstory.doors.odf.formats.rows import refuse_nulls, typed_or_refused, unknown, unreadable
+from backstory.doors.odf.formats.json_text import NotJson, Number, dumps
+from backstory.doors.odf.formats.rows import malformed, refuse_nulls, typed_or_refused, unknown, unreadable
 from backstory.doors.odf.formats.texts import TimeFormats, parser
 
 
@@ -88,7 +89,11 @@ def _text(value: Any, row: int, field: pa.Field, column: Column) -> str:
     if type(value) is Number and family == "number":
         return _whole(value) if pa.types.is_integer(field.type) else str(value)
     if family == "text" or (family == "bool" and isinstance(value, bool)):
-        return dumps(value)
+        try:
+            return dumps(value)
+        except NotJson as stop:
+            place = f"{column.place(row)}, column `{field.name}`"
+            raise malformed(column.name, place, str(stop)) from None
     raise column.refused(row, field, value)
 
 
@@ -96,7 +101,10 @@ def _whole(number: Number) -> str:
     """An integer also as JSON may write it: 1.0 and 1e3 are integers there."""
     if number.lstrip("-").isdigit():
         return number
-    exact = Decimal(number)
+    try:
+        exact = Decimal(number)
+    except InvalidOperation:  # Python's exponents end, too
+        return str(number)
     fits = abs(exact.adjusted()) < _MAX_DIGITS and exact == exact.to_integral_value()
     return str(int(exact)) if fits else str(number)
 
@@ -128,7 +136,11 @@ def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     rows = [row for row, value in enumerate(values) for _ in value or ()]
     items = [item for value in values for item in value or ()]
     inner = typed(items, child(field, field.type.value_field, "itemType"), column.of(rows))
-    return pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
+    made = pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
+    row = unfit(made, field)
+    if row is not None:
+        raise column.refused(row, field, values[row])
+    return made
 
 
 def _maps(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
@@ -163,7 +175,10 @@ def _require(values: list[Any], kind: type, field: pa.Field, column: Column) -> 
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)
+    try:
+        return value if isinstance(value, str) else dumps(value)
+    except NotJson as stop:
+        return f"{type(value).__name__}: {stop}"
 
 
 def _is_unicode(text: str) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.odf.formats.exactly import becomes, exactly, plain_type
-from backstory.doors.odf.formats.expected import is_narrow, told
+from backstory.doors.odf.formats.exactly import becomes, exactly, loose, plain_type
+from backstory.doors.odf.formats.expected import told
 from backstory.doors.odf.formats.rows import (
     BATCH,
     MEND,
@@ -35,50 +35,18 @@ def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None) 
         schema = pa.schema([_ours(field, name) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=how.unknown_fields is UnknownFields.ERROR)
-    return Rows(schema, _batches(path, name, schema))
+    return Rows(_loose(schema), _batches(path, name, schema))
 
 
-def plain_parquet(path: Path, schema: pa.Schema | None) -> bool:
-    """Whether an engine can read the file as it is, with the same rows as `rows_of` gives.
-
-    It can if all columns are of types of ours already, have names of their own, and, with a
-    schema, are the declared ones in their order and need no look at NULLs and ranges.
-    """
-    try:
-        stored = pq.read_schema(path)
-    except (pa.ArrowException, OSError):
-        return False
-    if len(set(stored.names)) != len(stored.names):
-        return False
-    if any(_as_it_is(field.type) is False for field in stored):
-        return False
-    if schema is None:
-        return True
-    return stored.names == schema.names and all(
-        ours.nullable and not is_narrow(ours) and ours.type == theirs.type
-        for ours, theirs in zip(schema, stored, strict=True)
-    )
-
-
-def _as_it_is(type_: pa.DataType) -> bool:
-    """Whether a type is one of ours with all that is in it."""
-    if pa.types.is_null(type_) or plain_type(type_) is None:
-        return False
-    if pa.types.is_struct(type_):
-        names = [field.name for field in type_]
-        return len(set(names)) == len(names) and all(_as_it_is(field.type) for field in type_)
-    if pa.types.is_map(type_):
-        return _as_it_is(type_.key_type) and _as_it_is(type_.item_type)
-    if pa.types.is_list(type_):
-        return _as_it_is(type_.value_type)
-    if pa.types.is_timestamp(type_):
-        return type_.unit == "us" and type_.tz is not None
-    return bool(type_ == plain_type(type_))
+def opened(path: Path) -> pq.ParquetFile:
+    """The file, its older instants of 96 bits as microseconds: in nanoseconds they end with the year 2262."""
+    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
 def _stored(path: Path, name: str) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        with opened(path) as file:
+            return file.schema_arrow
     except (pa.ArrowException, OSError) as stop:
         if isinstance(stop, FileNotFoundError | PermissionError):
             raise
@@ -92,10 +60,21 @@ def _ours(field: pa.Field, name: str) -> pa.Field:
         raise Refused(
             "unsupported-type",
             f"{name}: column `{field.name}` is of type {field.type}, which no table of ours can hold.",
-            "Declare a `schema` in `read` without the column.",
+            _remedy(field.type),
             [field.name],
         )
     return pa.field(field.name, type_)
+
+
+def _remedy(type_: pa.DataType) -> str:
+    if pa.types.is_time(type_) or pa.types.is_duration(type_):
+        declare = "Time" if pa.types.is_time(type_) else "Duration"
+        return f"Declare a `schema` in `read`, in which it is a {declare}, a number of its unit."
+    return "Declare a `schema` in `read` without the column."
+
+
+def _loose(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(loose(field.type)) for field in schema])
 
 
 def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: bool) -> None:
@@ -117,7 +96,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
 
 def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     done = 0
-    with pq.ParquetFile(path) as file:
+    with opened(path) as file:
         batches = file.iter_batches(BATCH, columns=schema.names)
         while True:
             try:
@@ -138,5 +117,5 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
                     return exactly(values, field)
 
                 columns.append(typed_or_refused(batch.column(field.name), field, convert, name, row))
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield pa.RecordBatch.from_arrays(columns, schema=_loose(schema))
             done += batch.num_rows

@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from backstory.doors.odf.formats.csv_options import dialect
 from backstory.doors.odf.formats.csv_rows import csv_rows
+from backstory.doors.odf.formats.encoded import encoding
+from backstory.doors.odf.formats.expected import inner_fields
 from backstory.doors.odf.formats.json_rows import json_rows
-from backstory.doors.odf.formats.parquet_rows import parquet_rows, plain_parquet
+from backstory.doors.odf.formats.parquet_plain import plain_parquet
+from backstory.doors.odf.formats.parquet_rows import parquet_rows
 from backstory.doors.odf.formats.rows import Rows
+from backstory.doors.odf.formats.texts import TimeFormats, parser, time_formats
 from backstory.doors.odf.manifest.read import (
     Csv,
     EsriShapefile,
@@ -16,9 +21,35 @@ from backstory.doors.odf.manifest.read import (
     NdGeoJson,
     NdJson,
     Parquet,
+    Reading,
 )
 
-__all__ = ["Rows", "plain_parquet", "rows_of"]
+__all__ = ["Rows", "plain_parquet", "refuse_unsupported", "rows_of"]
+
+
+def refuse_unsupported(how: Reading, schema: pa.Schema | None = None) -> None:
+    """Raises UsageError for what any file would be refused for: an option, or a type without a text form."""
+    match how:
+        case Csv():
+            times = dialect(how).times
+        case Json() | NdJson():
+            encoding(how.encoding)
+            times = time_formats(how.date_format, how.timestamp_format)
+        case Parquet():
+            return  # what can become of its columns is seen in the file
+        case _:
+            times = TimeFormats()
+    nested = not isinstance(how, Csv | EsriShapefile)
+    for field in schema or ():
+        _refuse_unwritable(field, times, nested=nested)
+
+
+def _refuse_unwritable(field: pa.Field, times: TimeFormats, *, nested: bool) -> None:
+    if nested and pa.types.is_nested(field.type):
+        for inner in inner_fields(field):
+            _refuse_unwritable(inner, times, nested=nested)
+    else:
+        parser(field, times)
 
 
 def rows_of(

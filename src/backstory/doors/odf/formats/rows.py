@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.odf.formats.expected import told, within_range
+from backstory.doors.odf.formats.bounds import first_unfit
+from backstory.doors.odf.formats.expected import told
 from backstory.errors import Refused
 from backstory.files.cells import UnreadableCell, first_failing
 
@@ -39,8 +40,9 @@ def unreadable(name: str, place: str, column: str, value: object, expected: str)
 
 
 def shortened(value: object) -> str:
-    """The value on one line, 40 characters of it."""
-    text = " ".join(str(value).split()) or str(value)
+    """The value on one line, 40 characters of it, and what is no Unicode as its escape."""
+    text = str(value).encode(errors="backslashreplace").decode()
+    text = " ".join(text.split()) or text
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
@@ -87,19 +89,22 @@ def typed_or_refused(
     name: str,
     place: Callable[[int], str],
 ) -> pa.Array:
-    """`convert(values)`, in range and not NULL where the field is required.
+    """`convert(values)`, within the bounds of the type and not NULL where the field is required.
 
     Refused for the first value that is not so; `place` tells where a row of the array stands.
     """
+    row = -1
     try:
         made = convert(values)
-        row = within_range(made, field)
     except UnreadableCell as cell:
         row = cell.row
     except pa.ArrowInvalid:
         row = first_failing(values, convert)
-    if row is not None:
+    if row >= 0:
         raise unreadable(name, place(row), field.name, _shown(values[row]), told(field))
+    if found := first_unfit(made, field):
+        value = values[found.row] if found.field is field else found.value
+        raise unreadable(name, place(found.row), found.field.name, _shown(value), told(found.field))
     if not field.nullable:
         refuse_nulls(made, field.name, name, place)
     return made
@@ -107,9 +112,9 @@ def typed_or_refused(
 
 def _shown(value: pa.Scalar) -> str:
     try:
-        return str(value.as_py())
-    except ValueError:  # Python has no nanoseconds
-        return str(value.cast(pa.string()))
+        return str(value.as_py()) if value.is_valid else "NULL"
+    except (ValueError, OverflowError):  # Python has no nanoseconds, and no year 10000
+        return str(pa.array([value], value.type).to_string())[1:-1]
 
 
 def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int], str]) -> None:

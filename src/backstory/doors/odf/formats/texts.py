@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.odf.formats.clock import clock_times
+from backstory.doors.odf.formats.expected import TIME, kind, unit
 from backstory.doors.odf.formats.time_patterns import RFC3339, TimePattern, time_pattern
 from backstory.errors import UsageError
 from backstory.files.cells import UnreadableCell, parse
@@ -21,7 +23,9 @@ _KINDS = {
     pa.timestamp("us", "UTC"): Kind.UTC_DATETIME,
     pa.string(): Kind.STRING,
 }
-_FIRST = pa.scalar("0001-01-02T00:00:00Z").cast(pa.timestamp("us", "UTC"))  # before it, the slow way looks
+# Before and after these, the slow way looks.
+_FIRST = pa.scalar("0001-01-02T00:00:00Z").cast(pa.timestamp("us", "UTC"))
+_LAST = pa.scalar("9999-12-31T23:59:59.999999Z").cast(pa.timestamp("us", "UTC"))
 _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 
@@ -51,6 +55,8 @@ def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Arr
         return lambda text: text
     if pa.types.is_null(type_):
         return _nothing
+    if kind(field) == TIME:
+        return lambda text: clock_times(text, unit(field))
     if pa.types.is_decimal128(type_):
         column = ColumnType.decimal(type_.precision, type_.scale)
     elif type_ in _KINDS:
@@ -94,6 +100,6 @@ def _at_once(text: pa.Array) -> pa.Array | None:
             made = text.cast(type_).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             continue
-        if not pc.any(pc.less(made, _FIRST)).as_py():
+        if not pc.any(pc.or_(pc.less(made, _FIRST), pc.greater(made, _LAST))).as_py():
             return made
     return None

@@ -1,0 +1,38 @@
+"""Whether a float of 64 bits keeps all digits of a number's text: what is inferred to be one has to."""
+
+import math
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SURE = 15  # so many digits every float keeps
+_LEAST = 2.0**-1022  # but smaller ones have fewer
+_ALL = 800  # more than any float has
+# What may lose digits: a long text, and one with a great exponent.
+_DOUBTFUL = rf"^.{{{_SURE + 1},}}$|[eE][+-]?\d{{3,}}$"
+_ZERO = frozenset("-+.0")
+
+
+def all_kept(texts: pa.Array) -> bool:
+    """Whether floats keep all of some numbers, `NaN` and `Inf`; none of the texts is NULL."""
+    doubtful = texts.filter(pc.match_substring_regex(texts, _DOUBTFUL))
+    # Nearly all of them are what a program prints of a float.
+    printed = pc.equal(doubtful.cast(pa.float64()).cast(pa.string()), doubtful)
+    return all(map(is_kept, doubtful.filter(pc.invert(printed)).to_pylist()))
+
+
+def is_kept(text: str) -> bool:
+    """Whether the number is a float, printed with as many digits as the text has."""
+    value = float(text)
+    if text in {repr(value), f"{value:.17g}"}:  # as nearly all programs print it
+        return True
+    if not math.isfinite(value):
+        return not any(letter.isdigit() for letter in text)
+    if value == 0:
+        return set(text.lower().partition("e")[0]) <= _ZERO
+    number = Decimal(text)
+    digits = len(number.as_tuple().digits)
+    if digits <= _SURE and abs(value) >= _LEAST:
+        return True
+    return number in {Decimal(repr(value)), Decimal(f"{value:.{min(digits, _ALL) - 1}e}")}
