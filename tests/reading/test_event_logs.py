@@ -1,7 +1,7 @@
 """An event log is read by the words of every other table: current, as-of, timeline."""
 
 import pytest
-from datasets import Dataset, e
+from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
@@ -62,6 +62,28 @@ def test_a_snapshot_log_is_a_history(table):
         (1, "e2"),
         (5, None),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["op", "observed"])
+def test_what_comes_back_to_its_own_time_was_away(store, tmp_path, encoding):  # never two versions at once
+    """A record that is known by its event time goes when that is known, and comes back from then on."""
+    merge = f"{{kind: Snapshot, primaryKey: [event_time, city], encoding: {encoding}}}"
+    dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
+    for rows in ("2024-01-01,A", "", "2024-01-01,A", ""):
+        dataset.push(rows)
+    found = Table(store, dataset.table.shape.table)
+    counts = [found.as_of(instant).count() for instant in (e(0), e(1), s(1), s(2), s(3), s(4))]
+    assert counts == [0, 1, 1, 1, 1, 0]
+
+
+def test_a_return_before_its_end_was_known_ends_it(store, tmp_path):
+    """Old copies that are loaded today: times of rows count, as far as they are told."""
+    merge = "{kind: Snapshot, primaryKey: [city], encoding: op}"
+    dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
+    for rows in ("2024-01-01,A", "", "2024-03-01,A"):
+        dataset.push(rows)
+    found = Table(store, dataset.table.shape.table)
+    assert [found.as_of(instant).count() for instant in (e(0), e(1), e(70), s(9))] == [0, 1, 1, 1]
 
 
 def test_operations_say_the_same_where_nothing_is_retracted(table):

@@ -12,6 +12,7 @@ from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.window import WindowSpec
 
 # A table property: the names of the system columns, and whether every row is an event of its own.
 COLUMNS: Final = "backstory.odf.columns"
@@ -40,11 +41,10 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
     """The rows that are versions, from when and to when each was true (NULL: still).
 
     An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
-    other logs a version ends at the time of the next event of its record; a retraction that keeps no time of
-    its own, in the `op` encoding or where the key has the time, ends it at the time of its commit.
+    other logs a version ends at the time of the next event of its record, or when that is known to be gone.
     """
     from pyspark.sql import Window
-    from pyspark.sql.functions import col, lead, lit, struct, when
+    from pyspark.sql.functions import col, lead, lit, struct
 
     names, shape = system_columns(table), table.shape
     rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
@@ -58,11 +58,32 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
         rows = rows.withColumn("next event", after.over(window))
         corrected = col("next event")["event op"].eqNullSafe(lit(int(Op.CORRECT_FROM)))
         return rows.where(_holds() & ~corrected), time, never
-    rows = rows.where(col("event op") != Op.CORRECT_FROM).withColumn("next event", after.over(window))
-    following = col("next event")
-    untimed = names["op"] is not None or names["event_time"] in shape.key
-    ended = when(following["event op"] == Op.RETRACT, following["known" if untimed else "time"])
-    return rows.where(_holds()), time, ended.otherwise(following["time"])
+    rows = rows.where(col("event op") != Op.CORRECT_FROM)
+    if names["op"] is None and names["event_time"] not in shape.key:
+        rows = rows.withColumn("next event", after.over(window))
+        return rows.where(_holds()), time, col("next event")["time"]
+    return _with_known_ends(rows, time, column(names["system_time"]), window)
+
+
+def _with_known_ends(
+    rows: "DataFrame", time: "Column", known: "Column", window: "WindowSpec"
+) -> "tuple[DataFrame, Column, Column]":
+    """The versions where a retraction has no time of its own: it ends one when it is known.
+
+    What is back before that ends it earlier, and what is back at the time of its predecessor begins then.
+    """
+    from pyspark.sql.functions import col, greatest, lag, lead, least, struct, when
+
+    event = struct("event op", time.alias("time"), known.alias("known"))
+    beside = {"next": lead(event), "second next": lead(event, 2), "previous": lag(event)}
+    beside["second previous"] = lag(event, 2)
+    rows = rows.withColumns({f"{name} event": value.over(window) for name, value in beside.items()})
+    following, back = col("next event"), col("second next event")["time"]
+    gone = when(back > time, least(following["known"], back)).otherwise(following["known"])
+    ended = when(following["event op"] == Op.RETRACT, gone).otherwise(following["time"])
+    before, there = col("previous event"), col("second previous event")["time"]
+    returned = (before["event op"] == Op.RETRACT) & (time <= there)
+    return rows.where(_holds()), when(returned, greatest(time, before["known"])).otherwise(time), ended
 
 
 def _instant(rows: "DataFrame", name: str) -> "Column":

@@ -102,6 +102,15 @@ def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dat
     assert dataset(LEDGER % "x", read="{kind: csv, ddlSchema: []}", preprocess=made).add().lints
 
 
+def test_a_query_of_another_dataset_waits_for_it(dataset):
+    """Its columns may be there only when it has rows; what the query says of `input` alone does not wait."""
+    text = "select i.* from input i join odf_adding.nowhere n on i.v = n.k"
+    assert dataset(LEDGER % "v", read=READ, preprocess=query(text)).add().status == "added"
+    text = "with x as (select nowhere from input) select 1 as v from input"
+    with pytest.raises(UsageError, match="nowhere"):
+        dataset(LEDGER % "v", read=READ, preprocess=query(text)).add()
+
+
 def test_each_source_has_the_output_of_its_own_query(dataset):
     """One of two push sources is wrong, and it is told."""
     life = dataset(LEDGER % "v", read=READ, preprocess=query("select v from input"))

@@ -4,6 +4,9 @@ from functools import partial
 
 import pytest
 from datasets import Dataset, counts, e
+from web import Play, serving
+
+from backstory.tables.create import drop
 
 APPEND = "{kind: append}"
 SNAPSHOT = "{kind: snapshot, primaryKey: [k]}"
@@ -13,6 +16,12 @@ COLUMNS = "k STRING, v INT"
 @pytest.fixture
 def dataset(store, tmp_path):
     return partial(Dataset, store, tmp_path, columns=COLUMNS, namespace="odf_again")
+
+
+@pytest.fixture
+def web():
+    with serving() as served:
+        yield served
 
 
 def put(life, **texts):
@@ -106,6 +115,85 @@ def test_an_older_download_does_not_undo_a_newer_one(dataset):  # R71
     assert others[1].counts == counts(corrected=1)
     assert life.data("v") == [(1,), (3,)]
     assert life.newest().event["source_state"]["value"].startswith(e(9).date().isoformat())
+
+
+def test_a_place_that_is_asked_again_has_given_its_files(dataset):
+    """A mistaken path that is put back, or spelled in another way, brings nothing twice."""
+    life = dataset(APPEND, fetch=glob("a/*.csv"))
+    put(life, a__1="A,1", b__1="B,2")
+    life.pull()
+    life.add(fetch=glob("b/*.csv"))
+    life.pull()
+    for again in ("a/*.csv", "./a/*.csv"):
+        life.add(fetch=glob(again))
+        assert life.pull().counts == counts()
+    assert life.data("k") == [("A",), ("B",)]
+
+
+def test_what_a_rollback_took_back_comes_again(dataset):
+    life = dataset(APPEND, fetch=glob("*.csv"))
+    put(life, a="A,1")
+    life.pull()
+    first = life.table.iceberg.currentSnapshot().snapshotId()
+    put(life, b="B,2", c="C,3")
+    life.pull()
+    life.table.iceberg.manageSnapshots().rollbackTo(first).commit()
+    assert life.data("k") == [("A",)]
+    assert life.pull().counts == counts(appended=2)
+    assert life.data("k") == [("A",), ("B",), ("C",)]
+
+
+def test_a_dataset_that_is_made_anew_begins_anew(dataset, spark):
+    life = dataset(APPEND, fetch=glob("*.csv"))
+    put(life, a="A,1")
+    life.pull()
+    drop(life.store, life.table.shape.table)
+    life.add()
+    assert life.pull().offsets == (0, 0)
+
+
+def test_pulls_at_once_of_a_source_without_a_state(dataset, web):  # R71, R74
+    """Whichever commits first counts; the other one leaves it all, and the next pull says what it is."""
+    url = web.play("/a", Play(b"k,v\nA,1\n"))
+    life = dataset(APPEND, fetch=f"{{kind: url, url: '{url}'}}")
+    others = []
+
+    def progress(stage, _done, _total):
+        if stage == "Reading data" and not others:
+            others.append(None)
+            others.append(life.pull())
+
+    assert life.pull(progress=progress).status == "up-to-date"
+    assert (others[1].status, life.data("k")) == ("updated", [("A",)])
+    assert life.pull().status == "uncacheable"
+
+
+def test_a_source_that_tells_no_state_any_more_has_none(dataset, web):  # R74: data and state never disagree
+    first, second = Play(b"k,v\nA,1\n", etag='"x"'), Play(b"k,v\nA,2\n")
+    life = dataset(SNAPSHOT, fetch=f"{{kind: url, url: '{web.play('/a', first, second, first)}'}}")
+    life.pull()
+    assert life.pull().counts == counts(corrected=1)
+    assert life.pull().status == "uncacheable"
+    assert life.pull(fetch_uncacheable=True).counts == counts(corrected=1)
+    assert life.data("v") == [(1,), (2,), (1,)]
+
+
+def test_a_run_goes_on_at_another_place(dataset):  # R81
+    life = dataset(APPEND, fetch=glob("a/*.csv"))
+    put(life, a__1="A,1", b__1="B,2", b__2="C,3")
+    life.pull(run_id="r1")
+    life.add(fetch=glob("b/*.csv"))
+    assert life.pull(run_id="r1").counts == counts(appended=2)
+    with life.unchanged():
+        life.pull(run_id="r1")
+
+
+def test_a_second_attempt_may_bring_a_file_to_another_folder(dataset):  # R81
+    life = dataset(APPEND)
+    put(life, try1__data="A,1", try2__data="A,1")
+    life.push_files(life.folder / "try1" / "data.csv", run_id="r1")
+    with life.unchanged():
+        life.push_files(life.folder / "try2" / "data.csv", run_id="r1")
 
 
 def test_two_files_of_one_name_are_two_in_one_run(dataset):  # R81

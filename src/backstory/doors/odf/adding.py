@@ -78,12 +78,18 @@ def refuse_repeated(found: Iterable[Registered], first: dict[str, Dataset] | Non
     for each in found:
         one = each.dataset
         other = first.setdefault(one.name.lower(), one)
-        if one.place(NAMED) != other.place(NAMED):
+        if _origin(one) != _origin(other):
             raise UsageError(
                 "repeated-name",
                 f"{one.place(NAMED)}: {one.name} is the dataset of {other.place(NAMED)} already.",
                 "Accounts and case tell no datasets apart: give it another name, or take one out.",
             )
+
+
+def _origin(dataset: Dataset) -> tuple[Path, str, int | None]:
+    """Where a manifest was written, however its path was spelled."""
+    name = dataset.written.name if dataset.written else ""
+    return dataset.folder.resolve(), Path(name).name, dataset.line(NAMED)
 
 
 def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:

@@ -61,13 +61,15 @@ def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, An
 
 def _source_told(work: Work, head: Head) -> dict[str, Any]:
     """What is known of the polling source: where it is, its state, and whether all that it had is here."""
-    known = {name: head.event.get(name) for name in ("source_state", "fetch", "complete")}
-    fetch = fetch_hash(work.source)
+    fetch, state = fetch_hash(work.source), work.fetched.state
     if fetch is None:
-        return known
-    # A source that cannot say its state this time keeps the one that it said before.
-    state = work.fetched.state or head.state_of(work.source)
-    return {"source_state": state.to_dict() if state else None, "fetch": fetch, "complete": work.fetched.last}
+        return {name: head.event.get(name) for name in ("source_state", "fetch", "complete", "polled")}
+    return {
+        "source_state": state.to_dict() if state else None,
+        "fetch": fetch,
+        "complete": work.fetched.last,
+        "polled": head.polled + 1,
+    }
 
 
 def _snapshot_time(work: Work, head: Head) -> str | None:

@@ -16,7 +16,6 @@ from backstory.doors.odf.committing import commit_block, commit_rows, event_of, 
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.fetch.fetched import Fetched
-from backstory.doors.odf.fetch.source_state import SourceState
 from backstory.doors.odf.log_table import logged
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
@@ -27,7 +26,7 @@ from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
+from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_of, token_of
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
@@ -52,13 +51,13 @@ def delivered(
     fetched: Fetched,
     run: Run,
     *,
-    after: SourceState | None = None,
-) -> DatasetReceipt:
-    """Ingest one file, and give the receipt; nothing is committed when nothing changed.
+    after: int | None = None,
+) -> tuple[DatasetReceipt, bool]:
+    """Ingest one file; the receipt, and whether there was a commit: there is none when nothing changed.
 
-    `dataset` gives the dataset of that name as it stands, `after` is the state that its source was asked
-    from. Raises Refused for rows that would corrupt the log, and TryAgain if other writers always came
-    first.
+    `dataset` gives the dataset of that name as it stands, `after` is how many polls it had taken in when
+    its source was asked. Raises Refused for rows that would corrupt the log, and TryAgain if other
+    writers always came first.
     """
     with tempfile.TemporaryDirectory(prefix="backstory-odf-") as folder, ExitStack() as held:
         with timed("decode"):
@@ -67,7 +66,8 @@ def delivered(
             run.stage("Preprocessing data")
             frame = held.enter_context(queried(store, frame, source.preprocess))
         declared = declared_schema(source.read) is not None
-        work = Work(store, source, fetched, after, run, frame, declared, content, dataset)
+        token = token_of(source, fetched, run)
+        work = Work(store, source, fetched, after, run, token, frame, declared, content, dataset)
         return attempted(store, [name], lambda: _once(work))
 
 
@@ -93,35 +93,37 @@ def _read(
     ), content
 
 
-def _once(work: Work) -> DatasetReceipt:
+def _once(work: Work) -> tuple[DatasetReceipt, bool]:
     the = work.dataset()
     head = head_of(work.store, the)
     if _is_outrun(work, the, head) or _has_run(work, the):
-        return _receipt(the, head, head.system_time)
+        return _receipt(the, head, head.system_time), False
     now, notes = work.run.system_time, []
     if head.system_time is not None and now < head.system_time:
         notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
         now = head.system_time
     at = Meeting(work, the, head, now)
     if work.frame is not None and not _repeats(work, head):
-        receipt = _merged(at, work.frame)
+        receipt, committed = _merged(at, work.frame)
     else:
         event = event_of(at, 0, head.watermark)
-        if says_more(event, head) and not work.run.dry_run:
+        committed = says_more(event, head) and not work.run.dry_run
+        if committed:
             commit_block(at, event)
         receipt = _receipt(the, head, now)
-    return replace(receipt, notes=(*notes, *receipt.notes))
+    return replace(receipt, notes=(*notes, *receipt.notes)), committed
 
 
 def _is_outrun(work: Work, the: Registered, head: Head) -> bool:
-    """Whether the source's state is another than the delivery was asked from: another pull was faster.
+    """Whether another pull was faster: it may have brought the same or something newer.
 
-    It may have brought the same or something newer; the next pull asks from there.
+    The next pull asks from there, or of another place, if the manifest names one by now.
     """
-    state, now = work.fetched.state, head.state_of(work.source)
-    if the.table is None or head.block is None or state is None:
+    if the.table is None or work.after is None:
         return False
-    return now == state or (now != work.after and not work.run.dry_run)
+    moved = fetch_hash(the.dataset.polling) != fetch_hash(work.source) if the.dataset.polling else True
+    state = work.fetched.state
+    return moved or head.polled != work.after or (state is not None and head.state_of(work.source) == state)
 
 
 def _has_run(work: Work, the: Registered) -> bool:
@@ -141,7 +143,7 @@ def _repeats(work: Work, head: Head) -> bool:
     return work.content is not None and contents.get(work.source_name) == work.content
 
 
-def _merged(at: Meeting, frame: "DataFrame") -> DatasetReceipt:
+def _merged(at: Meeting, frame: "DataFrame") -> tuple[DatasetReceipt, bool]:
     work, the, head = at.work, at.the, at.head
     work.run.stage("Merging data")
     columns = the.columns
@@ -162,20 +164,23 @@ def _merged(at: Meeting, frame: "DataFrame") -> DatasetReceipt:
             refuse_failed(found.seen.get(came.seen, {}), columns.time)
             refuse_problems(found, terms, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
-            _commit(at, came, found, terms)
-            return replace(_receipt(the, head, at.now, found), notes=tuple(notes))
+            committed = _commit(at, came, found, terms)
+            return replace(_receipt(the, head, at.now, found), notes=tuple(notes)), committed
 
 
-def _commit(at: Meeting, came: Batch, found: Happened, terms: Terms) -> None:
-    """One commit, none if neither the log nor what is known of the source changes."""
+def _commit(at: Meeting, came: Batch, found: Happened, terms: Terms) -> bool:
+    """One commit, none if neither the log nor what is known of the source changes; whether there was one."""
     if at.work.run.dry_run:
-        return
+        return False
     event = event_of(at, found.rows, at.head.watermark_after(found.newest))
     if found.rows:
         at.work.run.stage("Committing data")
         commit_rows(at, event, came, found, terms)
     elif says_more(event, at.head) or (at.the.schema is None and came.known):
         commit_block(at, event, came if came.known else None)
+    else:
+        return False
+    return True
 
 
 def _stored(work: Work, the: Registered, came: Batch, terms: Terms) -> "DataFrame":

@@ -67,6 +67,7 @@ def pull_all(
     """
     read = [each for one in wanted for each in _meant(store, namespace, one)]
     refuse_repeated(each for each in read if each.dataset.written is not None)
+    read = list({each.name: each for each in read}.values())
     for each in read:
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)

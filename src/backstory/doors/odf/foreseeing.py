@@ -8,7 +8,7 @@ from backstory.documents import Path_
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Dataset, Source
 from backstory.doors.odf.lints import Lint, lints
-from backstory.doors.odf.querying import queried
+from backstory.doors.odf.querying import names_others, queried
 from backstory.errors import UsageError
 from backstory.tables.store import Store
 
@@ -32,7 +32,10 @@ def foreseen(store: Store, dataset: Dataset) -> list[Lint]:
 
 
 def output_of(store: Store, dataset: Dataset, path: Path_, source: Source) -> pa.Schema | None:
-    """The columns after preprocess; None if there is no query, or nobody declares what it reads."""
+    """The columns after preprocess; None if there is no query, or nobody declares what it reads.
+
+    A query that reads other tables may have to wait for them.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -45,6 +48,8 @@ def output_of(store: Store, dataset: Dataset, path: Path_, source: Source) -> pa
         with queried(store, rows, source.preprocess) as made:
             return pa.schema([_field(column) for column in made.schema])
     except UsageError as wrong:
+        if names_others(store, source.preprocess):
+            return None
         raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
     except PySparkException as fault:  # texts and formats in a query are looked at before any row
         told = f"{place}: The query of preprocess cannot be analysed ({fault.getCondition()})."

@@ -61,8 +61,8 @@ def brought_up_to_date(store: Store, table: StoredTable) -> None:
 def newest_block(store: Store, table: StoredTable) -> Block | None:
     """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
     newest = next(walk(table), None)
-    if newest is not None:
-        return newest
+    if newest is not None or table.iceberg.currentSnapshot() is None:
+        return newest  # a table without a snapshot has no commits: what a log says is of one before it
     log = load(store, log_of(table.shape.table))
     return None if log is None else _newest_logged(store, log)
 
@@ -70,11 +70,18 @@ def newest_block(store: Store, table: StoredTable) -> Block | None:
 def logged(store: Store, table: StoredTable) -> list[Block]:
     """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log.
 
-    Raises Violated for one that cannot be read.
+    Blocks of commits that a rollback took back are left out. Raises Violated for one that cannot be read.
     """
-    found = {block.sequence: block for block in map(block_of, log_rows(store, table.shape.table))}
-    found |= {block.sequence: block for block in walk(table)}
-    return [found[number] for number in sorted(found)]
+    found = list(walk(table))
+    if found and found[-1].previous is None:
+        return found[::-1]
+    newest = None if found else newest_block(store, table)
+    found += [newest] if newest else []
+    if found:
+        known = {block.hash: block for block in map(block_of, log_rows(store, table.shape.table))}
+        while (before := known.get(found[-1].previous or "")) is not None:
+            found.append(before)
+    return found[::-1]
 
 
 def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> Datase
     asked_in_vain = uncacheable if answer.status == "uncacheable" else nothing
     receipts: list[DatasetReceipt] = []
     try:
-        for receipt in _ingested(store, dataset, source, answer, asking, run):
+        for receipt in _ingested(store, dataset, source, answer, asking, run, after=head.polled):
             receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
     except BackstoryError as error:
         before = failed(store, dataset, error)
@@ -121,16 +121,18 @@ def _ingested(
     answer: Answer,
     asking: Asking,
     run: Run,
+    *,
+    after: int,
 ) -> Iterator[DatasetReceipt]:
     """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
-    state = asking.state
     for fetched in answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
-        receipt = delivered(store, dataset.name, _standing(store, dataset), source, fetched, run, after=state)
+        standing = _standing(store, dataset)
+        receipt, committed = delivered(store, dataset.name, standing, source, fetched, run, after=after)
+        after += committed
         if not run.dry_run:
             forget(fetched, asking)
-            state = fetched.state or state
         yield receipt
 
 
@@ -143,7 +145,7 @@ def _asking(
     store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: Asked, run: Run
 ) -> Asking:
     seen: frozenset[str] = frozenset()
-    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.has_asked(source):
+    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
         here = {"fetch": fetch_hash(source), "source": POLLED}.items()
         told = [block.event for block in logged(store, dataset.table)]
         seen = frozenset(str(event.get("file")) for event in told if here <= event.items())
@@ -181,7 +183,7 @@ def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) ->
             return DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
         if not run.dry_run:
             nothing = Fetched(Path(), "--set-watermark", None, None)
-            work = Work(store, by_hand, nothing, None, run, None, False, None, lambda: the)
+            work = Work(store, by_hand, nothing, None, run, None, None, False, None, lambda: the)
             at = Meeting(work, the, head, now)
             commit_block(at, event_of(at, 0, watermark))
         return DatasetReceipt(name, "updated", watermark=watermark, system_time=now, before=head.watermark)

@@ -63,7 +63,7 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> Dat
             fetched = Fetched(path, path.name, pushed.event_time, None)
             read = _read_as(source, pushed.input_format)
             standing = partial(registry.at, store, dataset.name)
-            receipt = delivered(store, dataset.name, standing, read, fetched, run)
+            receipt, _ = delivered(store, dataset.name, standing, read, fetched, run)
         except BackstoryError as error:
             return replace(summed(receipts, failed(store, dataset, error)), status="failed", error=error)
         receipts.append(told(receipt))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Operators behind which rows stand in another order, or in none.
 OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|Distinct|Union"
+# How a plan that is not analysed yet shows a name of several parts.
+RELATION: Final = re.compile(r"'UnresolvedRelation \[[^\]]*, ")
 ZONE: Final = "spark.sql.session.timeZone"
 # SQL states of values that a function or a cast does not take.
 DATA: Final = "22"
@@ -52,16 +54,16 @@ def queried(store: Store, rows: "DataFrame", sql: Sql) -> "Iterator[DataFrame]":
 @contextmanager
 def utc(spark: "SparkSession") -> Iterator[None]:
     """What a query says of times is settled when it is analysed: UTC, whatever zone the session has (E3)."""
-    zone = spark.conf.get(ZONE)
-    if zone == "UTC":
-        yield
-        return
     with IN_ANOTHER_ZONE:
-        spark.conf.set(ZONE, "UTC")
-        try:
-            yield
-        finally:
-            spark.conf.set(ZONE, str(zone))
+        zone = spark.conf.get(ZONE)
+        if zone != "UTC":
+            spark.conf.set(ZONE, "UTC")
+            try:
+                yield
+            finally:
+                spark.conf.set(ZONE, str(zone))
+            return
+    yield
 
 
 @contextmanager
@@ -81,6 +83,18 @@ def failing_rows_refused() -> Iterator[None]:
         ) from None
 
 
+def names_others(store: Store, sql: Sql) -> bool:
+    """Whether the step reads tables or files, by names of several parts, beside its batch and its steps."""
+    from pyspark.errors import ParseException
+
+    parser = store.spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
+    try:
+        plans = [parser.parsePlan(_bare(query)).toString() for _, query in _steps(sql)]
+    except ParseException:
+        return False
+    return any(RELATION.search(plan) for plan in plans)
+
+
 def keeps_order(frame: "DataFrame") -> bool:
     """Whether the rows of a query stand in the order of the file."""
     plan = frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001
@@ -88,12 +102,17 @@ def keeps_order(frame: "DataFrame") -> bool:
 
 
 def _text(sql: Sql, view: str) -> str:
-    steps = [(None, sql.query)] if sql.query is not None else [(s.alias, s.query) for s in sql.queries or ()]
+    steps = _steps(sql)
     named = [("input", f"TABLE {quoted(view)}")]
     named += [(alias, query) for alias, query in steps if alias is not None]
     output = next(query for alias, query in steps if alias is None)
     begun = ", ".join(f"{quoted(alias)} AS (\n{_bare(query)}\n)" for alias, query in named)
     return f"WITH {begun}\nSELECT * FROM (\n{_bare(str(output))}\n)"
+
+
+def _steps(sql: Sql) -> list[tuple[str | None, str]]:
+    """The queries of a step, each with its alias."""
+    return [(None, sql.query)] if sql.query is not None else [(s.alias, s.query) for s in sql.queries or ()]
 
 
 def _bare(query: str) -> str:

@@ -1,9 +1,11 @@
 """What one delivery of a source brings, and the dataset that it meets."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.doors.odf.chain import Block, canonical, sha3
@@ -52,7 +54,8 @@ class Run:
 class Work:
     """A file that was read, for a dataset.
 
-    `after` is the state that its source was asked from. `frame` is its rows after preprocess, None where
+    `after` is how many polls the dataset had taken in when the source was asked, None for a push; `token`
+    makes a repeated run recognisable. `frame` is its rows after preprocess, None where
     not even their columns are known. `declared` says that the manifest names the columns, `content` is a
     digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
     """
@@ -60,8 +63,9 @@ class Work:
     store: Store
     source: Source
     fetched: Fetched
-    after: SourceState | None
+    after: int | None
     run: Run
+    token: str | None
     frame: "DataFrame | None"
     declared: bool
     content: str | None
@@ -72,15 +76,20 @@ class Work:
         """The name of the source."""
         return getattr(self.source, "source_name", POLLED)
 
-    @property
-    def token(self) -> str | None:
-        """What makes a repeated run recognisable; each file of a run has its own (R81).
 
-        Files that are pushed are told apart by their paths as they were given.
-        """
-        run, fetched = self.run.run_id, self.fetched
-        name = fetched.name if isinstance(self.source, SetPollingSource) else fetched.path.as_posix()
-        return None if run is None else f"{run} {self.source_name} {name}"
+def token_of(source: Source, fetched: Fetched, run: Run) -> str | None:
+    """What makes a repeated run recognisable (R81): each file of a run has its own; None without a run id.
+
+    It is of the file's place for one that was polled, of its name and content for one that was pushed: a
+    second attempt may bring it to another folder.
+    """
+    if run.run_id is None:
+        return None
+    told = fetch_hash(source)
+    if told is None:
+        with fetched.path.open("rb") as file:
+            told = hashlib.file_digest(file, "sha3_256").hexdigest()
+    return f"{run.run_id} {getattr(source, 'source_name', POLLED)} {fetched.name} {told}"
 
 
 def fetch_hash(source: Source) -> str | None:
@@ -88,6 +97,8 @@ def fetch_hash(source: Source) -> str | None:
     if not isinstance(source, SetPollingSource):
         return None
     step = source.fetch.model_dump(mode="json", by_alias=True, include=PLACE)
+    if "path" in step:
+        step["path"] = normpath(step["path"])
     return sha3(canonical(step))
 
 
@@ -132,6 +143,11 @@ class Head:
     def watermark_after(self, newest: datetime | None) -> datetime | None:
         """The watermark once rows up to an event time have come: it never goes back."""
         return max(filter(None, (self.watermark, newest)), default=None)
+
+    @property
+    def polled(self) -> int:
+        """How many commits brought what a polling source gave."""
+        return int(self.event.get("polled") or 0)
 
     @property
     def snapshot_time(self) -> datetime | None:
