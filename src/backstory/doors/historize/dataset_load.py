@@ -56,13 +56,16 @@ class DatasetLoads:
                 if known and known.receipt:
                     return replace(HistoryReceipt(**known.receipt), dataset=dataset.name)
                 run = self._run(dataset, known, began)
-                for attempt in range(ATTEMPTS):
+                last = run.attempt + ATTEMPTS - 1
+                while True:
                     try:
-                        return self._loaded(replace(run, attempt=run.attempt + attempt))
+                        return self._loaded(run)
                     except TryAgain as busy:
-                        events.warning(f"trying again: {busy}", dataset=dataset.name)
-                        if attempt == ATTEMPTS - 1:
+                        if run.attempt == last:
                             raise
+                        events.warning(f"trying again: {busy}", dataset=dataset.name)
+                        self.log.refused(dataset, run, began, busy)
+                        run = replace(run, attempt=run.attempt + 1)
         except BackstoryError as error:
             return self._refused(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
@@ -70,7 +73,6 @@ class DatasetLoads:
             remedy = "Run it again with --verbose and report what it shows."
             events.debug("an internal error", exc_info=True)
             return self._refused(dataset, run, began, Failed("bug", told.split("\n", 1)[0], remedy))
-        raise AssertionError("unreachable")
 
     def _refused(
         self, dataset: Dataset, run: Run | None, began: datetime, error: BackstoryError
@@ -176,7 +178,7 @@ class DatasetLoads:
     def _write_state(self, dataset: Dataset, hist: HistState) -> None:
         """The load is committed: a lock file that cannot be written is told, and read from the table next."""
         try:
-            write_state(dataset, hist, self.folder)
+            write_state(dataset, hist, self.folder, {each.name for each in self.model.target_datasets})
         except BackstoryError as error:
             events.warning(str(error))
 

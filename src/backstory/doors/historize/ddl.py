@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import ParseError
 
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.model import Column, Datatype
@@ -168,7 +169,10 @@ def _drift(old: Column, new: Column) -> str:
 
 def logical(type_: str, dialect: Dialect) -> Column | None:
     """A database's type as a column of ours; None for one that we do not know."""
-    parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
+    try:
+        parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
+    except ParseError:  # a type of the database's own
+        return None
     numbers = [int(each.name) for each in parsed.expressions if each.name.isdigit()]
     if parsed.this in _TEXT:
         length = numbers[0] if numbers else None
@@ -194,4 +198,6 @@ def fits(stage: str, column: Column, dialect: Dialect) -> bool:
         return True  # the database refuses a value that is too large or too long
     if old.datatype is Datatype.STRING and column.datatype in {Datatype.JSON, Datatype.TIME, Datatype.UUID}:
         return True  # it is checked by the type itself
+    if old.datatype is Datatype.DECIMAL and old.decimal_precision is None:
+        return False  # as many digits as one likes
     return drift(old, new) != OTHER

@@ -1,7 +1,7 @@
 """A load as the dialect writes its parts: names, relations, conditions (sections 3.3, 3.7)."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
@@ -11,7 +11,7 @@ from backstory.doors.historize.model import Column, Dataset, Datatype, HistState
 from backstory.doors.historize.placeholders import without_placeholders
 from backstory.doors.historize.resolve import schema_of
 
-COPY = "backstory_copy"
+COPY = "copy number"  # no column of a model is called so
 # Types that some database cannot compare or sort as they are.
 _AS_TEXT = {Datatype.JSON}
 # Types that a stage may hold as text.
@@ -23,9 +23,10 @@ class Load:
     """A dataset's load in one dialect.
 
     `hist` is the history's metadata. `stage` is the relation that the base is loaded from, and
-    `brought` names its load columns, which are then taken from it (decision H9). `delete_scope` is
-    SQL on the alias `b` of the base: rows outside it are never deleted; `hist_scope` the same on the
-    alias `h` of the history. With `merges` the history is loaded by one MERGE.
+    `brought` names its load columns, which are then taken from it (decision H9); `spelled` has the
+    stage's own spelling of columns. `delete_scope` is SQL on the alias `b` of the base: rows outside it
+    are never deleted; `hist_scope` the same on the alias `h` of the history. With `merges` the
+    history is loaded by one MERGE.
     """
 
     model: Model
@@ -34,6 +35,7 @@ class Load:
     dialect: Dialect
     stage: str = ""
     brought: frozenset[str] = frozenset()
+    spelled: Mapping[str, str] = field(default_factory=dict)
     delete_scope: str | None = None
     deletes_base: bool = True
     hist_scope: str | None = None
@@ -113,16 +115,21 @@ class Load:
         compared = [
             column for column in columns if column.system_role not in {Role.LOAD_RUN_ID, Role.LOADED_AT}
         ]
-        order = ", ".join(
-            self.expressions.canonical(column, self.of("d", column.name)) for column in compared
-        )
+        order = ", ".join(self._ordered(column) for column in compared)
+        if live := self.live("d").removeprefix(" AND "):  # a row that is flagged as deleted is no duplicate
+            order = f"CASE WHEN {live} THEN 0 ELSE 1 END, {order}"
         names = ", ".join(self.of("d", column.name) for column in columns)
         kept = ", ".join(self.of("k", column.name) for column in columns)
         number = f"ROW_NUMBER() OVER (PARTITION BY {self.of('d', self.dataset.key)} ORDER BY {order})"
         return (
-            f"(SELECT {kept} FROM (SELECT {names}, {number} AS {COPY} FROM {source} AS d) AS k "
-            f"WHERE k.{COPY} = 1)"
+            f"(SELECT {kept} FROM (SELECT {names}, {number} AS {self.name(COPY)} FROM {source} AS d) AS k "
+            f"WHERE {self.of('k', COPY)} = 1)"
         )
+
+    def _ordered(self, column: Column) -> str:
+        value = self.of("d", column.name)
+        hashed = column.datatype is not Datatype.FLOAT or column.hash_as is not None
+        return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
         """Whether a base row is not flagged as deleted; empty without such a flag (section 7.3)."""
@@ -150,7 +157,8 @@ class Load:
             f"{self._from_stage(column)} AS {self.name(column.name)}" for column in user_columns(self.dataset)
         )
         brought = "".join(
-            f",\n    {self.of('i', name)} AS {self.name(name)}" for name in sorted(self.brought)
+            f",\n    {self.of('i', self.in_stage(name))} AS {self.name(name)}"
+            for name in sorted(self.brought)
         )
         values = self.base_values("s", self.brought)
         outer = ",\n  ".join(f"{value} AS {self.name(name)}" for name, value in values.items())
@@ -170,9 +178,13 @@ class Load:
             **{name: self.of(alias, name) for name in sorted(brought)},
         }
 
+    def in_stage(self, column: str) -> str:
+        """A column as the stage spells it."""
+        return self.spelled.get(column, column)
+
     def _from_stage(self, column: Column) -> str:
         """A stage column's value; text becomes a time or an id here, and what is none is an error."""
-        value = self.of("i", column.input or column.name)
+        value = self.of("i", self.in_stage(column.input or column.name))
         return (
             self.dialect.cast_expression(value, self.dialect.type_of(column))
             if column.datatype in _READ

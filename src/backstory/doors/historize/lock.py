@@ -1,6 +1,6 @@
 """The history's metadata beside the model: `<dataset>.hist.lock.yaml` (section 1.3)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,19 @@ def find_state(dataset: Dataset, folder: Path) -> HistState | None:
     return dataset.hist_state
 
 
-def write_state(dataset: Dataset, state: HistState, folder: Path) -> None:
-    """Write the lock file if it says something else; files of former names go."""
+def write_state(dataset: Dataset, state: HistState, folder: Path, others: Collection[str] = ()) -> None:
+    """Write the lock file if it says something else; files of former names go.
+
+    A name that the model's `others` have by now is another dataset's, once this one has a file of its own.
+    """
     path, text = _path(folder, dataset.name), HEAD + as_yaml(state)
+    kept = {dataset.name, *others} if path.exists() else {dataset.name}
     try:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             fresh = path.with_suffix(".new")
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
-        for name in dataset.former_names:
+        for name in set(dataset.former_names) - kept:
             _path(folder, name).unlink(missing_ok=True)
     except OSError as stop:
         raise Failed(

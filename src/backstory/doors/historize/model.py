@@ -201,7 +201,7 @@ class StateLabels(_Part):
     new: Label = "new"
     changed: Label = "changed"
     deleted: Label = "deleted"
-    reappeared: Label = "new"
+    reappeared: Label = Field(default_factory=lambda told: told.get("new", "new"))
     mode: Literal["view", "stored"] = "view"
 
 
@@ -209,7 +209,7 @@ class SoftDelete(_Part):
     """A flag in the base that stands for a deletion (section 7.3)."""
 
     column: ColumnName
-    deleted_values: tuple[str, ...] = ("true",)
+    deleted_values: tuple[str, ...] = Field(("true",), min_length=1)
     deleted_at: ColumnName | None = None
     on_delete: Literal["delete", "flag"] = "delete"
 

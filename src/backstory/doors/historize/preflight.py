@@ -5,13 +5,14 @@ the history.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.doors.historize.model import Column, Datatype, Historization, Role
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 
@@ -75,7 +76,8 @@ def stage_checks(load: Load) -> Iterator[Check]:
         yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)
     else:
         several = f"COUNT(DISTINCT {load.of('ss', Role.ROW_HASH)})"
-        yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s", counted=several), told)
+        twice = _repeated(load, keys, load.staged_rows, "s", load.live, counted=several)
+        yield Check("DUPLICATE_KEY", twice, told)
 
 
 def base_checks(load: Load) -> Iterator[Check]:
@@ -86,6 +88,14 @@ def base_checks(load: Load) -> Iterator[Check]:
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
     moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
     yield Check("KEYS_CHANGED", _keys(load, keys, load.staged, "s", moved), KEYS_CHANGED)
+
+
+def mass_delete(rules: Historization, gone: int, open_: int) -> str | None:
+    """P7: what is told if more than the allowed part of the open versions would be closed as deleted."""
+    ratio = rules.max_delete_ratio
+    if ratio is None or gone <= Decimal(str(ratio)) * open_:  # 0.29 * 100 is less than 29 in floats
+        return None
+    return f"{gone} of {open_} open versions would be closed as deleted."
 
 
 def hist_checks(load: Load) -> Iterator[Check]:
@@ -111,7 +121,8 @@ def hist_checks(load: Load) -> Iterator[Check]:
     else:
         other = (
             f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
-            f"{load.dialect.null_safe_ne(load.of('x', Role.ROW_HASH), load.of('r', Role.ROW_HASH))})"
+            f"{load.dialect.null_safe_ne(load.of('x', Role.ROW_HASH), load.of('r', Role.ROW_HASH))}"
+            f"{load.live('x')}){load.live('r')}"
         )
         yield Check(
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."

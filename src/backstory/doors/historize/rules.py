@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from backstory.doors.historize.columns import business_keys, user_columns
+from backstory.doors.historize.columns import business_keys, key_name, user_columns
 from backstory.doors.historize.document import Document
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, Model
+from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, Model, Role
 
 LONGEST = 63
 Place = tuple[str | int, ...]
@@ -29,6 +29,16 @@ def refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
         [column.name for column in dataset.target_columns],
         place,
     )
+    names: set[str] = set()
+    for number, column in enumerate(dataset.target_columns):
+        if column.system_role is Role.BUSINESS_KEY and column.active:
+            if key_name(column) in names:
+                raise document.wrong(
+                    (*place, "target_columns", number),
+                    f"the key has {key_name(column)} already, and would lose one of the two.",
+                    "Give the column a key_name of its own.",
+                )
+            names.add(key_name(column))
     columns = [reference.column for reference in dataset.references]
     refuse_twice(document, "references", columns, place)
     for number, name in enumerate(columns):

@@ -1,5 +1,6 @@
 """Load the datasets of a model: base, history's schema, history (section 3)."""
 
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
 
 LONGEST_RUN_ID = 64
+# A history and the views of it, by what they are called after their base.
+HISTORY = re.compile(r"_hist(_labeled|_effective|_all)?$")
 
 events = structlog.get_logger()
 
@@ -90,13 +93,27 @@ def _refuse_wrong(
         raise UsageError("wrong-ratio", "max_delete_ratio is a part of 1.", "Write 0.1 for a tenth.")
     later = {_table(model, dataset) for dataset in datasets}
     for dataset in datasets:
-        if dataset.input in later:
+        if (dataset.input or "").lower() in {name.lower() for name in later}:
             told = f"{dataset.name} is loaded from {dataset.input}, which does not stand before it."
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset))
+        _refuse_taken(model, target, dataset, datasets)
         prepared(model, dataset, _metadata(dataset, folder), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
+
+
+def _refuse_taken(model: Model, target: Target, dataset: Dataset, datasets: Sequence[Dataset]) -> None:
+    """A name that a dataset has given up is another one's only when the tables have their new names."""
+    schema = schema_of(model, dataset).schema_name or dataset.target_schema
+    for other in datasets[datasets.index(dataset) + 1 :]:
+        if (
+            dataset.name in other.former_names
+            and target.columns(schema, dataset.hist_name) is not None
+            and target.columns(schema, other.hist_name) is None
+        ):
+            told = f"{other.name} is what {dataset.name} was, and its tables still have that name."
+            raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
 
 
 def _metadata(dataset: Dataset, folder: Path) -> HistState:
@@ -124,14 +141,18 @@ def _table(model: Model, dataset: Dataset) -> str:
     return f"{schema_of(model, dataset).schema_name}.{dataset.name}"
 
 
+def _bare(name: str | None) -> str:
+    """The base table that an input is, or is the history of, or a view of one; names compare without case."""
+    return HISTORY.sub("", (name or "").lower())
+
+
 def _upstream(model: Model, dataset: Dataset) -> set[str]:
     """The tables of the model that the dataset is loaded from, and those that they are loaded from."""
-    by_table = {_table(model, each): each for each in model.target_datasets}
-    by_table |= {f"{table}_hist": each for table, each in by_table.items()}
+    by_table = {_table(model, each).lower(): each for each in model.target_datasets}
     found: set[str] = set()
     names = [dataset.input]
     while names:
-        each = by_table.get(names.pop() or "")
+        each = by_table.get(_bare(names.pop()))
         if each is not None and _table(model, each) not in found:
             found.add(_table(model, each))
             names.append(each.input)

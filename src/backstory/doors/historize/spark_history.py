@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
+from backstory.doors.historize.preflight import mass_delete
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_standing import Standing
@@ -223,8 +224,7 @@ def _refuse(work: SparkWork, live: "DataFrame", before: Standing, found: Outcome
         work.refuse("MULTIPLE_OPEN", "Keys have more than one open version.", repeated)
     if not found.delivered and found.stored and not rules.allow_empty_snapshot:
         work.refuse("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
-    if rules.max_delete_ratio is not None and found.vanished > rules.max_delete_ratio * found.stored:
-        told = f"{found.vanished} of {found.stored} open versions would be closed as deleted."
+    if told := mass_delete(rules, found.vanished, found.stored):
         work.refuse("MASS_DELETE", told, _keys_of(work, before, found, VANISHED))
     dating = rules.effective_dating
     if dating and dating.late_policy == "reject":

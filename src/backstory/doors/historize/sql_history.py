@@ -64,8 +64,7 @@ def _guard(load: Load, before: Mapping[str, int]) -> None:
     rules, open_, gone = load.dataset.historization, before["open"], before["gone"]
     if not before["base"] and open_ and not rules.allow_empty_snapshot:
         raise preflight.rejection("EMPTY_SNAPSHOT", f"The base {load.dataset.name} is empty.")
-    if rules.max_delete_ratio is not None and gone > rules.max_delete_ratio * open_:
-        told = f"{gone} of {open_} open versions would be closed as deleted."
+    if told := preflight.mass_delete(rules, gone, open_):
         raise preflight.rejection("MASS_DELETE", told)
 
 
@@ -99,6 +98,9 @@ def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, 
         "deleted": (load.hist_table, "h", f"{load.open('h')} AND {load.gone()}"),
     }
     found: dict[str, Sequence[object]] = {}
+    if not load.closes_deleted:
+        del wheres["deleted"]
+        found["deleted"] = []
     for outcome, (source, alias, where) in wheres.items():
         sql = preflight.keys_query(load, names, source, alias, where)
         found[outcome] = [preflight.told_key(names, row) for row in engine.query(sql, values)]

@@ -1,20 +1,19 @@
 """Base and history tables of a database: the stage's rows, schema changes (sections 3.7 and 4.3)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from backstory.doors.historize import ddl, preflight
-from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.effective import EFFECTIVE
+from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History
-from backstory.doors.historize.labels import LABELED
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import read_stage
 from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.views import ALL, SUFFIXES, create_views, drop_views
+from backstory.doors.historize.view_marks import mark_views, views_in_force, views_wanted
+from backstory.doors.historize.views import create_views, drop_views
 from backstory.errors import Refused
 
 LOAD_COLUMNS = frozenset({Role.LOAD_RUN_ID.value, Role.LOADED_AT.value})
@@ -41,16 +40,10 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
         raise Refused(
             "no-stage", f"There is no table {stage.name}.", "Load the stage first, or mend the model."
         )
-    names = {name.lower(): name for name in stored}
+    spelled = {}
     for column in columns:
-        source = names.get((column.input or column.name).lower())
-        if source is None:
-            raise Refused(
-                "missing-column",
-                f"{stage.name} has no column {column.input}.",
-                "Mend the model.",
-                [column.input],
-            )
+        wanted = column.input or column.name
+        source = spelled[wanted] = _spelling(stage, stored, wanted)
         if not ddl.fits(stored[source], column, load.dialect):
             raise Refused(
                 "STAGE_TYPE",
@@ -59,8 +52,37 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
                 "Cast it in the stage, or widen the column.",
                 [column.name],
             )
+    lower = {name.lower() for name in stored}
+    brought = LOAD_COLUMNS & lower
+    spelled |= {name: _spelling(stage, stored, name) for name in brought}
     table = load.dialect.render_table_identifier(*stage.table)
-    return replace(load, stage=table, brought=frozenset(names) & LOAD_COLUMNS)
+    found = replace(load, stage=table, brought=brought, spelled=spelled)
+    _refuse_null_load_columns(engine, found)
+    return found
+
+
+def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
+    """The stage's own spelling of a column; where several differ by case only, the very one asked for."""
+    found = [name for name in stored if name.lower() == wanted.lower()]
+    if wanted in found:
+        return wanted
+    if not found:
+        raise Refused("missing-column", f"{stage.name} has no column {wanted}.", "Mend the model.", [wanted])
+    if len(found) > 1:
+        told = f"{stage.name} has {', '.join(found)}, and none is spelled {wanted}."
+        raise Refused("repeated-column", told, "Name the column as the stage does.", [wanted])
+    return found[0]
+
+
+def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
+    """Raises Refused for rows that bring no run or no time of theirs: the base needs both."""
+    keys = [load.in_stage(key.input or key.name) for key in business_keys(load.dataset)]
+    for name in sorted(load.brought):
+        nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
+        found = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))
+        if found:
+            told = [preflight.told_key(keys, row) for row in found]
+            raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
 
 
 def _as_staged(columns: Sequence[Column]) -> list[Column]:
@@ -92,7 +114,8 @@ def synchronised(
 ) -> list[str]:
     """Bring a table to its columns, and tell what changed."""
     dialect = load.dialect
-    stored, told = engine.introspect_table(load.schema, table), []
+    stored = engine.introspect_table(load.schema, table)
+    told: list[str] = []
     if stored is None:
         old = next((name for name in former if engine.introspect_table(load.schema, name) is not None), None)
         if old is None:
@@ -101,39 +124,39 @@ def synchronised(
             live = [column for column in columns if column.active]
             engine.execute(dialect.render_create_table_if_not_exists_from_columns(name, live))
             return [f"CREATE_TABLE {table}"]
-        engine.execute(dialect.render_rename_table(load.schema, old, table))
-        told.append(f"RENAME_DATASET {old} to {table}")
+        told = _renamed(engine, load, old, table)
         stored = engine.introspect_table(load.schema, table)
     plan = ddl.plan(table, columns, stored or {}, dialect)
     if table == load.dataset.hist_name:
         preflight.require_hist_columns(load, plan.added)
-        if plan.told and _views(engine, load):
+        if plan.told:
             # PostgreSQL changes no column that a view shows.
-            _run(engine, drop_views(_history(engine, load)))
+            _drop_views(engine, _history(engine, load))
     _run(engine, plan.statements(dialect, load.schema, table))
     return [*told, *(f"{change} ({table})" for change in plan.told)]
 
 
+def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:
+    """Rename a table, a history with its archive, and tell it; the views of the old name go."""
+    names = {old: table}
+    if table == load.dataset.hist_name:
+        hist = load.hist.model_copy(update={"target_dataset_name": old})
+        _drop_views(engine, History(load.dialect, load.schema, hist))
+        archives = (f"{old}{ARCHIVE}", f"{table}{ARCHIVE}")
+        there = [engine.introspect_table(load.schema, name) is not None for name in archives]
+        names |= dict([archives]) if there == [True, False] else {}
+    for before, after in names.items():
+        engine.execute(load.dialect.render_rename_table(load.schema, before, after))
+    return [f"RENAME_DATASET {before} to {after}" for before, after in names.items()]
+
+
 def refresh_views(engine: Engine, load: Load) -> None:
-    """Make the history's views that the model asks for and that are not there."""
-    missing = [view for view in _wanted(engine, load) if view not in _views(engine, load)]
-    if missing:
-        history = _history(engine, load)
-        _run(engine, [*drop_views(history), *create_views(history, load.dataset.historization)])
-
-
-def _wanted(engine: Engine, load: Load) -> list[str]:
-    rules, name = load.dataset.historization, load.dataset.hist_name
-    wanted = [f"{name}{ALL}"] if engine.introspect_table(load.schema, f"{name}{ARCHIVE}") else []
-    if rules.state_labels and rules.state_labels.mode == "view":
-        wanted.append(f"{name}{LABELED}")
-    return [*wanted, f"{name}{EFFECTIVE}"] if rules.effective_dating else wanted
-
-
-def _views(engine: Engine, load: Load) -> list[str]:
-    """The views of the history that are there."""
-    names = [f"{load.dataset.hist_name}{suffix}" for suffix in SUFFIXES]
-    return [name for name in names if engine.introspect_table(load.schema, name) is not None]
+    """Make the history's views those that the model asks for; if they are, nothing is done."""
+    history, rules = _history(engine, load), load.dataset.historization
+    in_force = views_in_force(engine, history)
+    if in_force != views_wanted(history, rules):
+        dropped = drop_views(history) if in_force else []
+        _run(engine, [*dropped, *create_views(history, rules), *mark_views(history, rules)])
 
 
 def _history(engine: Engine, load: Load) -> History:
@@ -142,6 +165,11 @@ def _history(engine: Engine, load: Load) -> History:
     columns = tuple(column for column in load.hist.target_columns if column.name in stored)
     hist = load.hist.model_copy(update={"target_columns": columns})
     return History(load.dialect, load.schema, hist, frozenset(archive or ()))
+
+
+def _drop_views(engine: Engine, history: History) -> None:
+    if views_in_force(engine, history):
+        _run(engine, drop_views(history))
 
 
 def _run(engine: Engine, statements: Sequence[Statement]) -> None:

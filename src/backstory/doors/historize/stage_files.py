@@ -32,6 +32,11 @@ _KINDS = {
 }
 PLAIN = Encoding()
 MEND = "Nothing was written; mend the file."
+# Digits of a second that microseconds do not hold. A delivery's are cut off (F6); nobody said that of a
+# stage, where two instants that become one would be silently wrong (E1).
+FINER = r"\.\d{6}\d*[1-9]"
+_TIMES = {Kind.NAIVE_TIME, Kind.UTC_DATETIME}
+BLANK = b"\xef\xbb\xbf\r\n"
 
 
 def column_type(column: Column) -> ColumnType:
@@ -72,8 +77,7 @@ def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
     if not path.stat().st_size:
         raise _unreadable(file, "it is empty")
     try:
-        with pa_csv.open_csv(path) as opened:
-            header = opened.schema.names
+        header = _header(path)
     except UnicodeDecodeError:
         raise _unreadable(file, "its text is not UTF-8") from None
     except pa.ArrowInvalid as stop:
@@ -89,7 +93,7 @@ def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
     try:
         text = pa_csv.read_csv(
             path,
-            read_options=pa_csv.ReadOptions(block_size=min(LONGEST_LINE, max(path.stat().st_size, 1 << 20))),
+            read_options=_one_block(path.stat().st_size),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
@@ -98,11 +102,47 @@ def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
     values = {}
     for name, type_ in wanted.items():
         try:
-            values[name] = parse(text[name].combine_chunks(), type_)
+            values[name] = _parsed(text[name].combine_chunks(), type_)
         except UnreadableCell as cell:
             line = line_of(file, PLAIN, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
     return pa.table(values)
+
+
+def _header(path: Path) -> list[str]:
+    """The names as the parser tells them, from the header's row alone: the rows are not read twice."""
+    start = _through_header(path)
+    # A quote inside an unquoted name looks open here, so a piece of a row may stand at the end.
+    parsed = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
+    source = pa.BufferReader(start)
+    with pa_csv.open_csv(source, read_options=_one_block(len(start)), parse_options=parsed) as opened:
+        return list(opened.schema.names)
+
+
+def _through_header(path: Path) -> bytes:
+    """The file's bytes as far as the end of the first row that is not blank, whatever its length."""
+    lines, quotes = [], 0
+    with path.open("rb") as file:
+        for line in file:
+            lines.append(line)
+            quotes += line.count(b'"')
+            if quotes % 2 == 0 and line.strip(BLANK):
+                break
+    return b"".join(lines)
+
+
+def _one_block(size: int) -> pa_csv.ReadOptions:
+    """The parser holds no row that is longer than a block."""
+    return pa_csv.ReadOptions(block_size=min(LONGEST_LINE, max(size, 1 << 20)))
+
+
+def _parsed(text: pa.Array, type_: ColumnType) -> pa.Array:
+    """The cells as values of the type; UnreadableCell for the first that is not, or is finer."""
+    if type_.kind in _TIMES:
+        row = pc.index(pc.match_substring_regex(text, FINER), pa.scalar(True)).as_py()
+        if row >= 0:
+            raise UnreadableCell(row)
+    return parse(text, type_)
 
 
 def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
@@ -116,10 +156,7 @@ def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
     for name, type_ in wanted.items():
         column = rows[name].combine_chunks()
         try:
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                values[name] = parse(column.cast(pa.string()), type_)
-            else:
-                values[name] = _exactly(column, arrow_type(type_))
+            values[name] = _converted(column, type_)
         except UnreadableCell as cell:
             raise BatchFile(path).unreadable_cell(f"row {cell.row + 1}", name, type_) from None
         except pa.ArrowException:
@@ -136,10 +173,33 @@ def _of_stage(error: Refused) -> Refused:
     return Refused(error.code, error.message.replace("; the key may be wrong", ""), MEND)
 
 
+def _converted(values: pa.Array, type_: ColumnType) -> pa.Array:
+    """Stored values as those of the type; UnreadableCell or pa.ArrowException if they are none."""
+    stored = values.type
+    if pa.types.is_null(stored):
+        return pa.nulls(len(values), arrow_type(type_))
+    if isinstance(stored, pa.UuidType) and type_.kind is Kind.STRING:
+        values = pa.array([value and str(value) for value in values.to_pylist()], pa.string())
+    elif pa.types.is_time(stored) and type_.kind is Kind.NAIVE_TIME:
+        values = values.cast(pa.string())
+    elif isinstance(stored, pa.JsonType):
+        values = values.storage
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return _parsed(values.cast(pa.string()), type_)
+    return _exactly(values, arrow_type(type_))
+
+
 def _exactly(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """The values as another type; pa.ArrowInvalid if one of them is another value then."""
     made = values.cast(type_)
-    if values.type != type_ and not pc.all(pc.equal(made.cast(values.type), values), min_count=0).as_py():
+    floats = pa.types.is_floating(values.type)
+    if values.type == type_ or (floats and pa.types.is_float64(type_)):
+        return made
+    back = made.cast(values.type)
+    same = pc.equal(back, values)
+    if floats:
+        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(values)))
+    if not pc.all(same, min_count=0).as_py():
         raise pa.ArrowInvalid("a value does not fit")
     return made
 

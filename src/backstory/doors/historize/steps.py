@@ -7,6 +7,9 @@ from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Datatype, Role
 
+# Columns of the MERGE's source beside the user's, which cannot have such names.
+OPEN_KEY, MATCH_KEY, ACTION = "open key", "match key", "record action"
+
 
 class Statement(NamedTuple):
     """One statement of a load, by the name that the log has for it."""
@@ -86,33 +89,34 @@ def actions(load: Load) -> str:
     changed, deleted = load.text(load.labels.changed), load.text(load.labels.deleted)
     other = load.dialect.null_safe_ne(load.of("r", Role.ROW_HASH), load.of("h", Role.ROW_HASH))
     back = f"{load.new_label()}"
+    match_key, action = load.name(MATCH_KEY), load.of("a", ACTION)
     rows = (
-        f"SELECT r.*, {load.of('h', load.dataset.hist_key)} AS open_key,\n"
+        f"SELECT r.*, {load.of('h', load.dataset.hist_key)} AS {load.name(OPEN_KEY)},\n"
         f"  CASE WHEN {load.of('h', load.dataset.hist_key)} IS NOT NULL THEN {changed}\n"
-        f"    WHEN {load.closed_now()} THEN {changed} ELSE {back} END AS action\n"
+        f"    WHEN {load.closed_now()} THEN {changed} ELSE {back} END AS {load.name(ACTION)}\n"
         f"FROM {load.base} AS r\nLEFT JOIN {load.hist_table} AS h ON {load.same_key('h', 'r')}"
         f" AND {load.open('h')}\n"
         f"WHERE ({load.of('h', load.dataset.hist_key)} IS NULL OR {other}){load.live('r')}"
     )
     closes = (
-        f"SELECT {load.of('a', 'open_key')} AS match_key, a.action{_nothing(load)}\n"
-        f"FROM (\n{rows}\n) AS a WHERE {load.of('a', 'open_key')} IS NOT NULL"
+        f"SELECT {load.of('a', OPEN_KEY)} AS {match_key}, {action}{_nothing(load)}\n"
+        f"FROM (\n{rows}\n) AS a WHERE {load.of('a', OPEN_KEY)} IS NOT NULL"
     )
     begun = ", ".join(
         f"{value} AS {name}"
-        for name, value in zip(load.hist_columns, load.hist_values("a.action", "a"), strict=True)
+        for name, value in zip(load.hist_columns, load.hist_values(action, "a"), strict=True)
         if name in _payload(load)
     )
     key_type = _key_type(load)
     inserts = (
-        f"SELECT {load.dialect.cast_expression('NULL', key_type)} AS match_key, a.action, {begun}\n"
+        f"SELECT {load.dialect.cast_expression('NULL', key_type)} AS {match_key}, {action}, {begun}\n"
         f"FROM (\n{rows}\n) AS a"
     )
     if not load.closes_deleted:
         return f"{closes}\nUNION ALL\n{inserts}"
     vanished = (
-        f"SELECT {load.of('h', load.dataset.hist_key)} AS match_key, "
-        f"{deleted} AS action{_nothing(load)}\n"
+        f"SELECT {load.of('h', load.dataset.hist_key)} AS {match_key}, "
+        f"{deleted} AS {load.name(ACTION)}{_nothing(load)}\n"
         f"FROM {load.hist_table} AS h WHERE {load.open('h')} AND {load.gone()}"
     )
     return f"{closes}\nUNION ALL\n{vanished}\nUNION ALL\n{inserts}"
@@ -143,19 +147,19 @@ def hist_merge(load: Load, kept: str | None = None) -> Statement:
     values = {
         load.name(Role.STARTED): LOAD_TIMESTAMP,
         load.name(Role.ENDED): "NULL",
-        load.name(Role.STATE): "s.action",
+        load.name(Role.STATE): load.of("s", ACTION),
         load.name(Role.LOAD_RUN_ID): LOAD_RUN_ID,
         load.name(Role.LOADED_AT): LOAD_TIMESTAMP,
     }
     update = {
         load.name(Role.ENDED): LOAD_TIMESTAMP,
-        load.name(Role.STATE): "s.action",
+        load.name(Role.STATE): load.of("s", ACTION),
         load.name(Role.LOAD_RUN_ID): LOAD_RUN_ID,
     }
     sql = load.dialect.render_hist_merge_statement(
         load.hist_table,
         f"SELECT * FROM {kept} AS k" if kept else actions(load),
-        f"{load.of('t', load.dataset.hist_key)} = s.match_key AND {load.open('t')}",
+        f"{load.of('t', load.dataset.hist_key)} = {load.of('s', MATCH_KEY)} AND {load.open('t')}",
         update,
         load.hist_columns,
         [values.get(name, f"s.{name}") for name in load.hist_columns],

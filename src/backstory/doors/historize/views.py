@@ -28,11 +28,12 @@ def create_views(history: History, rules: Historization) -> list[Statement]:
     """Statements that make the views which the model asks for; what was pruned asks for `_all`."""
     return [
         Statement("create_view", f"CREATE VIEW {history.named(suffix)} AS\n{sql}")
-        for suffix, sql in _views(history, rules)
+        for suffix, sql in definitions(history, rules)
     ]
 
 
-def _views(history: History, rules: Historization) -> Iterator[tuple[str, str]]:
+def definitions(history: History, rules: Historization) -> Iterator[tuple[str, str]]:
+    """The suffixes of the views that the model asks for, and the query of each."""
     if history.everything != history.table:
         whole = select(
             history.dialect, shown(history, "v", history.columns), f"FROM {history.everything} AS v"

@@ -1,0 +1,64 @@
+"""What a history's views were made from, as a mark in each view's comment (section 7).
+
+A database keeps a view in words of its own, so its definition does not tell whether the model says
+something else now. A comment comes and goes with its view, in the same transaction.
+"""
+
+from hashlib import sha256
+
+from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.dialects.duckdb import DuckDB
+from backstory.doors.historize.dialects.postgres import Postgres
+from backstory.doors.historize.engines.engine import Engine
+from backstory.doors.historize.histories import History
+from backstory.doors.historize.model import Historization
+from backstory.doors.historize.steps import Statement
+from backstory.doors.historize.views import SUFFIXES, definitions
+
+# The cast cuts a name as PostgreSQL cut it when the view was made.
+_COMMENTS: dict[type[Dialect], str] = {
+    DuckDB: "SELECT comment FROM duckdb_views() WHERE database_name = current_database() "
+    "AND lower(schema_name) = lower({schema}) AND lower(view_name) = lower({view})",
+    Postgres: "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c "
+    "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind = 'v' "
+    "AND n.nspname = {schema} AND c.relname = CAST({view} AS name)",
+}
+
+
+def views_in_force(engine: Engine, history: History) -> dict[str, str | None]:
+    """The suffixes of the views that are there, each with its mark; None for one that has none."""
+    found = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
+    return {suffix: comments[0] for suffix, comments in found.items() if comments}
+
+
+def views_wanted(history: History, rules: Historization) -> dict[str, str | None]:
+    """The suffixes of the views that the model asks for, each with its mark."""
+    return {suffix: _mark(sql) for suffix, sql in definitions(history, rules)}
+
+
+def mark_views(history: History, rules: Historization) -> list[Statement]:
+    """Statements that mark the views, which have just been made; none where we cannot read marks."""
+    if _query(history.dialect) is None:
+        return []
+    return [
+        Statement("mark_view", f"COMMENT ON VIEW {history.named(suffix)} IS {history.text(_mark(sql))}")
+        for suffix, sql in definitions(history, rules)
+    ]
+
+
+def _mark(sql: str) -> str:
+    return f"backstory {sha256(sql.encode()).hexdigest()}"
+
+
+def _comments(engine: Engine, history: History, suffix: str) -> list[str | None]:
+    """The comment of the view, in a list that is empty where there is no view."""
+    name = f"{history.hist.target_dataset_name}{suffix}"
+    query = _query(history.dialect)
+    if query is None:
+        return [] if engine.introspect_table(history.schema, name) is None else [None]
+    rows = engine.fetch_all(query.format(schema=history.text(history.schema), view=history.text(name)))
+    return [comment for (comment,) in rows]
+
+
+def _query(dialect: Dialect) -> str | None:
+    return next((query for kind, query in _COMMENTS.items() if isinstance(dialect, kind)), None)

@@ -1,0 +1,148 @@
+"""Names that meet names of ours or of other datasets, and numbers that are no exact ones."""
+
+import pytest
+from historizing import column, dataset, document, model_of, versions
+
+from backstory.doors.historize import dataset_load
+from backstory.doors.historize.ddl import fits
+from backstory.doors.historize.model import Column
+from backstory.errors import TryAgain, UsageError
+
+
+def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29
+    """Every word that a statement uses for itself, as an attribute."""
+    names = ("a", "action", "open_key", "match_key", "backstory_copy")
+    rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
+    place.use(document(dataset(f"k* {' '.join(names)}", input="stage.csv", historization=rules)))
+    for number, word in enumerate(["deleted", "hold"], 1):
+        text = f"k,{','.join(names)}\nx,{','.join([str(number), *[word] * 4])}\n"
+        (place.folder / "stage.csv").write_text(text)
+        (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+    assert place.history() == versions("""
+        x 1 [1,2) changed r2
+        x 2 [2,-) changed r2
+    """)
+
+
+def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # section 4.2
+    """Until then it would take over the other one's history."""
+    (place.folder / "a.csv").write_text("k,a\nx,1\n")
+    (place.folder / "b.csv").write_text("k,a\ny,2\n")
+    place.use(document(dataset(name="rc_client", lineage_key="one", input="a.csv")))
+    place.loads("r1", 1)
+    renamed = dataset(name="rc_customer", lineage_key="one", former_names=["rc_client"], input="a.csv")
+    other = dataset(name="rc_client", lineage_key="two", input="b.csv")
+    place.use(document(other, renamed))
+    with pytest.raises(UsageError, match="rc_customer is what rc_client was"):
+        place.loads("r2", 2)
+    place.use(document(renamed, other))
+    for number in (3, 4):
+        first, second = place.loads(f"r{number}", number)
+        assert (first.error, second.error) == (None, None)
+        locks = sorted(path.name for path in place.folder.glob("*.hist.lock.yaml"))
+        assert locks == ["rc_client.hist.lock.yaml", "rc_customer.hist.lock.yaml"]
+    assert (first.counts["unchanged"], second.counts["unchanged"]) == (1, 1)
+
+
+def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the state cannot be derived
+    for number, (name, former) in enumerate(
+        [("rc_a", []), ("rc_b", ["rc_a"]), ("rc_a", ["rc_a", "rc_b"])], 1
+    ):
+        (place.folder / "a.csv").write_text("k,a\nx,1\n")
+        place.use(document(dataset(name=name, lineage_key="one", former_names=former, input="a.csv")))
+        (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+        assert [path.name for path in place.folder.glob("*.lock.yaml")] == [f"{name}.hist.lock.yaml"]
+
+
+def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.3
+    tries = iter(
+        [TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("conflict", "x", "y")] * 3]
+    )
+    loaded = dataset_load.DatasetLoads._loaded
+
+    def busy(self, run):
+        error = next(tries)
+        if error:
+            raise error
+        return loaded(self, run)
+
+    monkeypatch.setattr(dataset_load.DatasetLoads, "_loaded", busy)
+    (place.folder / "a.csv").write_text("k,a\nx,1\n")
+    place.use(document(dataset(input="a.csv")))
+    for run in ("r1", "r2"):
+        place.loads(run)
+    told = "load_run_id, attempt_no, status"
+    found = place.rows(f"SELECT {told} FROM meta.load_run_log ORDER BY load_run_id, attempt_no")
+    assert found == [
+        ("r1", 1, "error"),
+        ("r1", 2, "success"),
+        ("r2", 1, "error"),
+        ("r2", 2, "error"),
+        ("r2", 3, "error"),
+    ]
+
+
+def test_an_input_is_known_in_any_case(place):  # R28
+    """What is loaded from a table whose load failed is not begun, however it spells the name."""
+    (place.folder / "a.csv").write_text("k,a\nx,1\nx,2\n")
+    again = dataset(name="rc_d", input="RAWCORE.rc_c_hist_labeled")
+    place.use(document(dataset(input="a.csv"), again))
+    first, second = place.loads("r1", 1)
+    assert (first.error["code"], second.error["code"]) == ("DUPLICATE_KEY", "BASE_NOT_LOADED")
+
+
+def test_two_keys_of_one_name_are_refused():  # section 2.3: every business key is a part of the key
+    columns = [column("a*") | {"key_name": "id"}, column("b*") | {"key_name": "id"}, column("x")]
+    with pytest.raises(UsageError, match="the key has id already"):
+        model_of(document(dataset() | {"target_columns": columns}))
+
+
+def test_what_reappears_is_called_as_what_is_new():  # section 7.2
+    labels = {"new": "N", "changed": "C", "deleted": "D"}
+    found = model_of(document(dataset(historization={"state_labels": labels}))).target_datasets[0]
+    assert found.historization.state_labels.reappeared == "N"
+
+
+def test_a_dry_run_names_no_key_that_stays(place):  # R25
+    place.mode("auto", snapshot="partial")
+    place.base("a:1 b:1").load("r1", 1)
+    found = place.base("a:1").load("r2", 2, dry_run=True)
+    assert (found.counts["deleted"], list(found.keys["deleted"])) == (0, [])
+
+
+def test_a_part_is_exact(place):  # P7: more than the part, not as much
+    place.mode("auto", max_delete_ratio=0.29)
+    place.base(" ".join(f"k{n}:1" for n in range(100))).load("r1", 1)
+    assert place.base(" ".join(f"k{n}:1" for n in range(71))).load("r2", 2).counts["deleted"] == 29
+
+
+def test_a_live_row_is_kept_before_a_flagged_one(place, engine):  # section 7.3, P3
+    rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
+    rules |= {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
+    columns = [column("k*"), column("a"), column("gone") | {"hash": False}]
+    written = dataset(input="stage.csv", historization=rules) | {"target_columns": columns}
+    place.use(document(written))
+    (place.folder / "stage.csv").write_text("k,a,gone\nx,1,X\nx,1,\nx,2,X\n")
+    (receipt,) = place.loads("r1", 1)
+    assert (receipt.error, receipt.counts["new"]) == (None, 1)
+    assert place.history() == versions("x 1 [1,-) new r1")
+
+
+def test_numbers_without_bounds_and_types_of_its_own_fit_nothing(place):  # Law 7
+    """PostgreSQL's plain numeric has any digits; an enum is no type of ours."""
+    whole = Column.model_validate(column("c:DECIMAL(38,0)"))
+    text = Column.model_validate(column("c"))
+    assert fits("numeric(38,0)" if place.name == "postgres" else "DECIMAL(38,0)", whole, place.dialect)
+    assert not fits("numeric", whole, place.dialect)
+    assert not fits("stage.mood", text, place.dialect)
+
+
+def test_a_float_without_a_hash_collapses(place):  # R9, R24
+    rules = {"duplicate_keys": "collapse_identical"}
+    columns = [column("k*"), column("a"), column("f:FLOAT") | {"hash": False}]
+    place.use(document(dataset(input="stage.csv", historization=rules) | {"target_columns": columns}))
+    (place.folder / "stage.csv").write_text("k,a,f\nx,1,0.5\nx,1,0.25\n")
+    (receipt,) = place.loads("r1", 1)
+    assert (receipt.error, receipt.counts["new"]) == (None, 1)

@@ -1,0 +1,214 @@
+"""Stage files as rows: what is read, and what is refused rather than read as something else."""
+
+import uuid
+from datetime import UTC, datetime, time
+from decimal import Decimal
+from math import isnan, nan
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from historizing import dataset, document, model_of
+
+from backstory.doors.historize.columns import user_columns
+from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.stage_files import read_stage
+from backstory.errors import Refused
+
+ID = uuid.UUID("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF")
+TYPES = "STRING INTEGER BIGINT DECIMAL(10,2) FLOAT BOOLEAN DATE TIME TIMESTAMP BINARY UUID JSON"
+MIB = 1 << 20
+
+
+def rows(folder, columns, name="s.csv"):
+    """The rows of the stage file as a model with these columns reads them."""
+    written = dataset(columns, input=name)
+    for each in written["target_columns"]:
+        each["hash"] = each["datatype"] != "FLOAT"
+    (the,) = model_of(document(written)).target_datasets
+    return read_stage(stage_of(the, folder), user_columns(the)).to_pylist()
+
+
+def of_csv(folder, text, columns="k* a"):
+    """The rows of a CSV file."""
+    (folder / "s.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return rows(folder, columns)
+
+
+def of_parquet(folder, type_, values):
+    """The values of a Parquet column as those of a model's column of the type."""
+    numbered = pa.table({"k": [str(row) for row in range(len(values))], "a": values})
+    pq.write_table(numbered, folder / "s.parquet")
+    return [row["a"] for row in rows(folder, f"a:{type_} k*", "s.parquet")]
+
+
+def refusal(read, *asked):
+    """What is told where the file is refused."""
+    with pytest.raises(Refused) as told:
+        read(*asked)
+    return told.value
+
+
+@pytest.mark.parametrize("long", ["x" * (MIB + 1), "x\n" * MIB], ids=["one line", "many lines"])
+def test_a_row_may_be_larger_than_a_mebibyte(tmp_path, long):
+    """H7: neither the size of a row nor line breaks in it make a file something else than CSV."""
+    assert of_csv(tmp_path, f'k,a\n1,"{long}"\n2,b\n') == [{"k": "1", "a": long}, {"k": "2", "a": "b"}]
+
+
+def test_a_name_may_be_larger_than_a_mebibyte(tmp_path):
+    """H7: nor does the size of the header, of which most is passed over."""
+    assert of_csv(tmp_path, f"k,{'x' * (MIB + 1)},a\n1,2,3\n") == [{"k": "1", "a": "3"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"k,a\n1,b\n",
+        b"\xef\xbb\xbfk,a\r\n1,b\r\n",
+        b'\xef\xbb\xbf\n\r\n"k","a"\n1,b',
+        b"k,a\r1,b\r",
+        b'k,"x\n""y",a\n1,2,b\n',
+        b'k,x",a\n1,"2\n3",b\n',
+        b'k,a,x"\n1,b,"2\n3"\n',
+        b"\nk,x,a\n1,\xc3\xa4,b\n",
+    ],
+)
+def test_a_header_as_the_parser_reads_it(tmp_path, text):
+    """H7: marks, blank lines, line ends and quotes of a header are those of the rows."""
+    assert of_csv(tmp_path, text) == [{"k": "1", "a": "b"}]
+
+
+def test_no_rows(tmp_path):
+    """H7: a header alone is an input of no rows."""
+    assert of_csv(tmp_path, "k,a\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"", "unreadable-file"),
+        (b"\n\n", "unreadable-file"),
+        (b"k\xff,a\n1,2\n", "unreadable-file"),
+        (b"k,a\n1,\xff\n", "unreadable-file"),
+        (b'k,"a\n1,2\n', "broken-csv"),
+        (b"k,a\n1\n", "broken-csv"),
+        (b"k,b\n1,2\n", "missing-column"),
+        (b"k,a,a\n1,2,3\n", "repeated-column"),
+    ],
+)
+def test_a_file_that_is_not_csv(tmp_path, text, code):
+    """R19: a file that is something else is refused as what it is."""
+    assert refusal(of_csv, tmp_path, text).code == code
+
+
+@pytest.mark.parametrize("digits", ["1234567", "123456001", "0000001"])
+@pytest.mark.parametrize(
+    ("type_", "before", "after"),
+    [
+        ("TIME", "01:02:03.", ""),
+        ("TIMESTAMP", "2025-01-02 01:02:03.", ""),
+        ("TIMESTAMP", "2025-01-02T01:02:03.", "+02:00"),
+    ],
+)
+def test_finer_than_microseconds(tmp_path, digits, type_, before, after):
+    """E1: an instant that microseconds do not hold is refused with its line, not cut."""
+    text = f"k,a\n1,{before}5{after}\n2,{before}{digits}{after}\n"
+    told = refusal(of_csv, tmp_path, text, f"k* a:{type_}")
+
+    assert (told.code, "line 3, column a" in told.message) == ("unreadable-cell", True)
+
+
+def test_zeros_beyond_microseconds(tmp_path):
+    """H7: digits that say nothing are no reason to refuse."""
+    text = "k,t,s\n1,01:02:03.500000000,2025-01-02 01:02:03.500000000\n"
+
+    assert of_csv(tmp_path, text, "k* t:TIME s:TIMESTAMP") == [
+        {"k": "1", "t": "01:02:03.5", "s": datetime(2025, 1, 2, 1, 2, 3, 500000, UTC)}
+    ]
+
+
+@pytest.mark.parametrize("type_", TYPES.split())
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_column_of_no_type(tmp_path, type_, count):
+    """H7: a Parquet column of nothing but NULL has no type, and is NULL of any."""
+    assert of_parquet(tmp_path, type_, pa.nulls(count)) == [None] * count
+
+
+@pytest.mark.parametrize("stored", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")])
+def test_times(tmp_path, stored):
+    """H7: times of any unit, as the text that CSV has for them."""
+    values = pa.array([time(0), None, time(23, 59, 59)], stored)
+
+    assert of_parquet(tmp_path, "TIME", values) == ["00:00:00", None, "23:59:59"]
+
+
+def test_times_to_the_microsecond(tmp_path):
+    """H7: with the digits that they need, and no more."""
+    values = pa.array([time(1, 2, 3, 500000), time(23, 59, 59, 999999)], pa.time64("ns"))
+
+    assert of_parquet(tmp_path, "TIME", values) == ["01:02:03.5", "23:59:59.999999"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("TIME", pa.array([1000, 1001], pa.time64("ns"))),
+        ("TIME", pa.array([0, 86400], pa.time32("s"))),
+        ("TIME", pa.array(["01:02:03", "01:02:03.1234567"])),
+        ("TIMESTAMP", pa.array([1000, 1001], pa.timestamp("ns"))),
+        ("TIMESTAMP", pa.array(["2025-01-02 01:02:03.1234567"])),
+        ("INTEGER", pa.array([1, nan], pa.float32())),
+        ("INTEGER", pa.array([1 << 31])),
+        ("FLOAT", pa.array([2**53 + 1])),
+        ("BINARY", pa.array([ID.bytes], pa.uuid())),
+    ],
+)
+def test_a_value_that_does_not_fit(tmp_path, type_, values):
+    """E1: a value that would become another is refused."""
+    assert refusal(of_parquet, tmp_path, type_, values).code == "unreadable-cell"
+
+
+@pytest.mark.parametrize("type_", ["UUID", "STRING"])
+def test_ids(tmp_path, type_):
+    """H7: the canonical text of an id, in lower case."""
+    assert of_parquet(tmp_path, type_, pa.array([ID.bytes, None], pa.uuid())) == [str(ID), None]
+
+
+@pytest.mark.parametrize("stored", [pa.float16(), pa.float32(), pa.float64()])
+def test_floats(tmp_path, stored):
+    """H7: a wider float holds every value of a narrower one, and NaN is one of them."""
+    first, second, third, fourth = of_parquet(tmp_path, "FLOAT", pa.array([1.5, nan, None, -0.0], stored))
+
+    assert (first, isnan(second), third, fourth) == (1.5, True, None, 0)
+
+
+def test_what_duckdb_copies(tmp_path):
+    """H7: columns as DuckDB's COPY writes them."""
+    duckdb.sql(
+        f"COPY (SELECT 1 AS k, UUID '{ID}' AS u, TIME '01:02:03.5' AS t, NULL AS n, JSON '[1]' AS j,"
+        f" 1.5::DECIMAL(4,1) AS d) TO '{tmp_path / 's.parquet'}'"
+    )
+
+    assert rows(tmp_path, "k:INTEGER* u:UUID t:TIME n:DATE j:JSON d:DECIMAL(10,2)", "s.parquet") == [
+        {"k": 1, "u": str(ID), "t": "01:02:03.5", "n": None, "j": "[1]", "d": Decimal("1.50")}
+    ]
+
+
+def test_what_a_database_takes(place, engine):
+    """H7: ids, times, NaN and columns of no type reach the tables, and are the same the next time."""
+    written = dataset("k* u:UUID t:TIME n:DATE f:FLOAT", input="s.parquet", historization={"engine": engine})
+    written["target_columns"][-1]["hash"] = False
+    place.use(document(written))
+    stored = {
+        "k": ["1"],
+        "u": pa.array([ID.bytes], pa.uuid()),
+        "t": pa.array([time(1, 2, 3, 500000)], pa.time64("us")),
+        "n": pa.nulls(1),
+        "f": pa.array([nan], pa.float32()),
+    }
+    pq.write_table(pa.table(stored), place.folder / "s.parquet")
+
+    assert [place.loads(f"r{number}", number)[0].status for number in (1, 2)] == ["success", "unchanged"]
+    ((u, t, n, f),) = place.rows("SELECT u, t, n, f FROM rawcore.rc_c_hist")
+    assert (u, t, n, isnan(f)) == (ID, time(1, 2, 3, 500000), None, True)

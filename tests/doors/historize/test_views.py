@@ -1,0 +1,171 @@
+"""R52, R53, R55: the views in force are those that the model asks for now, whatever it asked for before."""
+
+import pytest
+from historizing import dataset, document, second
+
+from backstory.doors.historize.upkeep import Upkeep
+
+LABELS = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R"}
+RULES = {"allow_prune": True, "keep_last": False, "state_labels": LABELS}
+VIEWS = ("all", "labeled", "effective")
+
+
+@pytest.fixture
+def owner(place):
+    return Owner(place)
+
+
+class Owner:
+    """Somebody who keeps a model and its stage file, changes both, and loads."""
+
+    def __init__(self, place):
+        self.place, self.count = place, 0
+
+    def load(self, rules, csv="k,a\nx,1\n", columns="k* a", *, name="rc_c", dry_run=False, **more):
+        self.count += 1
+        (self.place.folder / "stage.csv").write_text(csv)
+        told = {"lineage_key": "rawcore:rc_c", **more}
+        self.place.use(document(dataset(columns, name, input="stage.csv", historization=rules, **told)))
+        (receipt,) = self.place.loads(f"r{self.count}", self.count, dry_run=dry_run)
+        assert receipt.error is None
+        return receipt
+
+    def upkeep(self, name="rc_c"):
+        place = self.place
+        return Upkeep(
+            place.model, place.folder, place.target, place.target._engine, name, clock=lambda: second(99)
+        )
+
+    def states(self, name="rc_c"):
+        return [
+            state for (state,) in self.place.rows(f"SELECT version_state FROM rawcore.{name}_hist_labeled")
+        ]
+
+    def views(self, name="rc_c"):
+        return [each for each in VIEWS if self.place.has("rawcore", f"{name}_hist_{each}")]
+
+    def made(self):
+        """What tells whether a view was made anew."""
+        query = (
+            "SELECT oid::bigint FROM pg_class WHERE relname LIKE 'rc_c_hist_%' AND relkind = 'v'"
+            if self.place.name == "postgres"
+            else "SELECT view_oid FROM duckdb_views() WHERE view_name LIKE 'rc_c_hist_%'"
+        )
+        return sorted(self.place.rows(query))
+
+
+def test_labels_that_changed_are_in_the_view(owner):
+    """R53: after a load with other labels `_hist_labeled` says those."""
+    owner.load({"state_labels": LABELS})
+    owner.load({"state_labels": {**LABELS, "new": "NEU"}})
+
+    assert owner.states() == ["NEU"]
+
+
+def test_another_effective_column_is_in_the_view(owner):
+    """R52: after a load with another column, or granularity, `_hist_effective` is by that."""
+    csv, columns = "k,a,b\nx,2024-01-01,2024-06-01\n", "k* a:DATE b:DATE"
+    found = []
+    for dating in ({"column": "a"}, {"column": "b"}, {"column": "b", "granularity": "date"}):
+        owner.load({"effective_dating": dating}, csv, columns)
+        found += owner.place.rows("SELECT effective_from FROM rawcore.rc_c_hist_effective")
+
+    assert [str(each)[:10] for (each,) in found] == ["2024-01-01", "2024-06-01", "2024-06-01"]
+    assert found[1] != found[2]
+
+
+def test_the_view_of_a_rule_that_went_goes(owner):
+    """R52, R53: a load without the rule drops its view, and leaves those of other rules."""
+    dating = {"effective_dating": {"column": "d"}}
+    stage = ("k,d\nx,2024-01-01\n", "k* d:DATE")
+    owner.load({"state_labels": LABELS, **dating}, *stage)
+    assert owner.views() == ["labeled", "effective"]
+
+    owner.load(dating, *stage)
+    assert owner.views() == ["effective"]
+
+    owner.load({}, *stage)
+    assert owner.views() == []
+
+
+def test_a_load_without_change_makes_no_view_anew(owner):
+    """R53: as long as rules and columns stay, so do the views; a column makes them anew."""
+    owner.load(RULES)
+    before = owner.made()
+    owner.load(RULES, "k,a\nx,2\n")
+    assert owner.made() == before != []
+
+    owner.load(RULES, "k,a,b\nx,2,3\n", "k* a b")
+    assert owner.made() != before
+    assert owner.place.rows("SELECT b FROM rawcore.rc_c_hist_labeled WHERE version_ended_at IS NULL") == [
+        ("3",)
+    ]
+
+
+def test_a_dry_run_leaves_the_views(owner):
+    """R53: a dry run with other labels changes no view."""
+    owner.load(RULES)
+    before = owner.made()
+    owner.load({**RULES, "state_labels": {**LABELS, "new": "NEU"}}, dry_run=True)
+
+    assert owner.made() == before
+    assert owner.states() == ["N"]
+
+
+def test_views_that_upkeep_made_are_brought_to_the_model(owner):
+    """R53, R55: what pruning left is made anew by the next load if the model says something else."""
+    owner.load(RULES)
+    owner.load(RULES, "k,a\nx,2\n")
+    owner.upkeep().prune(second(9), apply=True)
+    owner.load({**RULES, "state_labels": {**LABELS, "changed": "ANDERS"}}, "k,a\nx,3\n")
+
+    assert sorted(owner.states()) == ["ANDERS", "ANDERS"]
+    assert len(owner.place.rows("SELECT 1 FROM rawcore.rc_c_hist_all")) == 3
+
+
+def test_a_table_that_is_called_like_a_view_is_left_alone(owner):
+    """R53: where the model asks for no view, what stands under its name is not ours."""
+    owner.load({})
+    owner.place.create("rawcore", "rc_c_hist_labeled", owner.place.dataset.target_columns)
+    owner.load({}, "k,a,b\nx,2,3\n", "k* a b")
+
+    assert owner.views() == ["labeled"]
+
+
+def test_views_and_archive_follow_a_renamed_dataset(owner):
+    """R36, R55: with the history go its archive and its views; nothing is left under the old name."""
+    owner.load(RULES)
+    owner.load(RULES, "k,a\nx,2\n")
+    owner.upkeep().prune(second(9), apply=True)
+    receipt = owner.load(RULES, "k,a\nx,2\n", name="rc_d", former_names=["rc_c"])
+
+    assert owner.views("rc_c") == []
+    assert owner.views("rc_d") == ["all", "labeled"]
+    assert not owner.place.has("rawcore", "rc_c_hist_archive")
+    assert len(owner.place.rows("SELECT * FROM rawcore.rc_d_hist_all")) == 2
+    assert owner.states("rc_d") == ["C"]
+    assert "RENAME_DATASET rc_c_hist_archive to rc_d_hist_archive" in receipt.schema_changes
+    assert owner.upkeep("rc_d").prune(second(9), apply=True).versions == 0
+
+
+def test_a_rename_with_a_wider_column(owner):
+    """R40, R53: a column of a renamed history can be widened, though a view of the old name showed it."""
+    owner.load(RULES, "k,n\nx,1\n", "k* n:INTEGER")
+    owner.load(RULES, "k,n\nx,5000000000\n", "k* n:BIGINT", name="rc_d", former_names=["rc_c"])
+
+    found = owner.place.rows("SELECT n FROM rawcore.rc_d_hist_labeled ORDER BY n")
+    assert found == [(1,), (5_000_000_000,)]
+
+
+def test_a_rename_takes_nothing_of_another_history(owner):
+    """R36: where the former name is another dataset's by now, its archive and its views stay."""
+    owner.load(RULES)
+    owner.load(RULES, name="rc_d", former_names=["rc_c"])
+    for number in "12":
+        owner.load(RULES, f"k,a\nx,{number}\n", lineage_key="rawcore:other")
+    owner.upkeep().prune(second(9), apply=True)
+    owner.load(RULES, "k,a\nx,7\n", name="rc_d", former_names=["rc_c"])
+
+    assert owner.place.has("rawcore", "rc_c_hist_archive")
+    assert owner.views("rc_c") == ["all", "labeled"]
+    assert owner.views("rc_d") == ["labeled"]
