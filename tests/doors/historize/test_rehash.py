@@ -50,6 +50,24 @@ def test_another_definition_needs_a_decision(hashed):
     assert hashed.dump() == before
 
 
+@pytest.mark.parametrize(("decision", "changed"), [("rehash", 0), ("version", 3)])
+def test_a_delta_is_decided_for_all_records(place, engine, profiles, decision, changed):  # R56, section 7.6
+    """Rows of the base that a delta does not bring are hashed anew with the others, and once."""
+
+    def use(profile):
+        rules = {"engine": engine, "snapshot": "partial"}
+        delta = {"incremental_strategy": "merge", "incremental_source": "crm"}
+        written = dataset(input="stage.csv", historization=rules, **delta)
+        place.use(document(written, hash_profile=profile, source_datasets=[{"name": "crm"}]))
+
+    use(profiles[0])
+    load(place, 1, OLD)
+    use(profiles[1])
+    assert load(place, 2, {"a": "1"}, hash_change=decision).counts["changed"] == changed
+    assert load(place, 3, OLD).counts["changed"] == 0
+    assert load(place, 4, {"b": "2"}).counts["changed"] == 1
+
+
 def test_version_begins_a_version_of_every_record(hashed):
     """R56: by the decision `version` every record gets one changed version, once."""
     receipt = load(hashed, 2, OLD, hash_change="version")

@@ -243,6 +243,26 @@ def test_another_hash_profile_needs_a_decision(place):
     assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 1)
 
 
+@pytest.mark.parametrize(("decision", "changed"), [("rehash", 0), ("version", 2)])
+def test_a_delta_is_decided_for_all_records(place, decision, changed):  # R56, section 7.6
+    """Rows of the base that a delta does not bring are hashed anew with the others, and once."""
+
+    def load(number, profile, *rows, **asked):
+        (place.folder / "stage.csv").write_text("\n".join(["k,a", *rows, ""]))
+        delta = {"incremental_strategy": "merge", "incremental_source": "crm"}
+        written = dataset(input="stage.csv", historization={"snapshot": "partial"}, **delta)
+        place.use(document(written, hash_profile=profile, source_datasets=[{"name": "crm"}]))
+        (receipt,) = place.loads(f"r{number}", number, **asked)
+        assert receipt.error is None
+        return receipt.counts["changed"]
+
+    load(1, "elevata_v1", "a,1", "b,1")
+    assert load(2, "strict_v2", "a,1", dry_run=True, hash_change=decision) == changed
+    assert load(2, "strict_v2", "a,1", hash_change=decision) == changed
+    assert load(3, "strict_v2", "a,1", "b,1") == 0
+    assert load(4, "strict_v2", "b,2") == 1
+
+
 def test_a_flag_closes_and_reopens(place):
     """R54: a flagged record is closed as deleted; when the flag goes it is new again."""
     place.mode("auto", "k* a f", soft_delete={"column": "f", "deleted_values": ["X"]})

@@ -193,7 +193,9 @@ class DatasetLoads:
                 "Choose with --hash-change: `version` gives every record a new version, `rehash` none.",
             )
         # A rehash is also for a column that came or went, which every hash then covers or no longer does.
-        run = replace(run, rehash=self.asked.hash_change == "rehash" and state is not None)
+        rehash = self.asked.hash_change == "rehash" and state is not None
+        partly = run.dataset.incremental_strategy == "merge" and not run.skip_base
+        run = replace(run, rehash=rehash, rehash_base=partly and (rehash or before not in {None, profile}))
         labels, stored = _stored_labels(run.dataset.historization.state_labels), None
         if state is not None:
             stored = _stored_labels(state.state_labels)

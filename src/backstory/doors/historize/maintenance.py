@@ -25,9 +25,17 @@ def _rehash(load: Load) -> Statement:
     )
 
 
-def rehashed(load: Load) -> str:
-    """The hash of a version by today's definition, of its own columns; its alias is `h`."""
-    return Expressions(load.dialect, schema_of(load.model, load.dataset)).row_hash(load.dataset, "h")
+def base_maintenance(load: Load, run: Run) -> Iterator[Statement]:
+    """The statement that makes the base's hashes anew; a delta brings some of its rows only."""
+    if run.rehash_base:
+        values = {load.name(Role.ROW_HASH): rehashed(load, "b")}
+        every = f"{load.of('b', load.dataset.key)} IS NOT NULL"
+        yield Statement("rehash_base", load.dialect.render_update_exists(load.base_table, "b", values, every))
+
+
+def rehashed(load: Load, alias: str = "h") -> str:
+    """The hash of a row by today's definition, of its own columns."""
+    return Expressions(load.dialect, schema_of(load.model, load.dataset)).row_hash(load.dataset, alias)
 
 
 def relabels(before: StateLabels, after: StateLabels) -> dict[str, str]:

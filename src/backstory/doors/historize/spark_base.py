@@ -3,28 +3,30 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
+from backstory.doors.historize.maintenance import rehashed
 from backstory.doors.historize.model import Datatype, Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
 from backstory.doors.historize.spark_standing import Standing
-from backstory.doors.historize.spark_tables import stage_rows
+from backstory.doors.historize.spark_tables import base_shape, stage_rows
 from backstory.doors.historize.spark_versions import column_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
+from backstory.tables.conditions import change_where
 from backstory.tables.faults import translated
 from backstory.tables.literals import absent, column, quoted
 from backstory.tables.positions import positions_of
 from backstory.tables.replace import replace_rows
-from backstory.tables.store import StoredTable
+from backstory.tables.store import StoredTable, existing
 
 LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"
@@ -45,6 +47,24 @@ class PlannedBase:
         """Write what changes, in one commit; none if nothing does."""
         if not self.found.nothing:
             _commit(work, table, self.found)
+
+
+def maintain_base(work: SparkWork) -> None:
+    """Make the hashes of all rows anew where the run asks for it: a delta brings some of them only."""
+    if work.run.rehash_base:
+        table = existing(work.store, base_shape(work.load).table)
+        every = column(work.load.dataset.key).isNotNull()
+        note = replace(work.note({}), token="")
+        change_where(work.store, table, every, lambda rows: _rehashed(work, rows), note)
+
+
+def maintained_base(work: SparkWork, before: Standing) -> Standing:
+    """The rows with the hashes that they are about to have."""
+    return replace(before, rows=_rehashed(work, before.rows)) if work.run.rehash_base else before
+
+
+def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+    return rows.alias("b").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load, "b")))
 
 
 @contextmanager

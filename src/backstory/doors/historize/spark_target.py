@@ -14,7 +14,7 @@ from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
-from backstory.doors.historize.spark_base import PlannedBase, planned_base
+from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
 from backstory.doors.historize.spark_history import PlannedHistory, maintain, newest_of, planned_history
 from backstory.doors.historize.spark_standing import Standing, standing, synchronised
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
@@ -118,7 +118,7 @@ class SparkTarget(Target):
     def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
-        upkeep = work.run.rehash or work.run.relabel is not None
+        upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         base, hist = self._standing(work)
         if not work.run.dry_run and (upkeep or base.evolves or hist.evolves):
             with self._planned(work, base, hist) as (_, history):
@@ -126,8 +126,9 @@ class SparkTarget(Target):
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
             synchronised(self._store, base)
             synchronised(self._store, hist)
+            maintain_base(work)
             maintain(work)
-            work = replace(work, run=replace(work.run, rehash=False, relabel=None))
+            work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._standing(work)
         with self._planned(work, base, hist, told) as (planned, history):
             if work.run.dry_run:
@@ -164,7 +165,7 @@ class SparkTarget(Target):
             with planned_history(work, base.rows, hist, loaded) as history:
                 yield None, history
             return
-        with planned_base(work, base) as planned:
+        with planned_base(work, maintained_base(work, base)) as planned:
             written = sum(step.rows for step in planned.steps)
             loaded = replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
             with planned_history(work, planned.rows, hist, loaded) as history:

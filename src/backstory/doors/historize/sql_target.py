@@ -13,7 +13,7 @@ from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.maintenance import maintenance
+from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
@@ -127,6 +127,7 @@ class SqlTarget(Target):
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             preflight.run_checks(engine, load, preflight.base_checks(load), values)
             refuse_empty_stage(engine, load, values)
+            run_statements(engine, list(base_maintenance(load, run)), values)
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
         changes += synchronised(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)

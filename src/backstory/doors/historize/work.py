@@ -20,8 +20,8 @@ from backstory.errors import BackstoryError
 class Run:
     """A run of one dataset: its id and instant, and what was asked for.
 
-    `rehash` computes the hashes of open versions anew before the load, `relabel` has the labels that
-    stand in the table until now.
+    `rehash` computes the hashes of open versions anew before the load, `rehash_base` those of the base's
+    rows, which a delta does not all bring; `relabel` has the labels that stand in the table until now.
     """
 
     dataset: Dataset
@@ -34,6 +34,7 @@ class Run:
     skip_base: bool = False
     dry_run: bool = False
     rehash: bool = False
+    rehash_base: bool = False
     relabel: StateLabels | None = None
 
 
