@@ -144,6 +144,7 @@ def test_a_wrong_model_is_exit_code_2_with_path_and_line(folder, capsys, change,
         (["model.yaml", "--dialect", "duckdb"], "no-url"),
         (["model.yaml", "--dialect", "sqlserver", "--url", "mssql://x"], "no-engine"),
         (["model.yaml", "--dialect", "duckdb", "--url", "postgresql://x"], "wrong-url"),
+        (["model.yaml", "--dialect", "spark_iceberg", "--url", "duckdb://"], "wrong-url"),
         (
             ["model.yaml", "--dialect", "duckdb", "--url", "duckdb://", "--load-timestamp", "soon"],
             "unreadable-time",

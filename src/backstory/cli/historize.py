@@ -89,6 +89,12 @@ def historize(
         hash_change=hash_change,
         relabel=relabel,
     )
+    if chosen.on_spark and url is not None:
+        raise UsageError(
+            "wrong-url",
+            "The model's dialect is Spark, whose tables are in the warehouse, not at an address.",
+            "Give --dialect duckdb or --dialect postgres with the --url, or leave it out.",
+        )
     if chosen.on_spark:
         with opened(options) as warehouse:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
