@@ -130,6 +130,16 @@ def test_a_place_that_is_asked_again_has_given_its_files(dataset):
     assert life.data("k") == [("A",), ("B",)]
 
 
+def test_a_wider_path_brings_what_it_adds(dataset):
+    """Whatever it is called; what the narrower one brought is known by where it lies."""
+    life = dataset(APPEND, fetch=glob("in/2025/b*.csv"))
+    put(life, in__2025__b1="A,1", in__2025__a1="B,2", in__2024__b1="C,3")
+    life.pull()
+    life.add(fetch=glob("in/*/*.csv"))
+    assert life.pull().counts == counts(appended=2)
+    assert sorted(life.data("k")) == [("A",), ("B",), ("C",)]
+
+
 def test_what_a_rollback_took_back_comes_again(dataset):
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1")

@@ -50,6 +50,8 @@ def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, An
         "file": work.fetched.name,
         "manifest_hash": the.manifest_hash,
     }
+    if work.fetched.spelled is not None:
+        event["path"] = work.fetched.spelled
     if contents:
         event["contents"] = contents
     if snapshot_time := _snapshot_time(work, head):

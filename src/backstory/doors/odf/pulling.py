@@ -24,7 +24,7 @@ from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import POLLED, Head, Meeting, Run, Work, cache_of, fetch_hash, head_of
+from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
 from backstory.errors import BackstoryError, Refused
 from backstory.model.instant import iso
 from backstory.tables.store import Store
@@ -146,9 +146,8 @@ def _asking(
 ) -> Asking:
     seen: frozenset[str] = frozenset()
     if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
-        here = {"fetch": fetch_hash(source), "source": POLLED}.items()
-        told = [block.event for block in logged(store, dataset.table)]
-        seen = frozenset(str(event.get("file")) for event in told if here <= event.items())
+        told = (block.event.get("path") for block in logged(store, dataset.table))
+        seen = frozenset(str(path) for path in told if path is not None)
     return Asking(
         system_time=run.system_time,
         folder=dataset.dataset.folder,

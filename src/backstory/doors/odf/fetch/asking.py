@@ -13,6 +13,12 @@ from backstory.doors.odf.fetch.source_state import SourceState
 CHECKING: Final = "Checking for updates"
 DOWNLOADING: Final = "Downloading data"
 
+# What is told of a source without a state.
+PASSED_OVER: Final = (
+    "later pulls pass it over unless they are told to fetch what is uncacheable, "
+    "or the manifest says `refetch: always`."
+)
+
 Progress = Callable[[str, int, int | None], None]
 
 
@@ -32,7 +38,7 @@ class Asking:
         state: what the dataset's newest commit says of the source.
         asked_before: whether the dataset has what this source gave, all of it or a part.
         complete: whether it has all that the source had when it was asked last.
-        seen: the names (`Fetched.name`) of the glob's files whose rows the dataset has.
+        seen: the paths (`Fetched.spelled`) of the globs' files whose rows the dataset has.
         refetch: do not use a download that was kept.
         fetch_uncacheable: ask also a source that cannot say whether it changed.
         progress: told the stage, the bytes so far, and of how many if that is known.

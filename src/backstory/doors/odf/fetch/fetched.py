@@ -29,6 +29,7 @@ class Fetched:
         taken_up: when the download was made that an earlier run kept; None if this run made it.
         kept: the download to forget after the commit; None for a file in its own place.
         last: whether the source has nothing more for now.
+        spelled: the path of a glob's file as the manifest spells it, by which it is known again.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Fetched:
     taken_up: datetime | None = None
     kept: Kept | None = None
     last: bool = True
+    spelled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

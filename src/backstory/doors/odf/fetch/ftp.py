@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from backstory.doors.odf.fetch import savepoint
-from backstory.doors.odf.fetch.asking import CHECKING, DOWNLOADING, Asking, Progress
+from backstory.doors.odf.fetch.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
 from backstory.doors.odf.fetch.fetched import Answer, Fetched, Kept
 from backstory.doors.odf.fetch.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_address
 from backstory.doors.odf.fetch.retries import Unreachable, retried
@@ -19,10 +19,7 @@ from backstory.doors.odf.manifest.fetch import FromSystemTime, Refetch, Url
 from backstory.doors.odf.templates import secrets_of
 from backstory.errors import BackstoryError, Failed
 
-NO_STATE: Final = (
-    "{name}: FTP does not tell whether a file changed: later pulls pass it over "
-    "unless they are told to fetch what is uncacheable, or the manifest says `refetch: always`."
-)
+NO_STATE: Final = f"{{name}}: FTP does not tell whether a file changed: {PASSED_OVER}"
 NO_TIME: Final = "{name}: FTP does not tell a time: rows without one get the run's."
 ABSENT: Final = "550"
 

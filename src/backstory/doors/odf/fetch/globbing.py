@@ -29,8 +29,8 @@ class Found:
 
     Attributes:
         path: where it is.
-        spelled: its path as the glob spells it, relative if the glob is.
-        name: its path below the folders that the glob names without wildcards: what it is known by.
+        spelled: its path as the glob spells it, relative if the glob is: what it is known by.
+        name: its path below the folders that the glob names without wildcards: what messages call it.
         mark: what tells its place in the order.
     """
 
@@ -67,13 +67,20 @@ def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
         )
     # A mark of the other order says nothing of this one; what was ingested is known by name all the same.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _timed(step) else None
-    unseen = [file for file in files if file.name not in asking.seen]
+    unseen = [file for file in files if file.spelled not in asking.seen]
     new = [file for file in unseen if since is None or file.place > _place(since)]
     late = [file for file in unseen if since is not None and file.place <= _place(since)]
     # All of them before the first is ingested: a path that tells no time refuses the whole pull.
     times = [_event_time(file, step, asking) for file in new]
     deliveries = (
-        Fetched(file.path, file.name, time, SourceState(ETAG, file.mark), last=file is new[-1])
+        Fetched(
+            file.path,
+            file.name,
+            time,
+            SourceState(ETAG, file.mark),
+            last=file is new[-1],
+            spelled=file.spelled,
+        )
         for file, time in zip(new, times, strict=True)
     )
     return Answer(

@@ -9,7 +9,7 @@ from typing import Final
 import httpx2
 
 from backstory.doors.odf.fetch import savepoint
-from backstory.doors.odf.fetch.asking import CHECKING, Asking
+from backstory.doors.odf.fetch.asking import CHECKING, PASSED_OVER, Asking
 from backstory.doors.odf.fetch.fetched import Answer, Fetched, Kept
 from backstory.doors.odf.fetch.request import Headers, Wanted, new_client, no_address
 from backstory.doors.odf.fetch.retries import retried
@@ -22,10 +22,7 @@ from backstory.doors.odf.templates import filled, secrets_of
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 
-NO_STATE: Final = (
-    "{name} tells neither an ETag nor when it was modified: later pulls pass it over "
-    "unless they are told to fetch what is uncacheable, or the manifest says `refetch: always`."
-)
+NO_STATE: Final = f"{{name}} tells neither an ETag nor when it was modified: {PASSED_OVER}"
 
 
 def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
