@@ -49,7 +49,7 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
     names, shape = system_columns(table), table.shape
     rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
     time = _instant(rows, names["event_time"])
-    after = lead(struct("event op", time.alias("time"), column(names["system_time"]).alias("known")))
+    after = lead(struct("event op", time.alias("time")))
     window = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]))
     never = lit(None).cast("timestamp")
     if names["events"]:

@@ -178,7 +178,7 @@ class DatasetLoads:
     def _write_state(self, dataset: Dataset, hist: HistState) -> None:
         """The load is committed: a lock file that cannot be written is told, and read from the table next."""
         try:
-            write_state(dataset, hist, self.folder, {each.name for each in self.model.target_datasets})
+            write_state(dataset, hist, self.model, self.folder)
         except BackstoryError as error:
             events.warning(str(error))
 

@@ -1,6 +1,6 @@
 """The history's metadata beside the model: `<dataset>.hist.lock.yaml` (section 1.3)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from backstory.doors.historize.document import read_state
-from backstory.doors.historize.model import Dataset, HistState
+from backstory.doors.historize.model import Dataset, HistState, Model
 from backstory.errors import Failed
 
 HEAD = (
@@ -26,13 +26,13 @@ def find_state(dataset: Dataset, folder: Path) -> HistState | None:
     return dataset.hist_state
 
 
-def write_state(dataset: Dataset, state: HistState, folder: Path, others: Collection[str] = ()) -> None:
+def write_state(dataset: Dataset, state: HistState, model: Model, folder: Path) -> None:
     """Write the lock file if it says something else; files of former names go.
 
-    A name that the model's `others` have by now is another dataset's, once this one has a file of its own.
+    A name that another dataset of the model has by now is that one's, once this one has a file of its own.
     """
     path, text = _path(folder, dataset.name), HEAD + as_yaml(state)
-    kept = {dataset.name, *others} if path.exists() else {dataset.name}
+    kept = {each.name for each in model.target_datasets} if path.exists() else {dataset.name}
     try:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             fresh = path.with_suffix(".new")

@@ -15,16 +15,17 @@ from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, HistState, Model
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.resolve import findings, is_hist, resolve, schema_of
+from backstory.doors.historize.resolve import HIST, findings, is_hist, resolve, schema_of
 from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.views import SUFFIXES
 from backstory.doors.historize.work import Target
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
 
 LONGEST_RUN_ID = 64
 # A history and the views of it, by what they are called after their base.
-HISTORY = re.compile(r"_hist(_labeled|_effective|_all)?$")
+HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
 
 events = structlog.get_logger()
 
@@ -91,12 +92,12 @@ def _refuse_wrong(
     ratio = asked.max_delete_ratio
     if ratio is not None and not 0 <= ratio <= 1:
         raise UsageError("wrong-ratio", "max_delete_ratio is a part of 1.", "Write 0.1 for a tenth.")
-    later = {_table(model, dataset) for dataset in datasets}
+    later = {_table(model, dataset).lower() for dataset in datasets}
     for dataset in datasets:
-        if (dataset.input or "").lower() in {name.lower() for name in later}:
+        if (dataset.input or "").lower() in later:
             told = f"{dataset.name} is loaded from {dataset.input}, which does not stand before it."
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
-        later.remove(_table(model, dataset))
+        later.remove(_table(model, dataset).lower())
         _refuse_taken(model, target, dataset, datasets)
         prepared(model, dataset, _metadata(dataset, folder), target.dialect)
     if not datasets:

@@ -12,8 +12,8 @@ from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import read_stage
 from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.view_marks import mark_views, views_in_force, views_wanted
-from backstory.doors.historize.views import create_views, drop_views
+from backstory.doors.historize.view_marks import marked_views, views_in_force, views_wanted
+from backstory.doors.historize.views import drop_views
 from backstory.errors import Refused
 
 LOAD_COLUMNS = frozenset({Role.LOAD_RUN_ID.value, Role.LOADED_AT.value})
@@ -156,7 +156,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
     in_force = views_in_force(engine, history)
     if in_force != views_wanted(history, rules):
         dropped = drop_views(history) if in_force else []
-        _run(engine, [*dropped, *create_views(history, rules), *mark_views(history, rules)])
+        _run(engine, [*dropped, *marked_views(history, rules)])
 
 
 def _history(engine: Engine, load: Load) -> History:

@@ -20,7 +20,8 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.views import create_views, drop_views
+from backstory.doors.historize.view_marks import marked_views
+from backstory.doors.historize.views import drop_views
 from backstory.doors.historize.work import Target
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import iso
@@ -111,7 +112,7 @@ class Upkeep:
         """Make the views that the model asks for, by the columns of now."""
         with self.engine.transaction():
             self._views(drop_views(self.history()))
-            self._views(create_views(self.history(), self.dataset.historization))
+            self._views(marked_views(self.history(), self.dataset.historization))
 
     def _views(self, statements: Sequence[Any]) -> None:
         for statement in statements:
@@ -155,12 +156,12 @@ class Upkeep:
             self._views(drop_views(self.history()))
             pruning.prepare_archive(self.history(), self.engine)
             pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
-            self._views(create_views(self.history(), self.dataset.historization))
+            self._views(marked_views(self.history(), self.dataset.historization))
         return pruned
 
     def _remember(self, watermark: datetime) -> None:
         state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
-        write_state(self.dataset, state, self.folder)
+        write_state(self.dataset, state, self.model, self.folder)
 
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
         """Erase a record's values, or with `rows` the record; the count of its versions.

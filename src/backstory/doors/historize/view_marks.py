@@ -13,7 +13,7 @@ from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import History
 from backstory.doors.historize.model import Historization
 from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.views import SUFFIXES, definitions
+from backstory.doors.historize.views import SUFFIXES, create_views, definitions
 
 # The cast cuts a name as PostgreSQL cut it when the view was made.
 _COMMENTS: dict[type[Dialect], str] = {
@@ -36,11 +36,12 @@ def views_wanted(history: History, rules: Historization) -> dict[str, str | None
     return {suffix: _mark(sql) for suffix, sql in definitions(history, rules)}
 
 
-def mark_views(history: History, rules: Historization) -> list[Statement]:
-    """Statements that mark the views, which have just been made; none where we cannot read marks."""
+def marked_views(history: History, rules: Historization) -> list[Statement]:
+    """Statements that make the views which the model asks for, and mark them where we can read marks."""
+    created = create_views(history, rules)
     if _query(history.dialect) is None:
-        return []
-    return [
+        return created
+    return created + [
         Statement("mark_view", f"COMMENT ON VIEW {history.named(suffix)} IS {history.text(_mark(sql))}")
         for suffix, sql in definitions(history, rules)
     ]

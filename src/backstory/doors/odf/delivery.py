@@ -121,7 +121,7 @@ def _is_outrun(work: Work, the: Registered, head: Head) -> bool:
     """
     if the.table is None or work.after is None:
         return False
-    moved = fetch_hash(the.dataset.polling) != fetch_hash(work.source) if the.dataset.polling else True
+    moved = fetch_hash(the.dataset.polling) != fetch_hash(work.source)
     state = work.fetched.state
     return moved or head.polled != work.after or (state is not None and head.state_of(work.source) == state)
 

@@ -92,7 +92,7 @@ def token_of(source: Source, fetched: Fetched, run: Run) -> str | None:
     return f"{run.run_id} {getattr(source, 'source_name', POLLED)} {fetched.name} {told}"
 
 
-def fetch_hash(source: Source) -> str | None:
+def fetch_hash(source: Source | None) -> str | None:
     """What tells the place that a polling source asks from another; None for a push source."""
     if not isinstance(source, SetPollingSource):
         return None
