@@ -1,5 +1,6 @@
 """A delivery is decoded, planned against the slice of the table it can touch, and committed once."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -7,7 +8,7 @@ from typing import Protocol
 from backstory.attempts import attempted
 from backstory.files.memory import Lease, TooLarge
 from backstory.model.receipt import Receipt
-from backstory.model.table import TableName
+from backstory.model.table import Layout, TableName
 from backstory.observe.metrics import timed
 from backstory.spread import Batch, spread
 from backstory.strategies.actions import Actions
@@ -15,7 +16,7 @@ from backstory.tables.commit import Note, commit, discarding
 from backstory.tables.data_files import write_rows
 from backstory.tables.faults import translated
 from backstory.tables.slice import read_slice
-from backstory.tables.store import Store, StoredTable, existing
+from backstory.tables.store import Store, StoredTable, existing, require_layout
 from backstory.tables.vectors import positions_by_file, write_deletions
 
 # Threads that stay: each has a connection to the JVM of its own.
@@ -32,6 +33,10 @@ class Delivery(Protocol):
     @property
     def door(self) -> str:
         """The door's name, for the commit."""
+
+    @property
+    def layouts(self) -> Sequence[Layout]:
+        """The layouts of the tables that the door writes."""
 
     def token(self, table: StoredTable) -> str:
         """A digest by which the same delivery is recognised when it comes again."""
@@ -51,7 +56,7 @@ def deliver(store: Store, delivery: Delivery) -> Receipt:
 
 
 def _deliver_once(store: Store, delivery: Delivery) -> Receipt:
-    table = existing(store, delivery.table)
+    table = require_layout(existing(store, delivery.table), *delivery.layouts)
     with timed("digest"):
         token = delivery.token(table)
     if token == table.newest_token:

@@ -11,9 +11,29 @@ class Layout(StrEnum):
 
     FIVETRAN_LIVE = "fivetran-live"
     FIVETRAN_HISTORY = "fivetran-history"
+    BASE = "base"
     HIST = "hist"
+    RUN_LOG = "run-log"
     ODF = "odf"
+    ODF_LOG = "odf-log"
     VERSIONS = "versions"
+
+    @property
+    def door(self) -> str:
+        """The door that alone writes tables of this layout."""
+        return _DOORS[self]
+
+
+_DOORS = {
+    Layout.FIVETRAN_LIVE: "fivetran",
+    Layout.FIVETRAN_HISTORY: "fivetran",
+    Layout.BASE: "historize",
+    Layout.HIST: "historize",
+    Layout.RUN_LOG: "historize",
+    Layout.ODF: "odf",
+    Layout.ODF_LOG: "odf",
+    Layout.VERSIONS: "native",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)

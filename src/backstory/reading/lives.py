@@ -23,7 +23,7 @@ HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loa
 
 def user_columns(shape: Shape) -> list[str]:
     """The columns that the source sent, without the technical ones of the layout."""
-    if shape.layout is not Layout.HIST:
+    if shape.layout not in {Layout.BASE, Layout.HIST}:
         return [name for name in shape.names if not name.startswith("_fivetran_")]
     table = shape.table.name
     own = {*HIST_COLUMNS, f"{table}_key", f"{table.removesuffix('_hist')}_key"}

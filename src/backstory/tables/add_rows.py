@@ -12,13 +12,13 @@ from backstory.tables.commit import Note, commit
 from backstory.tables.create import create
 from backstory.tables.data_files import write_rows
 from backstory.tables.faults import translated
-from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.store import Store, StoredTable, existing, load, require_layout
 from backstory.tables.vectors import Deletions
 
 
 def opened(store: Store, shape: Shape) -> StoredTable:
-    """The table as it stands, made if there is none."""
-    return load(store, shape.table) or _created(store, shape)
+    """The table as it stands, made if there is none; Refused if it is another one's."""
+    return require_layout(load(store, shape.table) or _created(store, shape), shape.layout)
 
 
 def add_rows(store: Store, stored: StoredTable, rows: Sequence[Mapping[str, Any]], note: Note) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstory.errors import Refused
-from backstory.model.column import HISTORY_COLUMNS, Column, ColumnType, Kind
+from backstory.model.column import HISTORY_COLUMNS, SYNCED, Column, ColumnType, Kind
 from backstory.model.table import Layout
 
 _ICEBERG = {
@@ -26,6 +26,10 @@ _ICEBERG = {
     Kind.BINARY: "binary",
 }
 _KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHORT}
+# Columns that show the layout of a table which does not tell it.
+_BLOCK = {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}
+_RUN = {"load_run_id", "attempt_no", "status"}
+_VERSION = {"version_started_at", "version_ended_at", "version_state"}
 
 
 def iceberg_name(type_: ColumnType) -> str:
@@ -103,7 +107,22 @@ def _column_type(stored: Any, comment: str | None) -> ColumnType:
     return ColumnType(_KINDS.get(stored, Kind.STRING))
 
 
-def inferred_layout(columns: Sequence[Column]) -> Layout:
-    """History if the table has the three columns of history mode, else live."""
+def layout_of(told: str | None, table: str, columns: Sequence[Column]) -> Layout:
+    """The layout that a table tells, or that its columns show where it tells none.
+
+    Bases and logs once called themselves `fivetran-live`. What Fivetran brings has `_fivetran_synced`.
+    """
+    if told and told != Layout.FIVETRAN_LIVE:
+        return Layout(told)
     names = {column.name for column in columns}
-    return Layout.FIVETRAN_HISTORY if names.issuperset(HISTORY_COLUMNS) else Layout.FIVETRAN_LIVE
+    if not told and names.issuperset(HISTORY_COLUMNS):
+        return Layout.FIVETRAN_HISTORY
+    hashed = {f"{table}_key", "row_hash"}
+    shown = {
+        Layout.ODF_LOG: names == _BLOCK,
+        Layout.RUN_LOG: names.issuperset(_RUN),
+        Layout.HIST: names.issuperset(hashed | _VERSION),
+        Layout.BASE: names.issuperset(hashed),
+    }
+    found = next((layout for layout, shows in shown.items() if shows), Layout.FIVETRAN_LIVE)
+    return Layout.FIVETRAN_LIVE if SYNCED in names else found

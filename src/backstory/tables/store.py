@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.errors import UsageError
+from backstory.errors import Refused, UsageError
 from backstory.files.memory import Memory
 from backstory.model.table import Layout, Shape, TableName
 from backstory.settings import DRIVER_MEMORY
 from backstory.tables.faults import conflict, translated
-from backstory.tables.schema import columns_of, inferred_layout
+from backstory.tables.schema import columns_of, layout_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,13 +150,24 @@ def existing(store: Store, table: TableName) -> StoredTable:
     return found
 
 
+def require_layout(found: StoredTable, *layouts: Layout) -> StoredTable:
+    """The table, for a door that writes tables of these layouts; Refused for any other table."""
+    shape = found.shape
+    if shape.layout not in layouts:
+        raise Refused(
+            "other-layout",
+            f"{shape.table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
+            f"Nothing was written: tables of layout {' or '.join(layouts)} can be; choose another name.",
+        )
+    return found
+
+
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema())
-    layout = properties.get(LAYOUT)
     key = json.loads(properties.get(KEY) or "[]")
-    return Shape(table, columns, tuple(key), Layout(layout) if layout else inferred_layout(columns))
+    return Shape(table, columns, tuple(key), layout_of(properties.get(LAYOUT), table.name, columns))
 
 
 def tables(store: Store, schema: str | None = None) -> list[TableName]:

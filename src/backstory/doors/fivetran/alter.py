@@ -5,6 +5,7 @@ from dataclasses import replace
 from backstory.attempts import attempted
 from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.notes import note
+from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
 from backstory.files.casts import related
@@ -13,7 +14,7 @@ from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.evolve import evolve, widens
 from backstory.tables.rebuild import rebuild, rows_of
 from backstory.tables.retype import retyped
-from backstory.tables.store import Store, StoredTable, existing
+from backstory.tables.store import Store, StoredTable
 from backstory.tables.unique import refuse_repeated
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from backstory.doors.fivetran.batch_rows import Batch, Files
 from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.notes import DOOR
+from backstory.doors.fivetran.own_tables import LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
@@ -68,6 +69,7 @@ class LiveBatch:
     key: Sequence[str]
     files: Files
     door: str = DOOR
+    layouts: Sequence[Layout] = LAYOUTS
 
     def token(self, table: StoredTable) -> str:
         """The digest of section F14; a change of the table's columns makes it another delivery."""

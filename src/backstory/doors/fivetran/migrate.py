@@ -9,10 +9,10 @@ from backstory.attempts import attempted
 from backstory.doors.fivetran.migrations import columns, modes, tables
 from backstory.doors.fivetran.migrations.subject import Subject
 from backstory.doors.fivetran.notes import note
+from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.targets import Target
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.table import TableName
-from backstory.tables.store import existing
 
 log = structlog.get_logger()
 

@@ -12,6 +12,7 @@ from backstory.doors.fivetran.batches import LiveBatch, history_batch, live_batc
 from backstory.doors.fivetran.definitions import definition_of, shape_from
 from backstory.doors.fivetran.form import form, run_test
 from backstory.doors.fivetran.migrate import migrate
+from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.replies import answered
 from backstory.doors.fivetran.targets import Target, target
 from backstory.doors.fivetran.truncate import truncate, truncation
@@ -22,7 +23,7 @@ from backstory.errors import BackstoryError
 from backstory.files.batch_file import Format
 from backstory.observe.metrics import count_batch
 from backstory.tables.create import create
-from backstory.tables.store import Store, load
+from backstory.tables.store import Store
 
 log = structlog.get_logger()
 

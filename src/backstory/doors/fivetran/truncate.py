@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from backstory.attempts import attempted
 from backstory.doors.fivetran.notes import note
+from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE, END, Kind
@@ -12,7 +13,7 @@ from backstory.model.table import Layout, TableName
 from backstory.tables.commit import Note
 from backstory.tables.conditions import delete_where, update_where
 from backstory.tables.literals import column, instant
-from backstory.tables.store import Store, StoredTable, load
+from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

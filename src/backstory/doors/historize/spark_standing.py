@@ -18,7 +18,7 @@ from backstory.tables.evolve import evolve, widens
 from backstory.tables.faults import conflict, translated
 from backstory.tables.literals import absent, column
 from backstory.tables.schema import spark_type
-from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.store import Store, StoredTable, existing, load, require_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,13 +70,14 @@ def standing(
 ) -> Standing:
     """The table under its name or a former one.
 
-    Raises Refused for what a plan refuses, for a type that Iceberg cannot widen in place, and for what
-    `allowed` refuses.
+    Raises Refused for a table of another layout, for what a plan refuses, for a type that Iceberg cannot
+    widen in place, and for what `allowed` refuses.
     """
     names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
     table = next(filter(None, (load(store, name) for name in names)), None)
     if table is None:
         return Standing(wanted, columns, None, empty_rows(store, wanted), ddl.Plan())
+    require_layout(table, wanted.layout)
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
     plan = ddl.plan(wanted.table.name, columns, types, dialect)
     allowed(plan)

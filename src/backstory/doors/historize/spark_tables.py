@@ -39,8 +39,8 @@ def types_of(store: Store, table: TableName) -> dict[str, str] | None:
 
 
 def base_shape(the: Load) -> Shape:
-    """The base table: a live table of its business keys."""
-    return _shape(the, the.dataset.name, base_columns(the.dataset), Layout.FIVETRAN_LIVE)
+    """The base table: a row for each record, by its business keys."""
+    return _shape(the, the.dataset.name, base_columns(the.dataset), Layout.BASE)
 
 
 def hist_shape(the: Load) -> Shape:

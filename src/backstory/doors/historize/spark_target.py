@@ -179,7 +179,7 @@ class SparkTarget(Target):
         if not rows:
             return
         columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
-        shape = Shape(TableName(META, table), columns, (), Layout.FIVETRAN_LIVE)
+        shape = Shape(TableName(META, table), columns, (), Layout.RUN_LOG)
         note = Note(DOOR, "", {"inserted": len(rows)})
         store = self._store
         attempted(store, [shape.table], lambda: add_rows(store, opened(store, shape), rows, note))

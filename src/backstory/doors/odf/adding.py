@@ -147,6 +147,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
         declared = declared_schema(source.read)
         refuse_unsupported(source.read, arrow_schema(declared) if declared else None)
     if wanted.table is None:
+        registry.refuse_taken(store, wanted.name)
         if not dry_run:
             _create(store, wanted)
         return Added(dataset.name, "added", told)

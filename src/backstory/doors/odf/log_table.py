@@ -50,7 +50,7 @@ def brought_up_to_date(store: Store, table: StoredTable) -> None:
         return
 
     def append() -> None:
-        log = opened(store, Shape(name, COLUMNS, (NUMBER,), Layout.FIVETRAN_LIVE))
+        log = opened(store, Shape(name, COLUMNS, (NUMBER,), Layout.ODF_LOG))
         missing = _unlogged(store, table, log)
         if missing:
             _write(store, log, missing)
@@ -63,7 +63,7 @@ def newest_block(store: Store, table: StoredTable) -> Block | None:
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
         return newest  # a table without a snapshot has no commits: what a log says is of one before it
-    log = load(store, log_of(table.shape.table))
+    log = _log_table(store, table.shape.table)
     return None if log is None else _newest_logged(store, log)
 
 
@@ -86,12 +86,17 @@ def logged(store: Store, table: StoredTable) -> list[Block]:
 
 def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
     """The rows of a dataset's log, by their sequence numbers; none if it has no log."""
-    name = log_of(dataset)
-    log = load(store, name)
+    name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
     with translated(name):
         return store.spark.table(store.sql_name(name)).orderBy(NUMBER).toArrow().to_pylist()
+
+
+def _log_table(store: Store, dataset: TableName) -> StoredTable | None:
+    """The dataset's log; None if it has none, or if another table has the name."""
+    found = load(store, log_of(dataset))
+    return found if found and found.shape.layout is Layout.ODF_LOG else None
 
 
 def row_of(block: Block) -> dict[str, Any]:

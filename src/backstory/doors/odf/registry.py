@@ -9,6 +9,7 @@ from typing import Any
 from backstory.doors.odf.chain import canonical, sha3
 from backstory.doors.odf.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.log_columns import LogColumns, log_columns
+from backstory.doors.odf.log_table import log_of
 from backstory.doors.odf.manifest.merge import Append, Ledger
 from backstory.doors.odf.schemas import Expected, expected_of
 from backstory.errors import UsageError
@@ -98,6 +99,24 @@ def existing(store: Store, namespace: str, name: str) -> Registered:
             f"Add its manifest with `backstory add`; known are: {known}.",
         )
     return found
+
+
+def refuse_taken(store: Store, name: TableName) -> None:
+    """Raise UsageError for the name of a new dataset that another table has, or whose log's name one has.
+
+    No dataset has a name like that of a log: names of datasets have no underscores.
+    """
+    for table in tables(store, name.schema):
+        if same_name(table.name, name.name):
+            raise _taken(name, f"there is a table {table}, which is no dataset")
+        if same_name(table.name, log_of(name).name):
+            found = load(store, table)
+            if found and found.shape.layout is not Layout.ODF_LOG:
+                raise _taken(name, f"its log would be {table}, which is another table")
+
+
+def _taken(name: TableName, why: str) -> UsageError:
+    return UsageError("name-taken", f"No dataset can be called {name}: {why}.", "Give it another name.")
 
 
 def registered(table: StoredTable) -> Registered | None:

@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 from backstory.doors.fivetran.migrations.modes import as_history
 from backstory.doors.fivetran.migrations.subject import Subject, refused
+from backstory.doors.fivetran.own_tables import existing, load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.table import Layout, TableName
 from backstory.tables import create
 from backstory.tables.commit import Note
 from backstory.tables.rebuild import create_filled, rows_of
-from backstory.tables.store import Store, StoredTable, existing, load
+from backstory.tables.store import Store, StoredTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,10 @@ class Pair:
     note: Note
 
     def stored(self) -> StoredTable:
-        """The source as it stands; Refused if it is the target too."""
+        """The source as it stands; Refused if it is the target too, or the target is another door's."""
         if self.source == self.target:
             raise refused(f"{self.source} cannot be copied onto itself.", "Name another target.")
+        load(self.store, self.target)
         return existing(self.store, self.source)
 
 

@@ -1,0 +1,170 @@
+"""A door writes the tables of its own layouts, and refuses every other before it reads anything."""
+
+from datetime import UTC, datetime
+
+import pytest
+from datasets import Dataset
+from destination import Place, definition, migration, refusal, serving
+from historizing import dataset, document
+from historizing_on_spark import SparkPlace
+from serving import Request, alter, create, describe
+
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.doors.odf.log_table import brought_up_to_date
+from backstory.errors import Refused, UsageError
+from backstory.model.column import Column, ColumnType, Kind
+from backstory.model.table import Layout, TableName
+from backstory.reading.lives import current
+from backstory.tables.schema import layout_of
+from backstory.tables.store import Store, existing, load
+
+pytestmark = pytest.mark.spark
+
+SNAPSHOT = "{kind: snapshot, primaryKey: [city]}"
+LAYOUTS = {
+    "rawcore.rc_c": Layout.BASE,
+    "rawcore.rc_c_hist": Layout.HIST,
+    "meta.hist_run": Layout.RUN_LOG,
+    "datasets.whose": Layout.ODF,
+    "datasets.whose__log": Layout.ODF_LOG,
+}
+
+
+def name_of(table: str) -> TableName:
+    schema, _, name = table.partition(".")
+    return TableName(schema, name)
+
+
+def metadata(store: Store, table: str) -> str:
+    return existing(store, name_of(table)).metadata
+
+
+@pytest.fixture(scope="module")
+def ground(spark, tmp_path_factory):
+    """A table of each layout, and a Fivetran table beside them."""
+    store, folder = Store(spark), tmp_path_factory.mktemp("whose")
+    histories = SparkPlace(store, folder)
+    histories.base("a:1 b:2").load("r1", 1)
+    cities = Dataset(store, folder / "odf", SNAPSHOT, "city STRING, n INT", name="whose")
+    cities.add()
+    cities.push("A,1 B,2")
+    with serving({"backstory": store}) as address:
+        place = Place.made(Sender.to(address, folder), store, "datasets", "id:LONG* v synced", "id v\n1 a")
+        yield store, place, folder, histories
+    histories.close()
+
+
+def requests(table: str):
+    """Every request of Fivetran that is about a table."""
+    schema, _, name = table.partition(".")
+    told = definition(name, "id:LONG* v")
+    before = sdk.TruncateRequest(schema_name=schema, table_name=name, synced_column="loaded_at")
+    before.utc_delete_before.FromDatetime(datetime(2999, 1, 1, tzinfo=UTC))
+    yield describe(schema, name)
+    yield create(schema, told)
+    yield alter(schema, told, drop_columns=True)
+    yield Request("Truncate", before)
+    yield Request("WriteBatch", sdk.WriteBatchRequest(schema_name=schema, table=told))
+    yield Request("WriteHistoryBatch", sdk.WriteHistoryBatchRequest(schema_name=schema, table=told))
+    for entity, asked in {
+        "drop_table": {},
+        "rename_table": {"from_table": name, "to_table": "elsewhere"},
+        "copy_table": {"from_table": name, "to_table": "elsewhere"},
+        "rename_column": {"from_column": "id", "to_column": "x"},
+        "add_column_with_default_value": {"column": "x", "column_type": 13, "default_value": "1"},
+    }.items():
+        yield Request("Migrate", migration(schema, name, entity, **asked))
+
+
+@pytest.mark.parametrize("table", LAYOUTS)
+def test_fivetran_is_refused_a_table_of_another_door(ground, table):
+    store, place, *_ = ground
+    assert existing(store, name_of(table)).shape.layout is LAYOUTS[table]
+    stood = metadata(store, table)
+    for request in requests(table):
+        outcome, words = request.outcome(place.sender.stub)
+        assert (outcome, table in words) == ("task", True), (request.rpc, outcome, words)
+        assert (request.rpc == "CreateTable") or str(LAYOUTS[table]) in words
+    assert metadata(store, table) == stood
+
+
+def test_a_copy_takes_no_place_of_another_door(ground):
+    """`copy_table` replaces its target, unless that is an event log."""
+    store, place, *_ = ground
+    stood = metadata(store, "datasets.whose")
+    asked = {"from_table": place.table.name, "to_table": "whose"}
+    words = refusal(place.migrate("copy_table", **asked))
+    assert "datasets.whose" in words
+    assert metadata(store, "datasets.whose") == stood
+
+
+@pytest.mark.parametrize("name", ["rc_taken", "rc_taken_hist"])
+def test_a_model_is_refused_a_table_of_fivetran(ground, name):
+    """Neither base nor history takes a table that Fivetran brings, and neither is written then."""
+    store, place, folder, histories = ground
+    create("rawcore", definition(name, "k* a synced")).done_by(place.sender.stub)
+    stood = metadata(store, f"rawcore.{name}")
+    (folder / "taken.csv").write_text("k,a\nx,1\n")
+    histories.use(document(dataset("k* a", "rc_taken", input="taken.csv")))
+    try:
+        (receipt,) = histories.loads("r1", 1)
+    finally:
+        histories.use(document(dataset()))
+    assert (receipt.status, receipt.error["code"]) == ("rejected", "other-layout")
+    assert metadata(store, f"rawcore.{name}") == stood
+    others = {"rc_taken", "rc_taken_hist"} - {name}
+    assert not any(load(store, TableName("rawcore", each)) for each in others)
+    place.sender.stub.Migrate(migration("rawcore", name, "drop_table"))
+
+
+def test_a_dataset_takes_neither_a_table_nor_a_table_for_its_log(ground):
+    """Names compare without case (O18); the names of logs are none of a dataset."""
+    store, place, folder, _ = ground
+    taken = place.table.name
+    create("datasets", definition("whose2__log", "id:LONG* v")).done_by(place.sender.stub)
+    for name in (taken, taken.upper(), "whose2", "WHOSE2"):
+        wanted = Dataset(store, folder / name, SNAPSHOT, "city STRING, n INT", name=name)
+        with pytest.raises(UsageError, match="No dataset can be called") as stop:
+            wanted.add()
+        assert stop.value.code == "name-taken"
+        found = load(store, TableName("datasets", name))
+        assert found is None or found.shape.layout is not Layout.ODF
+
+
+def test_current_of_a_base_has_the_columns_of_its_source(ground):
+    store, *_ = ground
+    assert current(store, name_of("rawcore.rc_c")).columns == ["k", "a"]
+
+
+def test_a_table_that_tells_no_layout_shows_it_by_its_columns():
+    """Bases and logs of earlier versions call themselves `fivetran-live`; Fivetran's own stay what they say."""
+
+    def shown(told, *names):
+        return layout_of(told, "t", [Column(name, ColumnType(Kind.STRING)) for name in names])
+
+    base, version = ("t_key", "row_hash"), ("version_started_at", "version_ended_at", "version_state")
+    block = ["sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"]
+    for told in ("fivetran-live", None):
+        assert shown(told, "id", *base) is Layout.BASE
+        assert shown(told, "id", *base, *version) is Layout.HIST
+        assert shown(told, *block) is Layout.ODF_LOG
+        assert shown(told, "load_run_id", "attempt_no", "status", "x") is Layout.RUN_LOG
+        assert shown(told, "id", "row_hash") is Layout.FIVETRAN_LIVE
+        assert shown(told, "id", *base, "_fivetran_synced") is Layout.FIVETRAN_LIVE
+    history = ("_fivetran_start", "_fivetran_end", "_fivetran_active", "_fivetran_synced")
+    assert shown(None, *history) is Layout.FIVETRAN_HISTORY
+    assert shown("odf", *base) is Layout.ODF
+
+
+def test_a_log_is_not_written_into_another_table(ground):
+    """The table that has taken the name of a log since keeps its rows; the dataset's own commit stands."""
+    store, place, folder, _ = ground
+    cities = Dataset(store, folder / "late", SNAPSHOT, "city STRING, n INT", name="late")
+    cities.add()
+    create("datasets", definition("late__log", "id:LONG* v")).done_by(place.sender.stub)
+    stood = metadata(store, "datasets.late__log")
+    assert cities.push("A,1").status == "updated"
+    assert metadata(store, "datasets.late__log") == stood
+    with pytest.raises(Refused, match="fivetran-live"):
+        brought_up_to_date(store, existing(store, TableName("datasets", "late")))
