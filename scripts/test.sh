@@ -3,7 +3,7 @@
 # The others print when all is done. It fails if one half does.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export BACKSTORY_HYPOTHESIS=thorough
+export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate}
 beside="$(mktemp)"
 trap 'rm -f "$beside"' EXIT
 

@@ -8,14 +8,19 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 
-# The thorough profile is for CI and `make test`; `make test-fast` must be done in seconds.
-settings.register_profile("fast", max_examples=25, deadline=None)
-settings.register_profile(
-    "thorough", max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile(os.environ.get("BACKSTORY_HYPOTHESIS", "fast"))
+# The gate is to give the same answer twice; the laws are to find what nobody thought of.
+for depth, examples in EXAMPLES.items():
+    settings.register_profile(
+        depth,
+        max_examples=examples,
+        deadline=None,
+        derandomize=depth == "gate",
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(DEPTH)
 
 # Tests are many short queries, of which the JVM's second compiler would make most of the work.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -4,6 +4,7 @@ from itertools import groupby, pairwise
 
 import pytest
 import sqlglot
+from depth import deep
 from historizing import dataset, document, second
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from backstory.doors.historize.model import EffectiveDating, Historization
 from backstory.doors.historize.views import create_views, drop_views
 from backstory.strategies.full_state.rule import Row
 
-EXAMPLES = {"duckdb": 80, "postgres": 25}
+EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
 AXES = [("since", "timestamp"), ("day", "date"), ("since", "date"), ("day", "timestamp")]
 
 

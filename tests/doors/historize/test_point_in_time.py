@@ -4,6 +4,7 @@ from datetime import datetime
 
 import pytest
 import sqlglot
+from depth import deep
 from historizing import Place, second
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.runs import Known
 from backstory.errors import Refused, UsageError
 
-EXAMPLES = {"duckdb": 100, "postgres": 30}
+EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}
 NAMES = ["a", "n", "since", "day", "doc"]
 
 

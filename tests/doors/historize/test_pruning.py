@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 import sqlglot
+from depth import deep
 from historizing import Place, dataset, document, second
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ from backstory.doors.historize.pruning import Cut
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
 
-EXAMPLES = {"duckdb": 20, "postgres": 10}
+EXAMPLES = {"duckdb": deep(20, 8), "postgres": deep(10, 5)}
 AT = second(1_000)
 RULES = {"allow_prune": True}
 

@@ -4,11 +4,12 @@ import random
 from datetime import UTC
 
 import pytest
+from depth import deep
 from historizing import aware, dataset, document, second, versions
 
 from backstory.strategies.full_state.rule import Row, Rules, historize
 
-LOADS = {"duckdb": 40, "postgres": 20}
+LOADS = {"duckdb": deep(40, 12), "postgres": deep(20, 6)}
 COLUMNS = "k* a gone"
 # Each flag, and whether it is one of the deleted values.
 FLAGS = {"X": True, "true": True, "": False, "no": False, "x": False}

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from depth import deep
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from odf_files import ddl, declared, optional, table_of
@@ -406,7 +407,9 @@ LETTERS = st.text(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=deep(150, 40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     table=st.integers(1, 4).flatmap(
         lambda width: st.lists(st.lists(LETTERS, min_size=width, max_size=width), min_size=1, max_size=6)

@@ -1,6 +1,7 @@
 """Any text is read as a plain automaton reads it, or refused where that refuses it, over blocks of any size."""
 
 import pytest
+from depth import deep
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from odf_files import table_of
@@ -62,7 +63,9 @@ def rectangle(rows: Cells | None) -> Cells | None:
     return None if rows is None or len({len(row) for row in kept}) > 1 else kept
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=deep(400, 60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     text=st.text(st.sampled_from('ab,,"""\\\n\n\rü'), min_size=1, max_size=24),
     escape=st.sampled_from(["", "\\"]),

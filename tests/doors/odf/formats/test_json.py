@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from depth import deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odf_files import ddl, declared, optional, refusal, table_of
@@ -489,7 +490,9 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=deep(80, 20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.lists(VALUES, min_size=1, max_size=5))
 def test_a_text_column_keeps_any_value(file, values):
     path = file("".join(json.dumps({"a": value}) + "\n" for value in values))
