@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,18 @@ def postgresql_url(postgresql):
     """The same server's address for libpq."""
     place, _, user = postgresql.removeprefix("jdbc:postgresql://").partition("?user=")
     return f"postgresql://{user}@{place}"
+
+
+SECONDS, SLOWEST = Counter(), 20
+
+
+def pytest_runtest_logreport(report):
+    """What each file of tests takes, fixtures included."""
+    SECONDS[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The files that take longest, so that none grows unseen."""
+    terminalreporter.section("seconds by file")
+    for file, seconds in SECONDS.most_common(SLOWEST):
+        terminalreporter.line(f"{seconds:7.1f}  {file}")
