@@ -3,7 +3,7 @@
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from backstory.tables.store import Store, StoredTable
 # How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
 MAGIC = bytes.fromhex("d1d33964")
 VECTORS_SINCE = 3
+POSITION_DELETES = "POSITION_DELETES"
 
 Positions = Mapping[str, BitMap64]
 
@@ -81,7 +82,8 @@ def _write_vectors(
     iceberg = store.jvm.org.apache.iceberg
     previous = store.jvm.java.util.HashMap()
     for file, task in tasks.items():
-        for older in task.deletes():
+        older = [each for each in task.deletes() if each.content().toString() == POSITION_DELETES]
+        if older:
             previous.put(file, _load(store, table, older, file))
     factory = iceberg.io.OutputFileFactory.builderFor(table.iceberg, 0, 0)
     factory = factory.format(iceberg.FileFormat.PUFFIN).build()
@@ -96,13 +98,19 @@ def _write_vectors(
     return Deletions(list(result.deleteFiles()), list(result.rewrittenDeleteFiles()))
 
 
-def _load(store: Store, table: StoredTable, older: Any, file: str) -> Any:
+def _load(store: Store, table: StoredTable, older: Sequence[Any], file: str) -> Any:
+    """What a vector hides already, or the position delete files of format version 2 hide together.
+
+    Equality deletes are not among them: they go on to hide rows of the files that are older than they.
+    """
     java = store.jvm.java.util
-    inputs = java.HashMap()
-    inputs.put(older, table.iceberg.io().newInputFile(older.location()))
+    inputs, deletes = java.HashMap(), java.ArrayList()
+    for each in older:
+        inputs.put(each, table.iceberg.io().newInputFile(each.location()))
+        deletes.add(each)
     functions = store.jvm.com.google.common.base.Functions
     loader = store.jvm.org.apache.iceberg.data.BaseDeleteLoader(functions.forMap(inputs))
-    return loader.loadPositionDeletes(java.Collections.singletonList(older), file)
+    return loader.loadPositionDeletes(deletes, file)
 
 
 def _index(store: Store, task: Any, file: str, marked: BitMap64) -> Any:

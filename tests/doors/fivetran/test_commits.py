@@ -2,14 +2,18 @@
 
 import json
 import re
+import uuid
 from importlib.metadata import version
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
 from backstory.doors.fivetran.sender.client import Sender
-from backstory.tables.store import Store
+from backstory.tables.store import Store, existing
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
 
@@ -102,6 +106,55 @@ def test_deletes_are_vectors_or_positions(sender, older, store, schema, tmp_path
     expected = f"{versions} \n 1 a 1 T1 T1 T2-1 false \n 1 b 1 T3 T2 T4 false"
     assert gives(expected) == history.rows()
     assert len(history.snapshots()) == 3
+
+
+def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tmp_path):
+    """The vector of format version 3 takes in all position deletes of version 2, whoever upgraded the
+    table; what hid the same file's rows before is then gone."""
+    place = Place.made(Sender.to(older, tmp_path), store, schema, LIVE, f"{STORED} \n 4 d 4 T1")
+    place.write(delete="id \n 1")
+    place.write(delete="id \n 2")
+    place.write(update="id v \n 3 x")
+    store.spark.sql(f"ALTER TABLE {store.sql_name(place.name)} SET TBLPROPERTIES ('format-version'='3')")
+    place.write(delete="id \n 4")
+    assert place.rows() == gives("id v n synced \n 3 x 3 T1")
+    place.write(update="id v \n 3 y")
+    assert place.rows() == gives("id v n synced \n 3 y 3 T1")
+    deletes = store.spark.table(store.sql_name(place.name, "delete_files")).collect()
+    assert {row.file_format for row in deletes} == {"PUFFIN"}
+
+
+def hide_by_value(place, column, value):
+    """What another writer does: an equality delete file for one value of a column."""
+    stored = existing(place.store, place.name).iceberg
+    iceberg, field = place.store.jvm.org.apache.iceberg, stored.schema().findField(column)
+    location = stored.locationProvider().newDataLocation(f"{uuid.uuid4()}-equality.parquet")
+    metadata = {"PARQUET:field_id": str(field.fieldId())}
+    rows = pa.table([pa.array([value])], schema=pa.schema([pa.field(column, pa.int64(), metadata=metadata)]))
+    pq.write_table(rows, location, store_schema=False)
+    file = (
+        iceberg.FileMetadata.deleteFileBuilder(stored.spec())
+        .ofEqualityDeletes(place.store.java_array(place.store.jvm.int, [field.fieldId()]))
+        .withFormat("parquet")
+        .withPath(location)
+        .withFileSizeInBytes(Path(location).stat().st_size)
+        .withRecordCount(1)
+        .build()
+    )
+    stored.newRowDelta().addDeletes(file).commit()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_others_deleted_by_value_stay_deleted(sender, older, store, schema, tmp_path, version):
+    """Equality deletes of another writer hide their rows before and after batches that touch the same
+    files; a row that is sent again is there again."""
+    place = Place.made(Sender.to(older, tmp_path) if version == 2 else sender, store, schema, LIVE, STORED)
+    place.write(delete="id \n 1")
+    hide_by_value(place, "id", 2)
+    place.write(update="id v \n 2 no \n 3 x")
+    assert place.rows() == gives("id v n synced \n 3 x 3 T1")
+    place.write(delete="id \n 3", replace="id v n synced \n 2 z 2 T2")
+    assert place.rows() == gives("id v n synced \n 2 z 2 T2")
 
 
 def test_other_readers_read_while_the_server_runs(sender, older, store, schema, warehouse, tmp_path):
