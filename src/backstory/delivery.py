@@ -7,6 +7,7 @@ from typing import Protocol
 
 from backstory.attempts import attempted
 from backstory.files.memory import Lease, TooLarge
+from backstory.files.mended import counted, tell
 from backstory.model.receipt import Receipt
 from backstory.model.table import Layout, TableName
 from backstory.observe.metrics import timed
@@ -76,10 +77,10 @@ def _planned_here(store: Store, table: StoredTable, batch: Batch, note: Note, le
         stored = read_slice(store, table, change.keys, None if table.disorderly else change.since)
     with timed("plan"):
         actions = change.plan(stored)
-    if actions.empty:
-        return Receipt(str(table.shape.table), actions.counts)
-    snapshot = apply(store, table, actions, replace(note, counts=actions.counts))
-    return Receipt(str(table.shape.table), actions.counts, snapshot)
+    counts = counted(actions.counts, change.mended)
+    snapshot = None if actions.empty else apply(store, table, actions, replace(note, counts=counts))
+    tell(change.mended)
+    return Receipt(str(table.shape.table), counts, snapshot)
 
 
 def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:

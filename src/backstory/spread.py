@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from backstory.files.batch_file import BatchFile
 from backstory.files.delivered import arrow_schema
 from backstory.files.memory import Lease
+from backstory.files.mended import Mended, counted, tell
 from backstory.files.rows import Rows
 from backstory.model.column import END, START, ColumnType
 from backstory.model.receipt import Receipt
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 ROWS_IN_BUCKET = 100_000
 REMOVED, ADDED, TOLD = 0, 1, 2
 # Columns of the table are numbered here, so that no name of theirs can meet one of ours.
-_PLACE = "kind tinyint, file int, row bigint, known binary"
+_PLACE = "kind tinyint, file int, row bigint, known binary, mended string"
 _ACT = "act tinyint, file string, position bigint, told string"
 
 
@@ -56,6 +57,10 @@ class Change(Protocol):
     @property
     def since(self) -> int | None:
         """Versions that ended before this instant (microseconds) play no part; None reads all."""
+
+    @property
+    def mended(self) -> Mended:
+        """What the readers did to values that did not quite fit."""
 
     def plan(self, stored: pa.Table) -> Actions:
         """The actions, given the slice of the table."""
@@ -96,17 +101,19 @@ def spread(store: Store, table: StoredTable, batch: Batch, note: Note) -> Receip
         rows = _decoded(store, batch, files).persist()
         try:
             with timed("decode"):
-                count, start, end = _facts(rows, batch)
+                count, start, end, mended = _facts(rows, batch)
             named = [instant for instant in (start, end) if instant is not None]
             since = None if table.disorderly else min(named, default=None)
             stored = _stored(store, table, batch, rows, since)
             acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
             try:
-                return _commit(store, table, batch, acts, note)
+                receipt = _commit(store, table, batch, acts, note, mended)
             finally:
                 acts.unpersist()
         finally:
             rows.unpersist()
+    tell(mended)
+    return receipt
 
 
 def _names(batch: Batch) -> dict[str, str]:
@@ -123,7 +130,10 @@ def _columns(batch: Batch) -> str:
 
 
 def _decoded(store: Store, batch: Batch, files: Sequence[Shipped]) -> "DataFrame":
-    """Every row of every file with its kind, file, place and what of it is known; a task for each file."""
+    """Every row of every file with its kind, file, place and what of it is known; a task for each file.
+
+    The first row of a part says what was mended in it.
+    """
     numbers = store.spark.range(len(files), numPartitions=max(len(files), 1))
     return numbers.mapInArrow(partial(_decode, batch, files), f"{_PLACE}, {_columns(batch)}")
 
@@ -142,12 +152,17 @@ def _decode(
                     "file": pa.repeat(pa.scalar(number, pa.int32()), count),
                     "row": pa.array(np.arange(first, first + count)),
                     "known": _packed(rows.known),
+                    "mended": pa.array([_as_json(rows.mended), *[None] * (count - 1)][:count], pa.string()),
                 }
                 table = pa.table(
                     [*place.values(), *rows.values.columns], names=[*place, *_names(batch).values()]
                 )
                 first += count
                 yield from table.to_batches()
+
+
+def _as_json(mended: Mended) -> str | None:
+    return json.dumps([[*about, values] for about, values in mended.items()]) if mended else None
 
 
 def _packed(known: pa.Table) -> pa.Array:
@@ -166,17 +181,21 @@ def _unpacked(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
 
 
-def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None]:
-    """The count of rows, and the least start and end in microseconds."""
-    from pyspark.sql.functions import count, lit, unix_micros
+def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None, Mended]:
+    """The count of rows, the least start and end in microseconds, and all that was mended."""
+    from pyspark.sql.functions import collect_list, count, lit, unix_micros
     from pyspark.sql.functions import min as least
 
     names = _names(batch)
-    found = [count(lit(1)).alias("count")]
+    found = [count(lit(1)).alias("count"), collect_list(column("mended")).alias("mended")]
     if batch.keeps_history:
         found += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
-    count_, *instants = rows.agg(*found).collect()[0]
-    return (count_, *instants) if instants else (count_, None, None)
+    count_, told, *instants = rows.agg(*found).collect()[0]
+    mended = Mended()
+    for *about, values in (each for part in told for each in json.loads(part)):
+        mended[tuple(about)] += values
+    start, end = instants or (None, None)
+    return count_, start, end, mended
 
 
 def _stored(
@@ -200,7 +219,7 @@ def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, buckets: int)
     def bucket() -> "Column":
         return pmod(xxhash64(*(column(_names(batch)[name]) for name in batch.key)), lit(buckets))
 
-    left = rows.withColumn("bucket", bucket()).groupBy("bucket")
+    left = rows.drop("mended").withColumn("bucket", bucket()).groupBy("bucket")
     right = stored.withColumn("bucket", bucket()).groupBy("bucket")
     schema = f"{_ACT}, {_columns(batch)}"
     return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch), schema)
@@ -253,7 +272,9 @@ def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str
     return pa.table(columns, names=["act", "file", "position", "told", *numbered])
 
 
-def _commit(store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", note: Note) -> Receipt:
+def _commit(
+    store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", note: Note, mended: Mended
+) -> Receipt:
     with timed("plan"):
         told = [json.loads(row.told) for row in acts.where(column("act") == TOLD).select("told").collect()]
     counts: Counter[str] = Counter()
@@ -261,12 +282,14 @@ def _commit(store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", n
         counts.update(bucket["counts"])
     where = str(table.shape.table)
     if not any(bucket["changes"] for bucket in told):
-        return Receipt(where, dict(counts))
+        return Receipt(where, counted(counts, mended))
     removed = acts.where(column("act") == REMOVED)
     removed = removed.select(column("file").alias(FILE), column("position").alias(POSITION))
     added = acts.where(column("act") == ADDED)
     added = added.select(*(column(number).alias(name) for name, number in _names(batch).items()))
     disorder = any(bucket["disorder"] for bucket in told)
-    counted = replace(note, counts=dict(counts))
-    snapshot = replace_rows(store, table, removed, added, counted, disorder=disorder)
-    return Receipt(where, dict(counts), snapshot)
+    told_counts = counted(counts, mended)
+    snapshot = replace_rows(
+        store, table, removed, added, replace(note, counts=told_counts), disorder=disorder
+    )
+    return Receipt(where, told_counts, snapshot)

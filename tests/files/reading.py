@@ -10,6 +10,7 @@ import pytest
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.delivered import read_files
+from backstory.files.mended import tell
 from backstory.files.rows import Rows
 from backstory.model.column import ColumnType
 from backstory.strategies.unmodified import UNMODIFIED
@@ -55,6 +56,8 @@ def read(
     with a_file(content, key) as file:
         parts = read_files([file], encoding, types(columns), frozenset(wanted or columns))
     assert all(part[0] is file for part in parts)
+    for _, rows in parts:
+        tell(rows.mended)
     return [row for _, rows in parts for row in dicts(rows)]
 
 

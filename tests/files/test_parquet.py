@@ -98,6 +98,21 @@ def test_typed_columns_keep_their_values(kind, array, expected):
     assert expected == values(array, kind)
 
 
+ROUNDED = [
+    (pa.array([Decimal("1.005"), Decimal("-1.015"), Decimal("2.000")]), ["1.00", "-1.02", "2.00"]),
+    (pa.array([Decimal("1.0051"), None], pa.decimal256(76, 70)), ["1.01", None]),
+    (pa.array([1.005, 2.675, 1e-9, 0.25]), ["1.00", "2.68", "0.00", "0.25"]),
+    (pa.array([0.1, 1.005], pa.float32()), ["0.10", "1.00"]),
+    (pa.array(["1.005", "(null)", "1.0151"]), ["1.00", None, "1.02"]),
+]
+
+
+@pytest.mark.parametrize(("array", "expected"), ROUNDED, ids=[str(array.type) for array, _ in ROUNDED])
+def test_digits_beyond_a_decimals_scale_are_rounded(array, expected):
+    """F18: half-even, by the number's decimal digits, whatever type the file has for it."""
+    assert [each and Decimal(each) for each in expected] == values(array, "DECIMAL(5,2)")
+
+
 @pytest.mark.parametrize("nanos", [1_999, -1, 1_000])
 def test_digits_beyond_the_microsecond_are_cut_off(nanos):
     """F6: in typed instants as in text, downwards also before 1970."""
@@ -114,9 +129,10 @@ UNFIT = [
     ("LONG", pa.array(["1", "x"])),
     ("LONG", pa.array([0, 2**63], pa.uint64())),
     ("FLOAT", pa.array([1.0, 1e39])),
-    ("DECIMAL(5,2)", pa.array([Decimal("1.000"), Decimal("1.005")])),
+    ("DECIMAL(5,2)", pa.array([Decimal("1.000"), Decimal("999.995")])),
     ("DECIMAL(5,2)", pa.array([Decimal("1.00"), Decimal("1000.00")])),
-    ("DECIMAL(5,2)", pa.array([1.0, 1.005])),
+    ("DECIMAL(5,2)", pa.array([1.0, 999.995])),
+    ("DECIMAL(5,2)", pa.array([1.0, float("nan")])),
     ("STRING", pa.array([b"ok", b"\xff"])),
     ("NAIVE_DATE", pa.array([0, -719163], pa.int32()).cast(pa.date32())),
     ("NAIVE_DATE", pa.array([0, 2932897], pa.int32()).cast(pa.date32())),
@@ -129,7 +145,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("kind", "array"), UNFIT, ids=[f"{k}-{a.type}" for k, a in UNFIT])
 def test_a_value_that_does_not_fit_its_column_is_refused_with_its_row(kind, array):
-    """63, F18: nothing is rounded, wrapped or made infinite."""
+    """63: nothing is wrapped or made infinite, or rounded up to more digits than fit."""
     text = refusal(parquet({"v": array}), {"v": kind}, PARQUET)
     assert f"row 2, column v: the value is not of type {kind}" in text
 

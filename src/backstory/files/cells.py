@@ -1,12 +1,14 @@
 """Text cells become typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.files.base64_cells import decode_base64
+from backstory.files.decimal_cells import half_even, rounded
 from backstory.files.rows import arrow_type
 from backstory.model.column import MAX_PRECISION, ColumnType, Kind
 
@@ -24,6 +26,9 @@ _FIRST_DAY, _LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, in days f
 _DAY = 86_400_000_000
 
 
+Values = TypeVar("Values")
+
+
 class UnreadableCell(ValueError):
     """A cell is not of its column's type; `row` counts from 0 in the array that was parsed."""
 
@@ -39,11 +44,27 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
     """
     if type_.kind in _BLANKS_ASIDE:
         text = _trimmed(text)
+    return _converted(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
+
+
+def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """As `parse`, but decimals are rounded half-even to their column's scale; and how many were (F18)."""
+    if type_.kind is not Kind.DECIMAL:
+        return parse(text, type_), 0
+    return _converted(_trimmed(text), lambda cells: rounded(cells, type_))
+
+
+def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """Decimals of any precision and scale as `parse_rounding` gives them."""
+    wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
+    return _converted(decimals, lambda cells: half_even(cells.cast(wide), type_))
+
+
+def _converted(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
     try:
-        return _PARSERS.get(type_.kind, _text)(text, type_)
+        return convert(cells)
     except pa.ArrowInvalid:
-        row = first_failing(text, lambda part: _PARSERS[type_.kind](part, type_))
-        raise UnreadableCell(row) from None
+        raise UnreadableCell(first_failing(cells, convert)) from None
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
@@ -87,7 +108,7 @@ def _require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
         raise pa.ArrowInvalid("a year is not between 0001 and 9999")
 
 
-def first_failing(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
+def first_failing(cells: pa.Array, convert: Callable[[pa.Array], object]) -> int:
     """The first cell that does not convert, found by halves; pa.ArrowInvalid tells that one does not."""
     low, high = 0, len(cells)
     while high - low > 1:
@@ -131,14 +152,10 @@ def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
-    # By way of a wider decimal: Arrow checks the digits of the text, not those of the value.
-    wide = pa.decimal256(2 * MAX_PRECISION, type_.scale)
-    try:
-        value = text.cast(wide)
-    except pa.ArrowInvalid:
-        trimmed = pc.replace_substring_regex(text, r"^(-?\d*\.\d*?)0+$", r"\1")
-        value = pc.replace_substring_regex(trimmed, r"^(-?)0+(\d)", r"\1\2").cast(wide)
-    return value.cast(arrow_type(type_))
+    values, lost = rounded(text, type_)
+    if lost:
+        raise pa.ArrowInvalid("a cell has more digits than its column")
+    return values
 
 
 def _double(text: pa.Array, type_: ColumnType) -> pa.Array:

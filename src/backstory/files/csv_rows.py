@@ -5,23 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.cells import UnreadableCell, finish, parse, parser_type
+from backstory.files.cells import UnreadableCell, finish, parse_rounding, parser_type
 from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv
 from backstory.files.header import chosen_columns
 from backstory.files.memory import Lease
+from backstory.files.mended import RAW, ROUNDED, Mended
 from backstory.files.rows import Rows
 from backstory.model.column import ColumnType, Kind
 
 THREADS = 2
-
-# Rows, and how many of their BINARY cells are not base64.
-_Typed = tuple[Rows, int]
-
-log = structlog.get_logger()
 
 
 def read_csv(
@@ -45,9 +40,7 @@ def read_csv(
         return
     found = _typed(file, encoding, types, text, lease)
     if found:
-        rows, raw = found
-        warn_of_raw_binary(file, raw)
-        yield rows
+        yield found
     else:
         yield from _by_blocks(file, encoding, types, lease, typed=False)
 
@@ -84,7 +77,7 @@ def _typed(
     types: Mapping[str, ColumnType],
     opened: CsvText,
     lease: Lease | None,
-) -> _Typed | None:
+) -> Rows | None:
     """The rows as Arrow's parser reads them, or None if it cannot read them all."""
     texts = iter([opened])
 
@@ -92,7 +85,7 @@ def _typed(
         with next(texts, None) or _opened(file, encoding, lease) as text:
             return parse_csv(text, text, _parser_types(types), block)
 
-    return _finished(encoding, types, lambda: _by_growing_blocks(file, encoding, parsed_with))
+    return _finished(file, encoding, types, lambda: _by_growing_blocks(file, encoding, parsed_with))
 
 
 def _parser_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
@@ -100,8 +93,11 @@ def _parser_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
 
 
 def _finished(
-    encoding: Encoding, types: Mapping[str, ColumnType], parse_all: Callable[[], pa.Table]
-) -> _Typed | None:
+    file: BatchFile,
+    encoding: Encoding,
+    types: Mapping[str, ColumnType],
+    parse_all: Callable[[], pa.Table],
+) -> Rows | None:
     """What the parser made, as values of the columns' types; None if some cell needs a look as text."""
     try:
         parsed = parse_all()
@@ -111,10 +107,12 @@ def _finished(
             table = pa.table(list(pool.map(finish, parsed.columns, types.values())), names=list(types))
     except (pa.ArrowInvalid, UnreadableCell):
         return None
-    binary = [parsed[name] for name, type_ in types.items() if type_.kind is Kind.BINARY]
-    raw = sum(invalid_base64(chunk) for column in binary for chunk in column.chunks)
+    mended = Mended()
+    for name, type_ in types.items():
+        if type_.kind is Kind.BINARY:
+            mended[file.name, "", RAW] += sum(map(invalid_base64, parsed[name].chunks))
     yes = pa.repeat(pa.scalar(True), table.num_rows)
-    return Rows(table, pa.table([yes] * len(types), names=list(types))), raw
+    return Rows(table, pa.table([yes] * len(types), names=list(types)), +mended)
 
 
 def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
@@ -133,7 +131,7 @@ def _by_blocks(
     typed: bool,
 ) -> Iterator[Rows]:
     """The rows of a block of text at a time; as text from the first block on that is not all typed."""
-    as_text, raw, first = dict.fromkeys(types, pa.string()), 0, 0
+    as_text, first = dict.fromkeys(types, pa.string()), 0
     try:
         with _opened(file, encoding, lease) as text:
             for block in text.blocks():
@@ -141,31 +139,31 @@ def _by_blocks(
                 def parsed(chosen: Mapping[str, pa.DataType], block: bytes = block) -> pa.Table:
                     return parse_csv(pa.BufferReader(block), text, chosen, max(len(block), BLOCK))
 
-                found = _finished(encoding, types, lambda: parsed(_parser_types(types))) if typed else None
+                found = (
+                    _finished(file, encoding, types, lambda: parsed(_parser_types(types))) if typed else None
+                )
                 typed = found is not None
-                rows, strange = found or _cells(file, encoding, types, parsed(as_text), first)
-                raw += strange
+                rows = found or _cells(file, encoding, types, parsed(as_text), first)
                 first += rows.count
                 yield rows
     except (OSError, pa.ArrowInvalid) as stop:
         raise broken(file, encoding, stop) from None
-    warn_of_raw_binary(file, raw)
 
 
 def _cells(
     file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: pa.Table, first: int
-) -> _Typed:
-    """Text as values, from data row `first` on; and how many BINARY cells are not base64."""
-    values, known, raw = {}, {}, 0
+) -> Rows:
+    """Text as values, from data row `first` on."""
+    values, known, mended = {}, {}, Mended()
     for name, type_ in types.items():
         cells, known[name] = split_unmodified(text[name].combine_chunks(), encoding.unmodified_string)
-        raw += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
+        mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
         try:
-            values[name] = parse(cells, type_)
+            values[name], mended[file.name, name, ROUNDED] = parse_rounding(cells, type_)
         except UnreadableCell as cell:
             line = line_of(file, encoding, first + cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
-    return Rows(pa.table(values), pa.table(known)), raw
+    return Rows(pa.table(values), pa.table(known), +mended)
 
 
 def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
@@ -192,9 +190,3 @@ def _by_growing_blocks(
         if block >= LONGEST_LINE:
             raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
         block *= 8
-
-
-def warn_of_raw_binary(file: BatchFile, cells: int) -> None:
-    """Log once for a file that some values of BINARY columns are not base64 (F11)."""
-    if cells:
-        log.warning("values that are not base64 were stored as they are", file=file.name, cells=cells)

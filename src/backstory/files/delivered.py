@@ -39,12 +39,7 @@ def read_files(
     def whole(file: BatchFile) -> Rows | None:
         parts: Iterator[Rows] = _READERS[encoding.format](file, encoding, columns, wanted, lease)
         collected = list(parts)
-        if not collected:
-            return None
-        return Rows(
-            pa.concat_tables(part.values for part in collected),
-            pa.concat_tables(part.known for part in collected),
-        )
+        return Rows.joined(collected) if collected else None
 
     with ThreadPoolExecutor(THREADS) as pool:
         read = zip(files, pool.map(whole, files), strict=True)

@@ -8,10 +8,19 @@ import pyarrow.parquet as pq
 
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.cells import UnreadableCell, finish, first_failing, parse, parser_type
-from backstory.files.csv_rows import split_unmodified, warn_of_raw_binary
+from backstory.files.cells import (
+    UnreadableCell,
+    finish,
+    first_failing,
+    parse,
+    parse_rounding,
+    parser_type,
+    rounded_to,
+)
+from backstory.files.csv_rows import split_unmodified
 from backstory.files.header import chosen_columns
 from backstory.files.memory import Lease, Meter
+from backstory.files.mended import RAW, ROUNDED, Mended
 from backstory.files.rows import Rows, arrow_type
 from backstory.model.column import TEXT_KINDS, ColumnType, Kind
 
@@ -32,14 +41,12 @@ def read_parquet(
     with the file and row for an unreadable value, an unknown column or a file that is no Parquet,
     TooLarge for more than the lease can hold.
     """
-    first, meter, raw = 0, Meter(file, lease), 0
+    first, meter = 0, Meter(file, lease)
     for batch in _batches(file, encoding, columns, wanted, meter):
-        rows, strange = _cells(file, encoding, columns, batch, first)
+        rows = _cells(file, encoding, columns, batch, first)
         meter.add(rows.values.nbytes)
-        raw += strange
         first += batch.num_rows
         yield rows
-    warn_of_raw_binary(file, raw)
 
 
 def _batches(
@@ -76,19 +83,19 @@ def _cells(
     columns: Mapping[str, ColumnType],
     batch: pa.RecordBatch,
     first: int,
-) -> tuple[Rows, int]:
-    """A batch as values, from row `first` on; and how many BINARY cells of text are not base64."""
-    values, known, raw = {}, {}, 0
+) -> Rows:
+    """A batch as values, from row `first` on."""
+    values, known, mended = {}, {}, Mended()
     for name in batch.schema.names:
         type_ = columns[name]
         cells, known[name] = _without_markers(_plain(batch[name]), encoding)
         if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
-            raw += invalid_base64(cells)
+            mended[file.name, "", RAW] += invalid_base64(cells)
         try:
-            values[name] = _typed(cells, type_)
+            values[name], mended[file.name, name, ROUNDED] = _typed(cells, type_)
         except UnreadableCell as cell:
             raise file.unreadable_cell(f"row {first + cell.row + 1}", name, type_) from None
-    return Rows(pa.table(values), pa.table(known)), raw
+    return Rows(pa.table(values), pa.table(known), +mended)
 
 
 def _plain(cells: pa.Array) -> pa.Array:
@@ -113,14 +120,24 @@ def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.
     return split_unmodified(cells, unmodified)
 
 
-def _typed(cells: pa.Array, type_: ColumnType) -> pa.Array:
-    """The cells as values of the type; only from types whose values it can hold without a change."""
+def _typed(cells: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """The cells as values of the type, and how many decimals among them were rounded (F18)."""
     if pa.types.is_string(cells.type):
-        return parse(cells, type_)
+        return parse_rounding(cells, type_)
     if pa.types.is_null(cells.type):
-        return pa.nulls(len(cells), arrow_type(type_))
+        return pa.nulls(len(cells), arrow_type(type_)), 0
     if not _fits(cells.type, type_):
         raise UnreadableCell(0)
+    if type_.kind is Kind.DECIMAL and pa.types.is_floating(cells.type):
+        # By the number's shortest text, which is what a CSV file would hold.
+        return parse_rounding(cells.cast(pa.string()), type_)
+    if type_.kind is Kind.DECIMAL and pa.types.is_decimal(cells.type):
+        return rounded_to(cells, type_)
+    return _as_they_are(cells, type_), 0
+
+
+def _as_they_are(cells: pa.Array, type_: ColumnType) -> pa.Array:
+    """The cells as values of the type; only from types whose values it can hold without a change."""
     if type_.kind in TEXT_KINDS:
         try:
             return parse(cells.cast(pa.string()), type_)

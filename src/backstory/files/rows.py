@@ -1,11 +1,13 @@
 """Delivered rows: typed values, and for each cell whether it carries one."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
 
+from backstory.files.mended import Mended
 from backstory.model.column import ColumnType, Kind
 
 _ARROW = {
@@ -38,11 +40,12 @@ class Rows:
 
     `values` has a column for each column of the table that the rows speak of, `known` a boolean
     column of the same name that is false where a cell was left unmodified. A column that is in
-    neither was not delivered at all.
+    neither was not delivered at all. `mended` tells what was done to values that did not quite fit.
     """
 
     values: pa.Table
     known: pa.Table
+    mended: Mended = field(default_factory=Counter)
 
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
@@ -51,9 +54,15 @@ class Rows:
         if not parts:
             nothing = empty.empty_table()
             return cls(nothing, _flags(nothing.schema).empty_table())
+        return cls.joined(parts)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All rows in order, of parts that have the same columns."""
         return cls(
             pa.concat_tables(part.values for part in parts),
             pa.concat_tables(part.known for part in parts),
+            sum((part.mended for part in parts), Counter()),
         )
 
     @property
@@ -72,7 +81,9 @@ class Rows:
             self.known[field.name] if field.name in here else pa.repeat(pa.scalar(False), count)
             for field in schema
         ]
-        return type(self)(pa.table(values, schema=schema), pa.table(known, schema=_flags(schema)))
+        return type(self)(
+            pa.table(values, schema=schema), pa.table(known, schema=_flags(schema)), self.mended
+        )
 
 
 def _flags(schema: pa.Schema) -> pa.Schema:

@@ -11,6 +11,7 @@ from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
 from backstory.files.delivered import arrow_schema, read_files, stream_file
 from backstory.files.memory import Lease
+from backstory.files.mended import Mended
 from backstory.files.rows import Rows
 from backstory.model.column import END, START, SYSTEM_COLUMNS, ColumnType
 from backstory.model.table import Layout, Shape
@@ -37,6 +38,7 @@ class LiveChange:
     """A decoded WriteBatch."""
 
     delivery: live_rows.LiveDelivery
+    mended: Mended
     since: None = None
 
     @cached_property
@@ -55,6 +57,7 @@ class HistoryChange:
     """A decoded WriteHistoryBatch."""
 
     delivery: intervals.HistoryDelivery
+    mended: Mended
 
     @property
     def since(self) -> int | None:
@@ -138,6 +141,7 @@ class Batch:
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
         """What the rows of each kind, with every column of the table or those that count, mean."""
         given = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
+        mended = sum((each.mended for each in given.values()), Mended())
         if not self.keeps_history:
             return LiveChange(
                 live_rows.LiveDelivery(
@@ -146,7 +150,8 @@ class Batch:
                     replace=given["replace"],
                     update=given["update"],
                     delete=given["delete"].values.select(self.key),
-                )
+                ),
+                mended,
             )
         return HistoryChange(
             intervals.HistoryDelivery(
@@ -155,7 +160,8 @@ class Batch:
                 replace=given["replace"],
                 update=given["update"],
                 delete=given["delete"].values,
-            )
+            ),
+            mended,
         )
 
     def _wanted(self, kind: str) -> tuple[frozenset[str], str | None]:

@@ -1,0 +1,73 @@
+"""Decimals with more digits than their column are rounded half-even, and that is told: decision F18."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from destination import PLAIN, Place, gives, refusal, serving
+from structlog.testing import capture_logs
+
+from backstory.doors.fivetran.sender.client import Sender
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.files.batch_file import Compression, Encoding, Format
+from backstory.files.memory import Memory
+from backstory.tables.store import Store
+
+COLUMNS = "id:LONG* n:DECIMAL(38,10) m:DECIMAL(5,2) b:BINARY"
+ENCODINGS = [PLAIN, Encoding(Format.PARQUET, Compression.OFF, False, "null-marker", "unmodified-marker")]
+MEMORIES = {"small": Memory(1 << 28), "spread": Memory(0)}
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=["csv", "parquet"])
+def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, encoding, memory):
+    """F18: `rounded` in the commit's counts, one warning a file and column that says how many and no
+    value; F11: one a file for BINARY; of a batch that is planned in Spark's tasks, too."""
+    stores = {"backstory": Store(spark, memory=memory)}
+    with serving(stores, batch_format=encoding.format) as address, capture_logs() as logged:
+        place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, COLUMNS)
+        first = place.files(
+            "id n m b \n 1 12345.123456789011 1.005 [B@7 \n 2 1E-11 0.01 QQ== \n 3 7 -1.015 %"
+        )
+        (second,) = place.files("id m \n 1 9.999 \n 9 1.234")
+        place.send(replace=first, update=[second])
+        place.send(replace=first, update=[second])
+
+    warned = [
+        (line["file"], line.get("column"), line.get("values", line.get("cells")))
+        for line in logged
+        if line["log_level"] == "warning"
+    ]
+    assert sorted(warned, key=str) == sorted(
+        [(first[0].name, None, 2), (first[0].name, "m", 2), (first[0].name, "n", 2), (second.name, "m", 2)],
+        key=str,
+    )
+    assert "12345.1234" not in str(logged)
+    rows = [(1, "12345.1234567890", "10.00"), (2, "0", "0.01"), (3, "7", "-1.02")]
+    assert place.rows("id n m") == gives(
+        [{"id": id_, "n": Decimal(n), "m": Decimal(m)} for id_, n, m in rows]
+    )
+    (snapshot,) = place.snapshots()
+    counts = json.loads(snapshot["backstory.counts"])
+    assert (counts["inserted"], counts["rounded"]) == (3, 6)
+
+
+@pytest.mark.parametrize("value", ["999.995", "-1000", "99999.1"])
+def test_digits_before_the_point_are_refused(sender, store, schema, value):
+    """F18: too many of them, also those that rounding brings, are a task with file and line."""
+    place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1 1")
+    text = refusal(place.reply(replace=place.files(f"id n m \n 1 1 2 \n 2 1 {value}")))
+    assert "line 3, column m: the value is not of type DECIMAL(5,2)" in text
+    assert value not in text
+    assert len(place.snapshots()) == 1
+
+
+def test_what_nobody_sent_is_not_rounded(sender, store, schema):
+    """F18: a change of the column that would lose a stored digit, and a default with too many, are tasks."""
+    place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1.005 1")
+    request = place.having(COLUMNS.replace("38,10", "5,2"))
+    assert "a stored value does not fit" in refusal(
+        sender.stub.AlterTable(sdk.AlterTableRequest(schema_name=schema, table=request.table))
+    )
+    refusal(place.migrate("update_column_value", column="m", value="1.005"))
+    assert place.rows("id n m") == gives([{"id": 1, "n": Decimal("1.005"), "m": Decimal(1)}])
