@@ -39,9 +39,9 @@ class Table:
         from backstory.tables.store import existing
 
         shape = existing(self.store, self.name).shape
-        at = key if isinstance(key, Mapping) else dict.fromkeys(shape.key[:1], key)
+        at = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
         found = lives.life(self.store, self.name, at)
-        ends = {*shape.key, lives.VALID_FROM, lives.VALID_TO}
+        ends = {*shape.source_key, lives.VALID_FROM, lives.VALID_TO}
         return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
 
     def log(self) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Delivered rows: typed values, and for each cell whether it carries one."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -69,6 +69,11 @@ class Rows:
     def count(self) -> int:
         """The number of rows."""
         return int(self.values.num_rows)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same rows with other names for their columns."""
+        new = [names[name] for name in self.values.column_names]
+        return type(self)(self.values.rename_columns(new), self.known.rename_columns(new), self.mended)
 
     def aligned(self, schema: pa.Schema) -> Self:
         """The same rows with exactly the columns of `schema`; what was not delivered is unknown."""

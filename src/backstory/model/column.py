@@ -43,11 +43,15 @@ TEXT_KINDS = frozenset({Kind.STRING, Kind.JSON, Kind.XML, Kind.NAIVE_TIME})
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A kind and, for DECIMAL only, its precision and scale (0 and 0 elsewhere)."""
+    """A kind and, for DECIMAL only, its precision and scale (0 and 0 elsewhere).
+
+    `foreign` names the type of a column that another tool made and no kind stands for, else it is empty.
+    """
 
     kind: Kind
     precision: int = 0
     scale: int = 0
+    foreign: str = ""
 
     @classmethod
     def decimal(cls, precision: int = 0, scale: int = 0) -> Self:
@@ -67,6 +71,8 @@ class ColumnType:
         return cls(Kind(name), int(precision), int(scale))
 
     def __str__(self) -> str:
+        if self.foreign:
+            return self.foreign
         if self.kind is Kind.DECIMAL:
             return f"{self.kind}({self.precision},{self.scale})"
         return str(self.kind)
@@ -74,7 +80,16 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table or of a delivery."""
+    """A column of a table or of a delivery.
+
+    `called` is the source's name for it where the table has another one (F21), else empty.
+    """
 
     name: str
     type: ColumnType
+    called: str = ""
+
+    @property
+    def source(self) -> str:
+        """The source's name for it: what requests, replies, messages and readers use."""
+        return self.called or self.name

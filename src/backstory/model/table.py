@@ -64,3 +64,13 @@ class Shape:
     def column(self, name: str) -> Column | None:
         """The column of exactly this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
+
+    def called(self, source: str) -> Column | None:
+        """The column that the source calls exactly so, or None."""
+        return next((column for column in self.columns if column.source == source), None)
+
+    @property
+    def source_key(self) -> tuple[str, ...]:
+        """The key in the source's names."""
+        sources = {column.name: column.source for column in self.columns}
+        return tuple(sources.get(name, name) for name in self.key)

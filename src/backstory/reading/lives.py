@@ -30,6 +30,12 @@ def user_columns(shape: Shape) -> list[str]:
     return [name for name in shape.names if name not in own]
 
 
+def _called(shape: Shape) -> dict[str, str]:
+    """The source's name of each of the user's columns."""
+    sources = {column.name: column.source for column in shape.columns}
+    return {name: sources[name] for name in user_columns(shape)}
+
+
 def current(store: Store, table: TableName) -> "DataFrame":
     """The rows that are true now: the user's columns, and `valid_from` and `valid_to` with a history."""
     from pyspark.sql.functions import col, lit
@@ -40,7 +46,7 @@ def current(store: Store, table: TableName) -> "DataFrame":
     rows = store.spark.table(store.sql_name(table))
     if shape.column(DELETED):
         rows = rows.where(~col(DELETED).eqNullSafe(lit(True)))
-    return rows.select(*(quoted(name) for name in user_columns(shape)))
+    return rows.select(*(column(name).alias(source) for name, source in _called(shape).items()))
 
 
 def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":
@@ -64,11 +70,12 @@ def lives(store: Store, table: TableName) -> "DataFrame":
         )
     if shape.layout is Layout.ODF:
         rows, begun, ended = event_logs.versions(store, stored)
-        names, span = event_logs.data_columns(stored), {VALID_FROM: begun, VALID_TO: ended}
+        names = {name: name for name in event_logs.data_columns(stored)}
+        span = {VALID_FROM: begun, VALID_TO: ended}
     else:
-        rows, names = store.spark.table(store.sql_name(table)), user_columns(shape)
+        rows, names = store.spark.table(store.sql_name(table)), _called(shape)
         span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
-    users = (column(name).alias(_apart(name)) for name in names)
+    users = (column(name).alias(_apart(source)) for name, source in names.items())
     return rows.select(*users, *(value.alias(name) for name, value in span.items()))
 
 
@@ -104,10 +111,10 @@ def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFram
     from pyspark.sql.functions import col, lit
 
     shape = existing(store, table).shape
-    if set(key) != set(shape.key):
+    if set(key) != set(shape.source_key):
         raise UsageError(
             "other-key",
-            f"The key of {table} is ({', '.join(shape.key)}).",
+            f"The key of {table} is ({', '.join(shape.source_key)}).",
             "Give a value for each of its columns.",
         )
     versions = lives(store, table)

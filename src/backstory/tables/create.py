@@ -11,7 +11,7 @@ from backstory.model.column import ACTIVE
 from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.faults import translated
 from backstory.tables.schema import iceberg_schema
-from backstory.tables.store import KEY, LAYOUT, LAYOUT_VERSION, Store
+from backstory.tables.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
 
 PROPERTIES = {
     LAYOUT_VERSION: "1",
@@ -100,6 +100,7 @@ def _own(store: Store, shape: Shape) -> dict[str, str]:
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
+        **({CALLED: called(shape)} if any(column.called for column in shape.columns) else {}),
     }
 
 

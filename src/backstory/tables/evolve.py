@@ -9,7 +9,7 @@ from backstory.model.column import ACTIVE, TEXT_KINDS, ColumnType, Kind
 from backstory.model.table import Layout, Shape
 from backstory.tables.faults import translated
 from backstory.tables.schema import iceberg_name, iceberg_type, refuse_names
-from backstory.tables.store import DISORDER, KEY, LAYOUT, Store, StoredTable, settle
+from backstory.tables.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called, settle
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -48,6 +48,8 @@ def stage(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, s
 
 def _set_properties(transaction: Any, before: Shape, into: Shape) -> None:
     properties = transaction.updateProperties().set(KEY, json.dumps(list(into.key), ensure_ascii=False))
+    if called(before) != called(into):
+        properties.set(CALLED, called(into))
     if before.layout is not into.layout:
         properties.set(LAYOUT, into.layout.value).remove(DISORDER)
     properties.commit()
@@ -65,7 +67,8 @@ def _evolve_columns(
 ) -> None:
     schema = transaction.updateSchema()
     for old, new in renamed.items():
-        schema.renameColumn(old, new)
+        if old != new:
+            schema.renameColumn(old, new)
     known = {renamed.get(column.name, column.name): column.type for column in before.columns}
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)

@@ -16,7 +16,8 @@ from backstory.tables.workers import carrying
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Types = Mapping[str, tuple[ColumnType, ColumnType]]
+# Columns as they shall be, and the types that they had.
+Changes = Sequence[tuple[Column, ColumnType]]
 
 
 def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]) -> "DataFrame":
@@ -25,30 +26,31 @@ def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, C
     A value that does not fit ends the job with Refused, which names the column.
     """
     rows = rows.withColumns(absent(columns, stored)).select(*(quoted(column.name) for column in columns))
-    changed = {
-        column.name: (stored[column.name], column.type)
+    changed = [
+        (column, stored[column.name])
         for column in columns
         if stored.get(column.name, column.type) != column.type
-    }
+    ]
     schema = ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in columns)
     return rows.mapInArrow(partial(_cast_batches, changed), schema)
 
 
-def _cast_batches(types: Types, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _cast_batches(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         with carrying():
-            yield _cast_batch(types, batch)
+            yield _cast_batch(changes, batch)
 
 
-def _cast_batch(types: Types, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name, (old, new) in types.items():
+    for column, old in changes:
         try:
-            columns[name] = cast(columns[name], old, new)
+            columns[column.name] = cast(columns[column.name], old, column.type)
         except DoesNotFit:
             raise Refused(
                 "type-change",
-                f"The column {name} cannot change from {old} to {new}: a stored value does not fit.",
+                f"The column {column.source} cannot change from {old} to {column.type}: "
+                "a stored value does not fit.",
                 "The table is unchanged; add a column of the new type instead.",
             ) from None
     return pa.record_batch(columns)

@@ -6,7 +6,7 @@ column's comment keeps the source's type; it counts as long as it fits the store
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backstory.errors import Refused
@@ -64,6 +64,23 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     return jvm.org.apache.iceberg.Schema(fields)
 
 
+def stored_names(jvm: Any, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
+    """The names that a table has for a source's columns, those of the `known` columns included (F21).
+
+    A name that Iceberg keeps for itself gets an underscore behind, one more while that is taken; any
+    other is stored as it is unless such a one took it.
+    """
+    names = {column.source: column.name for column in known}
+    reserved = jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn
+    kept = {source: bool(reserved(source)) for source in sources if source not in names}
+    for source in sorted(kept, key=kept.__getitem__):
+        name = f"{source}_" if kept[source] else source
+        while name in names.values():
+            name += "_"
+        names[source] = name
+    return names
+
+
 def refuse_names(jvm: Any, names: Sequence[str]) -> None:
     """Raises Refused for column names that no table can have."""
     reserved = jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn
@@ -84,17 +101,17 @@ def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
     return fields
 
 
-def columns_of(jvm: Any, schema: Any) -> tuple[Column, ...]:
-    """The columns of an Iceberg schema, in its order."""
+def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns of an Iceberg schema, in its order; `called` are the source's names where they differ."""
     return tuple(
-        Column(field["name"], _column_type(field["type"], field.get("doc")))
+        Column(field["name"], _column_type(field["type"], field.get("doc")), called.get(field["name"], ""))
         for field in fields_of(jvm, schema)
     )
 
 
 def _column_type(stored: Any, comment: str | None) -> ColumnType:
     if not isinstance(stored, str):
-        return ColumnType(Kind.STRING)  # nested types are another tool's
+        return ColumnType(Kind.STRING, foreign=stored["type"])
     try:
         told = ColumnType.parse(comment or "")
         if iceberg_name(told) == stored:
@@ -104,7 +121,9 @@ def _column_type(stored: Any, comment: str | None) -> ColumnType:
     decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", stored)
     if decimal:
         return ColumnType.decimal(int(decimal.group(1)), int(decimal.group(2)))
-    return ColumnType(_KINDS.get(stored, Kind.STRING))
+    if stored in _KINDS:
+        return ColumnType(_KINDS[stored])
+    return ColumnType(Kind.STRING, foreign="" if stored == "string" else stored)
 
 
 def layout_of(told: str | None, table: str, columns: Sequence[Column]) -> Layout:

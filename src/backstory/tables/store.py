@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
+CALLED = "backstory.source-names"
 LAYOUT_VERSION = "backstory.layout-version"
 DISORDER = "backstory.disorder"
 
@@ -165,9 +166,14 @@ def require_layout(found: StoredTable, *layouts: Layout) -> StoredTable:
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
-    columns = columns_of(store.jvm, iceberg.schema())
+    columns = columns_of(store.jvm, iceberg.schema(), json.loads(properties.get(CALLED) or "{}"))
     key = json.loads(properties.get(KEY) or "[]")
     return Shape(table, columns, tuple(key), layout_of(properties.get(LAYOUT), table.name, columns))
+
+
+def called(shape: Shape) -> str:
+    """The source's names of columns that have another one in the table, as the table remembers them."""
+    return json.dumps({each.name: each.called for each in shape.columns if each.called}, ensure_ascii=False)
 
 
 def tables(store: Store, schema: str | None = None) -> list[TableName]:

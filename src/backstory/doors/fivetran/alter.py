@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from backstory.attempts import attempted
-from backstory.doors.fivetran.definitions import columns_from, key_from
+from backstory.doors.fivetran.definitions import columns_from, key_from, refuse_foreign, stored_as
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -14,6 +14,7 @@ from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.evolve import evolve, widens
 from backstory.tables.rebuild import rebuild, rows_of
 from backstory.tables.retype import retyped
+from backstory.tables.schema import stored_names
 from backstory.tables.store import Store, StoredTable
 from backstory.tables.unique import refuse_repeated
 
@@ -23,7 +24,8 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
 
     def once() -> bool:
         stored = existing(store, table)
-        into = _wanted(stored.shape, definition, drop_columns=drop_columns)
+        refuse_foreign(stored.shape)
+        into = _wanted(store, stored.shape, definition, drop_columns=drop_columns)
         if _same(stored.shape, into):
             return False
         _refuse(stored.shape, into)
@@ -33,22 +35,24 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     return attempted(store, [table], once)
 
 
-def _wanted(shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
     """The shape that the table shall have; a decimal without parameters keeps the stored ones."""
     key = key_from(definition.columns)
     if not key:
         raise Refused(
             "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
         )
-    told = {column.name: column for column in columns_from(definition.columns)}
+    columns = columns_from(definition.columns)
+    names = stored_names(store.jvm, [column.name for column in columns], shape.columns)
+    told = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
-        stored = shape.column(column.name)
+        stored = shape.called(column.name)
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
         if bare and stored and stored.type.kind is Kind.DECIMAL:
-            told[column.name] = stored
+            told[stored.name] = stored
     kept = [told.get(c.name, c) for c in shape.columns if c.name in told or not drop_columns]
     new = [column for name, column in told.items() if shape.column(name) is None]
-    return replace(shape, columns=(*kept, *new), key=key)
+    return replace(shape, columns=(*kept, *new), key=tuple(names[name] for name in key))
 
 
 def _same(shape: Shape, into: Shape) -> bool:
@@ -61,7 +65,8 @@ def _refuse(shape: Shape, into: Shape) -> None:
         if new and not related(column.type, new.type):
             raise Refused(
                 "type-change",
-                f"The column {column.name} of {shape.table} cannot change from {column.type} to {new.type}.",
+                f"The column {column.source} of {shape.table} cannot change "
+                f"from {column.type} to {new.type}.",
                 "The table is unchanged; add a column of the new type instead.",
             )
     history = HISTORY_COLUMNS if shape.layout is Layout.FIVETRAN_HISTORY else ()
@@ -86,7 +91,7 @@ def _change(store: Store, stored: StoredTable, into: Shape) -> None:
         rows = retyped(rows, into.columns, {column.name: column.type for column in shape.columns})
     if _may_repeat(shape, into) or {column.name for column in new_types} & set(into.key):
         by = [name for name in into.key if new_types or shape.column(name)]
-        refuse_repeated(shape.table, rows, into.key, [*by, *_start(shape)])
+        refuse_repeated(shape.table, rows, into.source_key, [*by, *_start(shape)])
     if new_types:
         rebuild(store, stored, into, rows, note("alter", into))
     else:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
@@ -83,10 +84,11 @@ def _keys(key: Sequence[str], *tables: pa.Table) -> pa.Table:
 class Batch:
     """The files of a request as rows of its table; small enough to be sent to where Spark runs.
 
-    `types` are the table's columns, in its order.
+    `types` are the table's columns, in its order, `sources` the names that files and messages have for them.
     """
 
     types: Mapping[str, ColumnType]
+    sources: Mapping[str, str]
     requested: frozenset[str]
     key: tuple[str, ...]
     files: Files
@@ -97,28 +99,35 @@ class Batch:
         cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: Files
     ) -> "Batch":
         """Raises Refused when the request's key or columns are not the table's."""
+        refuse_foreign(shape)
         if not key:
             raise Refused(
                 "no-key",
                 f"The request for {shape.table} marks no key column.",
                 "Send the table's definition with its key columns marked.",
             )
-        if shape.key and set(key) != set(shape.key):
+        if shape.key and set(key) != set(shape.source_key):
             raise Refused(
                 "other-key",
-                f"The key of {shape.table} is ({', '.join(shape.key)}), not ({', '.join(key)}).",
+                f"The key of {shape.table} is ({', '.join(shape.source_key)}), not ({', '.join(key)}).",
                 "Alter the table's key first.",
             )
-        unknown = [n for n in requested if n not in shape.names and n not in SYSTEM_COLUMNS]
+        names = {column.source: column.name for column in shape.columns}
+        unknown = [n for n in requested if n not in names and n not in SYSTEM_COLUMNS]
         if unknown:
             raise Refused(
                 "unknown-column",
                 f"{shape.table} has no column {unknown[0]}.",
                 "Add the column to the table first.",
             )
-        types = {column.name: column.type for column in shape.columns}
-        history = shape.layout is Layout.FIVETRAN_HISTORY
-        return cls(types, frozenset(requested), tuple(key), files, history)
+        return cls(
+            {column.name: column.type for column in shape.columns},
+            {column.name: column.source for column in shape.columns},
+            frozenset(names[source] for source in requested if source in names),
+            tuple(names.get(source, source) for source in key),
+            files,
+            shape.layout is Layout.FIVETRAN_HISTORY,
+        )
 
     @property
     def parts(self) -> list[tuple[str, BatchFile]]:
@@ -131,12 +140,10 @@ class Batch:
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file, some at a time, with every column of the table."""
-        wanted, needed = self._wanted(kind)
         first = 0
-        for rows in stream_file(file, self.files.encoding, self.types, wanted):
-            refuse_unplaceable(kind, file.name, rows, self.key, needed, first)
+        for rows in stream_file(file, self.files.encoding, *self._in_files(kind)):
+            yield self._placeable(kind, file, rows, first).aligned(arrow_schema(self.types))
             first += rows.count
-            yield rows.aligned(arrow_schema(self.types))
 
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
         """What the rows of each kind, with every column of the table or those that count, mean."""
@@ -178,9 +185,20 @@ class Batch:
         return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
 
     def _rows(self, kind: str, lease: Lease) -> Rows:
-        wanted, needed = self._wanted(kind)
         files = getattr(self.files, kind)
-        parts = read_files(files, self.files.encoding, self.types, wanted, lease)
-        for file, rows in parts:
-            refuse_unplaceable(kind, file.name, rows, self.key, needed)
-        return Rows.concat((rows for _, rows in parts), self._schema(kind))
+        parts = read_files(files, self.files.encoding, *self._in_files(kind), lease)
+        placed = [self._placeable(kind, file, rows) for file, rows in parts]
+        return Rows.concat(placed, self._schema(kind))
+
+    def _in_files(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
+        """The table's columns by the names that files have for them, and which of them count."""
+        wanted, _ = self._wanted(kind)
+        types = {self.sources[name]: type_ for name, type_ in self.types.items()}
+        return types, frozenset(self.sources.get(name, name) for name in wanted)
+
+    def _placeable(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
+        """The rows of a file by the table's names, once each of them is known to have its place."""
+        _, needed = self._wanted(kind)
+        key = [self.sources.get(name, name) for name in self.key]
+        refuse_unplaceable(kind, file.name, rows, key, needed, first)
+        return rows.renamed({source: name for name, source in self.sources.items()})

@@ -1,12 +1,15 @@
 """Table definitions of the wire, and ours."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE, HISTORY_COLUMNS, START, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape, TableName
+from backstory.tables.schema import stored_names
+from backstory.tables.store import Store
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
@@ -18,6 +21,12 @@ def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
             "repeated-column", f"The definition names {twice[0]} more than once.", "Name each column once."
         )
     return found
+
+
+def stored_as(column: Column, names: Mapping[str, str]) -> Column:
+    """A source's column as its table has it, by `stored_names` (F21)."""
+    name = names[column.name]
+    return replace(column, name=name, called="" if name == column.name else column.name)
 
 
 def type_from(column: common.Column) -> ColumnType:
@@ -41,7 +50,7 @@ def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
     return tuple(c.name for c in columns if c.primary_key and c.name != START)
 
 
-def shape_from(table: TableName, definition: common.Table) -> Shape:
+def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
     """The shape of a table to create: with the three history columns it is a history table.
 
     Raises Refused for a definition without a key, or a history column of another type.
@@ -59,18 +68,39 @@ def shape_from(table: TableName, definition: common.Table) -> Shape:
                 f"The column {column.name} of {table} is {column.type}, where history needs {wanted}.",
                 "Give it that type.",
             )
-    return Shape(table, columns, key, Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE)
+    names = stored_names(store.jvm, [column.name for column in columns])
+    return Shape(
+        table,
+        tuple(stored_as(column, names) for column in columns),
+        tuple(names[name] for name in key),
+        Layout.FIVETRAN_HISTORY if history else Layout.FIVETRAN_LIVE,
+    )
+
+
+def refuse_foreign(shape: Shape) -> None:
+    """Raises Refused for a column that another tool added and whose values no row of ours can carry."""
+    for column in shape.columns:
+        if column.type.foreign:
+            raise Refused(
+                "foreign-column",
+                f"The column {column.source} of {shape.table} is of type {column.type}, "
+                "which stands for no type of a source.",
+                "Nothing was written; keep the column in a table of your own, and drop it here.",
+            )
 
 
 def definition_of(shape: Shape, name: str) -> common.Table:
     """A shape as DescribeTable tells it: all columns, their types, keys and decimal parameters.
 
-    A history table's `_fivetran_start` is told as a key column, as it was created (section 2.4).
+    Columns that other tools added and no type of the contract stands for are left out. A history
+    table's `_fivetran_start` is told as a key column, as it was created (section 2.4).
     """
     key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
     table = common.Table(name=name)
     for column in shape.columns:
-        told = table.columns.add(name=column.name, primary_key=column.name in key)
+        if column.type.foreign:
+            continue
+        told = table.columns.add(name=column.source, primary_key=column.name in key)
         told.type = common.DataType.Value(column.type.kind)  # type: ignore[assignment]
         if column.type.kind is Kind.DECIMAL:
             told.params.decimal.precision = column.type.precision

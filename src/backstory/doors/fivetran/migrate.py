@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from backstory.attempts import attempted
+from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.migrations import columns, modes, tables
 from backstory.doors.fivetran.migrations.subject import Subject
 from backstory.doors.fivetran.notes import note
@@ -69,7 +70,9 @@ def _on_table(where: Target, details: sdk.MigrationDetails, change: Callable[[Su
     table = where.table(details.schema, details.table)
 
     def once() -> None:
-        change(Subject(where.store, existing(where.store, table), _note(table, details)))
+        stored = existing(where.store, table)
+        refuse_foreign(stored.shape)
+        change(Subject(where.store, stored, _note(table, details)))
 
     attempted(where.store, [table], once)
 

@@ -75,7 +75,7 @@ class Destination(DestinationConnectorServicer):
         """Create the table, and its schema if need be."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
-        shape = shape_from(table, request.table)
+        shape = shape_from(where.store, table, request.table)
         attempted(where.store, [table], lambda: create(where.store, shape))
         return sdk.CreateTableResponse(success=True)
 

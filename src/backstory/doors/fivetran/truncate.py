@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.attempts import attempted
+from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.model.column import ACTIVE, END, Kind
+from backstory.model.column import ACTIVE, END, Column, Kind
 from backstory.model.table import Layout, TableName
 from backstory.tables.commit import Note
 from backstory.tables.conditions import delete_where, update_where
@@ -16,7 +17,7 @@ from backstory.tables.literals import column, instant
 from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column as Expression
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
@@ -61,9 +62,10 @@ def truncate(store: Store, asked: Truncation) -> int | None:
         table = load(store, asked.table)
         if table is None:
             return None
-        _refuse(table, asked)
+        refuse_foreign(table.shape)
+        _refuse_flag(table, asked)
         told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
-        old = column(asked.synced) < instant(asked.before)
+        old = column(_synced(table, asked).name) < instant(asked.before)
         if asked.deleted is None:
             return delete_where(store, table, old, told)
         return _flag(store, table, asked, old, told)
@@ -71,29 +73,33 @@ def truncate(store: Store, asked: Truncation) -> int | None:
     return attempted(store, [asked.table], once)
 
 
-def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Column", note: Note) -> int | None:
+def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Expression", note: Note) -> int | None:
     from pyspark.sql.functions import lit
 
     assert asked.deleted is not None
-    if table.shape.column(asked.deleted):
-        flag = column(asked.deleted)
-        unflagged = old & ~flag.eqNullSafe(lit(True))
-        return update_where(store, table, unflagged, {asked.deleted: lit(True)}, note)
+    flag = table.shape.called(asked.deleted)
+    if flag:
+        unflagged = old & ~column(flag.name).eqNullSafe(lit(True))
+        return update_where(store, table, unflagged, {flag.name: lit(True)}, note)
     ended = {ACTIVE: lit(False), END: instant(asked.before)}
     return update_where(store, table, old & column(ACTIVE), ended, note)
 
 
-def _refuse(table: StoredTable, asked: Truncation) -> None:
-    synced = table.shape.column(asked.synced)
+def _synced(table: StoredTable, asked: Truncation) -> Column:
+    synced = table.shape.called(asked.synced)
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
             f"{asked.table} has no column {asked.synced} of type UTC_DATETIME.",
             "Nothing was deleted; name the column that holds the time of the sync.",
         )
+    return synced
+
+
+def _refuse_flag(table: StoredTable, asked: Truncation) -> None:
     if asked.deleted is None:
         return
-    flag = table.shape.column(asked.deleted)
+    flag = table.shape.called(asked.deleted)
     if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
         return
     if flag is None or flag.type.kind is not Kind.BOOLEAN:

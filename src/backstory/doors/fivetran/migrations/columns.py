@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backstory.doors.fivetran.definitions import type_from
+from backstory.doors.fivetran.definitions import stored_as, type_from
 from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -13,6 +13,7 @@ from backstory.tables.conditions import change_where, update_where
 from backstory.tables.evolve import evolve
 from backstory.tables.literals import column as values_of
 from backstory.tables.rebuild import rebuild, rows_of
+from backstory.tables.schema import stored_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
 
 def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> None:
     """Add the column, and give every row the value, also if the column was there (6.2)."""
-    new = _asked_column(asked)
-    stored = subject.shape.column(new.name)
-    if stored:
-        _set(subject, stored, value(asked.default_value, stored))
+    column = _asked_column(subject, asked)
+    given = value(asked.default_value, column)
+    if column in subject.shape.columns:
+        _set(subject, column, given)
     else:
-        _add(subject, new, value(asked.default_value, new))
+        _add(subject, column, given)
 
 
-def _asked_column(asked: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode) -> Column:
+def _asked_column(
+    subject: Subject, asked: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode
+) -> Column:
     name = user_column(asked.column)
-    return Column(name, type_from(common.Column(name=name, type=asked.column_type)))
+    return subject.becoming(name, type_from(common.Column(name=name, type=asked.column_type)))
 
 
 def _add(subject: Subject, column: Column, given: "Expression") -> None:
@@ -39,7 +42,7 @@ def _add(subject: Subject, column: Column, given: "Expression") -> None:
 
 
 def _set(subject: Subject, column: Column, given: "Expression") -> None:
-    subject.require_values(column.name)
+    subject.require_values(column)
     others = plan.differs(column.name, given)
     update_where(subject.store, subject.table, others, {column.name: given}, subject.note)
 
@@ -53,12 +56,12 @@ def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> Non
 def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> None:
     """Add the column, and give each open version a successor with the value (6.3)."""
     subject.require_history()
-    new = _asked_column(asked)
-    column = subject.shape.column(new.name) or new
-    if column is not new:
-        subject.require_values(column.name)
+    column = _asked_column(subject, asked)
+    is_new = column not in subject.shape.columns
+    if not is_new:
+        subject.require_values(column)
     given, at = value(asked.default_value, column), time(asked.operation_timestamp)
-    into = subject.having(new) if column is new else None
+    into = subject.having(column) if is_new else None
     if _open_at(subject, at):
         touched = plan.re_versioned(column.name, given, at)
         change_where(
@@ -76,11 +79,11 @@ def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> None:
 def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> None:
     """Give each open version that has a value a successor without; the column stays (6.4)."""
     subject.require_history()
-    column = subject.shape.column(asked.column)
+    column = subject.shape.called(asked.column)
     at = time(asked.operation_timestamp)
     if column is None:
         return
-    subject.require_values(column.name)
+    subject.require_values(column)
     if not _open_at(subject, at):
         return
     nothing = value("NULL", column)
@@ -111,25 +114,30 @@ def rename(subject: Subject, asked: sdk.RenameColumn) -> None:
     """Give the column another name; type, values and key stay (6.6)."""
     shape = subject.shape
     old, new = asked.from_column, user_column(asked.to_column)
-    if shape.column(old) is None and shape.column(new):
+    if shape.called(old) is None and shape.called(new):
         return
     column = subject.column(old)
-    if shape.column(new):
+    if shape.called(new):
         raise refused(f"{shape.table} has a column {new!r} already.", "Choose another name.")
     if old in SYSTEM_COLUMNS:
         raise refused(f"{old} is a system column: later requests name it.", "Name another column.")
-    columns = tuple(Column(new, c.type) if c is column else c for c in shape.columns)
-    key = tuple(new if name == old else name for name in shape.key)
-    evolve(subject.store, subject.table, replace(shape, columns=columns, key=key), {old: new})
+    others = [each for each in shape.columns if each is not column]
+    renamed = stored_as(Column(new, column.type), stored_names(subject.store.jvm, [new], others))
+    columns = tuple(renamed if each is column else each for each in shape.columns)
+    key = tuple(renamed.name if name == column.name else name for name in shape.key)
+    into = replace(shape, columns=columns, key=key)
+    evolve(subject.store, subject.table, into, {column.name: renamed.name})
 
 
 def copy(subject: Subject, asked: sdk.CopyColumn) -> None:
     """Give the target the source's values; it is added if it is not there (6.6)."""
-    source, name = subject.column(asked.from_column), user_column(asked.to_column)
-    stored = subject.shape.column(name)
-    if stored is None:
-        _add(subject, Column(name, source.type), values_of(source.name))
-    elif stored.type == source.type:
-        _set(subject, stored, values_of(source.name))
+    source = subject.column(asked.from_column)
+    target = subject.becoming(user_column(asked.to_column), source.type)
+    if target not in subject.shape.columns:
+        _add(subject, target, values_of(source.name))
+    elif target.type == source.type:
+        _set(subject, target, values_of(source.name))
     else:
-        raise refused(f"{name} is {stored.type}, {source.name} is {source.type}.", "Copy to another column.")
+        raise refused(
+            f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
+        )

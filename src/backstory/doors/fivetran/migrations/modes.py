@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Asked = sdk.TableSyncModeMigrationOperation
 Change = Callable[[Subject, Asked], None]
 _BOOLEAN, _INSTANT = ColumnType(Kind.BOOLEAN), ColumnType(Kind.UTC_DATETIME)
+_DELETED = Column(DELETED, _BOOLEAN)
 
 
 def change(asked: Asked, *, live_modes: bool) -> Change | None:
@@ -43,34 +44,32 @@ def change(asked: Asked, *, live_modes: bool) -> Change | None:
 def soft_delete_to_history(subject: Subject, asked: Asked) -> None:
     """Rows become open versions that start with the newest sync, flagged ones closed versions."""
     if subject.shape.layout is not Layout.FIVETRAN_HISTORY:
-        _rebuild(subject, *as_history(subject, _flag(asked)))
+        _rebuild(subject, *as_history(subject, asked.soft_deleted_column or DELETED))
 
 
 def as_history(subject: Subject, flag: str) -> "tuple[Shape, DataFrame]":
-    """The table's shape and rows as a history table's; no row is deleted if there is no flag."""
-    _require_flag(subject, flag)
+    """The table's shape and rows as a history table's; no row is deleted if there is no such flag."""
+    deleted = _flag(subject, flag)
     shape, rows = subject.shape, rows_of(subject.store, subject.table)
     newest = plan.newest_sync(rows).collect()[0].newest if shape.column(SYNCED) else None
     start = _now() if newest is None else newest
-    return _history(shape, without=DELETED), plan.to_history(rows, flag, start)
+    return _history(shape, without=DELETED), plan.to_history(rows, deleted.name, start)
 
 
 def history_to_soft_delete(subject: Subject, asked: Asked) -> None:
     """The newest version of each key stays, flagged if it is closed."""
-    flag = _flag(asked)
-    _require_flag(subject, flag)
+    flag = _flag(subject, asked.soft_deleted_column or DELETED)
     shape = subject.shape
     rows = rows_of(subject.store, subject.table)
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        _rebuild(subject, _live(shape, flag, DELETED), plan.to_soft_delete(rows, _key(shape), flag))
-    elif shape.column(flag) is None:
+        _rebuild(subject, _live(shape, flag, _DELETED), plan.to_soft_delete(rows, _key(shape), flag.name))
+    elif shape.column(flag.name) is None:
         _add_flag(subject, flag)
 
 
 def soft_delete_to_live(subject: Subject, asked: Asked) -> None:
     """Flagged rows go."""
-    flag = _flag(asked)
-    _require_flag(subject, flag)
+    flag = _flag(subject, asked.soft_deleted_column or DELETED).name
     if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
         return
     kept = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
@@ -91,13 +90,12 @@ def live_to_soft_delete(subject: Subject, asked: Asked) -> None:
     """The flag is there, and FALSE where it was NULL."""
     from pyspark.sql.functions import lit
 
-    flag = _flag(asked)
-    _require_flag(subject, flag)
-    if subject.shape.column(flag) is None:
+    flag = _flag(subject, asked.soft_deleted_column or DELETED)
+    if subject.shape.column(flag.name) is None:
         _add_flag(subject, flag)
     else:
-        values = {flag: lit(False)}
-        update_where(subject.store, subject.table, column(flag).isNull(), values, subject.note)
+        values = {flag.name: lit(False)}
+        update_where(subject.store, subject.table, column(flag.name).isNull(), values, subject.note)
 
 
 def live_to_history(subject: Subject, _asked: Asked) -> None:
@@ -111,11 +109,11 @@ def _rebuild(subject: Subject, into: Shape, rows: "DataFrame") -> None:
     rebuild(subject.store, subject.table, into, rows, subject.note)
 
 
-def _add_flag(subject: Subject, flag: str) -> None:
+def _add_flag(subject: Subject, flag: Column) -> None:
     from pyspark.sql.functions import lit
 
-    rows = rows_of(subject.store, subject.table).withColumn(flag, lit(False))
-    _rebuild(subject, subject.having(Column(flag, _BOOLEAN)), rows)
+    rows = rows_of(subject.store, subject.table).withColumn(flag.name, lit(False))
+    _rebuild(subject, subject.having(flag), rows)
 
 
 def _history(shape: Shape, without: str = "") -> Shape:
@@ -125,9 +123,9 @@ def _history(shape: Shape, without: str = "") -> Shape:
     return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_HISTORY)
 
 
-def _live(shape: Shape, *flags: str) -> Shape:
+def _live(shape: Shape, *flags: Column) -> Shape:
     kept = [c for c in shape.columns if c.name not in HISTORY_COLUMNS]
-    new = [Column(flag, _BOOLEAN) for flag in dict.fromkeys(flags) if shape.column(flag) is None]
+    new = [flag for flag in dict.fromkeys(flags) if shape.column(flag.name) is None]
     return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_LIVE)
 
 
@@ -137,14 +135,12 @@ def _key(shape: Shape) -> tuple[str, ...]:
     return shape.key
 
 
-def _flag(asked: Asked) -> str:
-    return asked.soft_deleted_column or DELETED
-
-
-def _require_flag(subject: Subject, flag: str) -> None:
-    stored = subject.shape.column(flag)
-    if stored and stored.type.kind is not Kind.BOOLEAN:
-        raise refused(f"The column {flag} of {subject.shape.table} is not BOOLEAN.", "Name another.")
+def _flag(subject: Subject, name: str) -> Column:
+    """The column that the source calls so, there or not; Refused if it is there and cannot be a flag."""
+    flag = subject.becoming(name, _BOOLEAN)
+    if flag.type.kind is not Kind.BOOLEAN:
+        raise refused(f"The column {name} of {subject.shape.table} is not BOOLEAN.", "Name another.")
+    return flag
 
 
 def _now() -> int:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from backstory.doors.fivetran.definitions import stored_as
 from backstory.errors import Refused
 from backstory.files.cells import UnreadableCell, parse
 from backstory.model.column import SYSTEM_COLUMNS, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape
 from backstory.tables.commit import Note
 from backstory.tables.literals import literals
-from backstory.tables.schema import spark_type
+from backstory.tables.schema import spark_type, stored_names
 from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class Subject:
         return self.table.shape
 
     def column(self, name: str) -> Column:
-        """The column of this name; Refused if there is none."""
-        found = self.shape.column(name)
+        """The column that the source calls so; Refused if there is none."""
+        found = self.shape.called(name)
         if found is None:
             raise refused(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
         return found
@@ -44,6 +45,11 @@ class Subject:
     def having(self, column: Column) -> Shape:
         """The table's shape with one more column."""
         return replace(self.shape, columns=(*self.shape.columns, column))
+
+    def becoming(self, name: str, type_: ColumnType) -> Column:
+        """The column that the source calls so, or would call so if it were added."""
+        names = stored_names(self.store.jvm, [name], self.shape.columns)
+        return self.shape.called(name) or stored_as(Column(name, type_), names)
 
     def require_history(self) -> None:
         """Raises Refused if the table keeps no history."""
@@ -53,11 +59,12 @@ class Subject:
                 "Migrate it to history mode first, or use AlterTable.",
             )
 
-    def require_values(self, column: str) -> None:
+    def require_values(self, column: Column) -> None:
         """Raises Refused if the column's values are not a user's to set: keys and system columns."""
-        if column in self.shape.key or column in SYSTEM_COLUMNS:
+        if column.name in self.shape.key or column.name in SYSTEM_COLUMNS:
             raise refused(
-                f"The values of {column} in {self.shape.table} cannot be set: it is a key or system column.",
+                f"The values of {column.source} in {self.shape.table} cannot be set: "
+                "it is a key or system column.",
                 "Name another column.",
             )
 
@@ -98,5 +105,5 @@ def _parsed(text: str, column: Column) -> pa.Array:
         return parse(pa.array([text], pa.string()), column.type)
     except UnreadableCell:
         raise refused(
-            f"The value for {column.name} is not of type {column.type}.", "Send one that is."
+            f"The value for {column.source} is not of type {column.type}.", "Send one that is."
         ) from None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.migrations.modes import as_history
 from backstory.doors.fivetran.migrations.subject import Subject, refused
 from backstory.doors.fivetran.own_tables import existing, load
@@ -27,7 +28,9 @@ class Pair:
         if self.source == self.target:
             raise refused(f"{self.source} cannot be copied onto itself.", "Name another target.")
         load(self.store, self.target)
-        return existing(self.store, self.source)
+        found = existing(self.store, self.source)
+        refuse_foreign(found.shape)
+        return found
 
 
 def copy(pair: Pair, _asked: sdk.CopyTable) -> None:
