@@ -26,7 +26,11 @@ settings.load_profile(DEPTH)
 # Tests are many short queries, of which the JVM's second compiler would make most of the work.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+# Letters that Java's properties spell in another way.
+SECRET = "canary-1f83 = #:\\ü\U0001f600"
+
 SPARK = {
+    "spark.backstory.secret": SECRET,
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",

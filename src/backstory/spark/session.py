@@ -6,9 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
 from backstory.spark.interrupts import interruptible
+from backstory.spark.launch import launch, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +47,14 @@ DEFAULTS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 
+# Embedded, Spark speaks with itself: no other machine may ask it, and no stranger on this one.
+EMBEDDED = re.compile(r"local(\[[^\]]*\])?")
+ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",  # with a secret that Spark makes for itself
+}
+
 
 def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """A session with every catalog of the settings; Spark's own chatter goes to a log file.
@@ -66,9 +73,9 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     builder = session.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with _quiet(verbose=verbose) as log:
+    with quiet(verbose=verbose) as log:
         try:
-            _launch(chosen)
+            launch(chosen, alone=_embeds(settings))
             spark = builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as stop:
             raise Failed(
@@ -84,34 +91,20 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
 
 
 def _make_warehouse(settings: Settings) -> None:
-    """Make the folder and, for the embedded catalog, its file.
+    """Make the folder and, for the embedded catalog, its file; what is made is the user's alone.
 
     SQLite does not make one of its own accord: it would do so too while the catalog is away.
     """
     try:
-        settings.warehouse.mkdir(parents=True, exist_ok=True)
-        if not all(settings.catalogs.values()):
-            (settings.warehouse / CATALOG_FILE).touch()
+        settings.warehouse.mkdir(0o700, parents=True, exist_ok=True)
+        if _embeds(settings):
+            (settings.warehouse / CATALOG_FILE).touch(0o600)
     except OSError as stop:
         raise UsageError(
             "no-warehouse",
             f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
             "Name a folder with --warehouse or BACKSTORY_WAREHOUSE.",
         ) from None
-
-
-def _launch(chosen: Mapping[str, str]) -> None:
-    """Start the JVM in a session of its own: a signal to this process's group must not end it.
-
-    It ends with this process, whose end it sees on its standard input.
-    """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
-
-    if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
-        conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
-        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 
 def properties(settings: Settings) -> dict[str, str]:
@@ -122,6 +115,8 @@ def properties(settings: Settings) -> dict[str, str]:
         "spark.driver.maxResultSize": str(settings.driver_memory // 2),
         "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Dderby.system.home=/nonexistent",
     }
+    if EMBEDDED.fullmatch(settings.spark.get("spark.master", DEFAULTS["spark.master"])):
+        found.update(ON_THIS_MACHINE)
     for name, catalog in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
         found[prefix] = "org.apache.iceberg.spark.SparkCatalog"
@@ -134,6 +129,11 @@ def properties(settings: Settings) -> dict[str, str]:
         own = settings.spark.get("spark.jars.packages", "")
         found["spark.jars.packages"] = ",".join(filter(None, [_connectors(), own]))
     return found
+
+
+def _embeds(settings: Settings) -> bool:
+    """Whether the embedded catalog is among those of the settings."""
+    return not all(settings.catalogs.values())
 
 
 def _embedded(warehouse: Path) -> Mapping[str, str]:
@@ -181,25 +181,3 @@ def _require_java() -> None:
             "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
             "elsewhere: any JDK 17 or later, with JAVA_HOME naming its folder.",
         )
-
-
-@contextmanager
-def _quiet(*, verbose: bool) -> Iterator[Path | None]:
-    """While the JVM starts, the outputs that it inherits are a log file; standard output never is."""
-    saved = os.dup(1), os.dup(2)
-    path = None if verbose else Path(tempfile.gettempdir(), f"backstory-spark-{os.getpid()}.log")
-    try:
-        sys.stdout.flush()
-        if path:
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
-        else:
-            os.dup2(2, 1)
-        yield path
-    finally:
-        os.dup2(saved[0], 1)
-        os.dup2(saved[1], 2)
-        for descriptor in saved:
-            os.close(descriptor)

@@ -161,13 +161,20 @@ def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
 
 
 def _local_path(location: str) -> Path | None:
-    """The path of a location on this machine's disk, its folder made; None for any other storage."""
+    """The path of a new file on this machine's disk, made without content; None for any other storage."""
     path = location.removeprefix("file://").removeprefix("file:")
     if "://" in path or not path.startswith("/"):
         return None
     found = Path(path)
-    found.parent.mkdir(parents=True, exist_ok=True)
+    found.touch(_made(found.parent) & 0o666)
     return found
+
+
+def _made(folder: Path) -> int:
+    """The mode of a folder; one that is not there is made, for those who may enter the one above it."""
+    if not folder.is_dir():
+        folder.mkdir(_made(folder.parent), exist_ok=True)
+    return folder.stat().st_mode & 0o777
 
 
 def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:

@@ -102,7 +102,7 @@ def _kept(log: Path, logs: Path | None) -> Path | None:
     if logs is None:
         return None
     try:
-        logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(0o700, parents=True, exist_ok=True)
         return Path(shutil.copy(log, logs))
     except OSError:
         return None

@@ -64,7 +64,7 @@ def new_file(place: Path, suffix: str) -> Path:
     Raises Failed when the folder cannot be made.
     """
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error) from None
     return place.parent / f"{place.stem[:16]}-{uuid.uuid4().hex}{suffix}"

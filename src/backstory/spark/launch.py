@@ -1,0 +1,90 @@
+"""Launch Spark's Java: in a session of its own, with settings that nobody else on the machine can read."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+OWNER_ALONE = 0o077
+
+
+def launch(chosen: Mapping[str, str], *, alone: bool) -> None:
+    """Start the JVM in a session of its own: a signal to this process's group must not end it.
+
+    It ends with this process, whose end it sees on its standard input. The properties go there in a
+    file, since everybody may read a command line. With `alone` what Java writes belongs to its user
+    alone.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
+        with _told_in_a_file(chosen):
+            wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
+            gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
+    """The process of the session's Java; None if this process did not start it."""
+    return getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001
+
+
+@contextmanager
+def _told_in_a_file(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile spark-submit, which reads its arguments here, takes the properties from a private file."""
+    own = os.environ.get(ARGUMENTS)
+    with tempfile.TemporaryDirectory(prefix="backstory-spark-") as folder:
+        path = Path(folder, "properties")
+        path.write_text("".join(f"{_escaped(name)}={_escaped(chosen[name])}\n" for name in chosen), "ascii")
+        path.chmod(0o600)
+        told = f"--load-spark-defaults --properties-file {quote(str(path))}"
+        os.environ[ARGUMENTS] = f"{told} {own or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            os.environ.pop(ARGUMENTS)
+            if own is not None:
+                os.environ[ARGUMENTS] = own
+
+
+def _escaped(text: str) -> str:
+    """The text as Java's properties spell it, whatever it holds."""
+    units = text.encode("utf-16-be")
+    numbers = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
+    plain = (chr(number) for number in numbers)
+    return "".join(
+        letter if letter.isascii() and letter.isalnum() else f"\\u{ord(letter):04x}" for letter in plain
+    )
+
+
+@contextmanager
+def quiet(*, verbose: bool) -> Iterator[Path | None]:
+    """While the JVM starts, the outputs that it inherits are a log file; standard output never is."""
+    saved = os.dup(1), os.dup(2)
+    path = None
+    try:
+        sys.stdout.flush()
+        if verbose:
+            os.dup2(2, 1)
+        else:
+            log, name = tempfile.mkstemp(".log", f"backstory-spark-{os.getpid()}-")
+            path = Path(name)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+        yield path
+    finally:
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+        for descriptor in saved:
+            os.close(descriptor)

@@ -1,0 +1,51 @@
+"""The embedded session: whom it answers, and what others see of it."""
+
+import pytest
+from serving import command_line, processes
+
+from backstory.settings import Settings
+from backstory.spark.session import properties
+
+
+def test_settings_reach_java_and_stand_on_no_command_line(spark):
+    """Whatever letters they hold: catalogs' secrets are among them."""
+    name = "spark.backstory.secret"
+    secret = spark.conf.get(name)
+    assert spark._jvm.java.lang.System.getProperty(name) == secret
+    assert [] == [each for each in processes() if b"canary-1f83" in command_line(each)]
+
+
+def test_a_stranger_is_not_answered(spark):
+    """Spark's own ports ask for a secret, on the loopback interface, too."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm, conf = spark._jvm, spark.sparkContext.getConf()
+    address, port = conf.get("spark.driver.host"), int(conf.get("spark.driver.port"))
+    assert address == "127.0.0.1"
+    own = jvm.org.apache.spark.SparkConf(False)
+    nothing = jvm.scala.Option.empty()
+    file = getattr(jvm, "org.apache.spark.internal.config.package$").__getattr__("MODULE$").AUTH_SECRET_FILE()
+    rpc = jvm.org.apache.spark.rpc
+    manager = jvm.org.apache.spark.SecurityManager(own, nothing, file)
+    stranger = rpc.RpcEnv.create("stranger", address, 0, own, manager, True)
+    try:
+        with pytest.raises(Py4JJavaError):
+            stranger.setupEndpointRef(rpc.RpcAddress(address, port), "BlockManagerMaster")
+    finally:
+        stranger.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("own", "bound", "authenticated"),
+    [
+        ({}, "127.0.0.1", "true"),
+        ({"spark.master": "local"}, "127.0.0.1", "true"),
+        ({"spark.driver.bindAddress": "0.0.0.0", "spark.authenticate": "false"}, "0.0.0.0", "false"),
+        ({"spark.master": "spark://host:7077"}, None, None),
+        ({"spark.master": "local-cluster[2,1,1024]"}, None, None),
+    ],
+)
+def test_only_an_embedded_session_keeps_to_itself(tmp_path, own, bound, authenticated):
+    """A cluster must reach its driver; what the configuration says comes last."""
+    found = properties(Settings(tmp_path, spark=own))
+    assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
