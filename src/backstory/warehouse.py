@@ -33,13 +33,15 @@ def open(  # noqa: A001 - the public name
 ) -> "Warehouse":
     """A warehouse: an embedded one in a folder, or `catalog` of the caller's own session.
 
-    With a session, `config` is read for `[odf]` only. Raises UsageError for a wrong configuration or when
-    Spark or Java is missing.
+    With a session, `config` is read for `[odf]` only. Raises UsageError for a wrong configuration, when
+    Spark or Java is missing, and for a session or an Iceberg that cannot be worked with.
     """
     from backstory.files.memory import Memory
+    from backstory.spark.given import require_usable
     from backstory.tables.store import Store
 
     if spark is not None:
+        require_usable(spark, catalog)
         allowed = config is not None and settings.load(warehouse, config).allow_commands
         return Warehouse(Store(spark, catalog), embedded=False, allow_commands=allowed)
     from backstory.spark.session import start

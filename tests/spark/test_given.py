@@ -1,0 +1,72 @@
+"""Sessions of others: what cannot be worked with is refused before anything is asked of it."""
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+
+import backstory
+from backstory.errors import UsageError
+from backstory.spark import given
+
+
+class Connect:
+    """What a session of Spark Connect says when it is asked for its Java."""
+
+    def __getattr__(self, name):
+        raise PySparkAttributeError(
+            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name}
+        )
+
+
+def code(spark, catalog="backstory"):
+    with pytest.raises(UsageError) as caught:
+        backstory.open(spark=spark, catalog=catalog)
+    return caught.value.code
+
+
+def test_a_connect_session_is_refused_at_open():
+    """Interface 7: it has no Java, so that its first table would be the end of it."""
+    assert code(Connect()) == "spark-connect"
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (None, "no-iceberg-catalog"),
+        ("org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog", "no-iceberg-catalog"),
+        ("org.apache.iceberg.spark.NoSuchCatalog", "no-iceberg"),
+    ],
+)
+def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, told):
+    """Interface 7: not configured, of another kind, or without its jar."""
+    if named:
+        spark.conf.set("spark.sql.catalog.strange", named)
+    try:
+        assert code(spark, "strange") == told
+    finally:
+        spark.conf.unset("spark.sql.catalog.strange")
+
+
+def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypatch):
+    """Interface 7: with its version, and what it has not."""
+    monkeypatch.setattr(given, "NEEDED", ("spark.NoSuchClass",))
+    with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* no spark.NoSuchClass"):
+        backstory.open(spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("0.14.1", True),
+        ("1.9.2", True),
+        ("1.10.0", False),
+        ("1.12.0", False),
+        ("2.0.0", False),
+        ("vendor-7", False),
+    ],
+)
+def test_an_iceberg_older_than_spark_4_is_too_old(version, old):
+    assert given._older(version) is old
+
+
+def test_a_session_with_icebergs_catalog_is_opened(spark):
+    assert backstory.open(spark=spark).tables() is not None
