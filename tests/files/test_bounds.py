@@ -10,10 +10,11 @@ from files.reading import KEY, MARKED, NAME, refusal
 
 from backstory.doors.fivetran.sender.batch_files import encrypt
 from backstory.errors import Refused
-from backstory.files import memory
+from backstory.files import memory, parquet_batches
 from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.files.delivered import read_files, stream_file
 from backstory.files.memory import Memory, TooLarge
+from backstory.files.parquet_pages import page_sizes
 from backstory.model.column import ColumnType
 
 ZSTD = Encoding(Format.CSV, Compression.ZSTD, False, "(null)", "(same)")
@@ -53,6 +54,26 @@ def read_elsewhere(path, format_="csv", compression="zstd"):
     )
     *words, size = told.stdout.splitlines()
     return " ".join(words), int(size)
+
+
+IN_A_LEASE = """
+import resource, sys
+from pathlib import Path
+from backstory.files.batch_file import BatchFile, Encoding, Format
+from backstory.files.delivered import read_files
+from backstory.files.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
+from backstory.model.column import ColumnType
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+columns = {"a": ColumnType.parse("BINARY")}
+for path in sys.argv[1:]:
+    with Memory(CLEAR_TEXT_SHARE * (16 << 20)).lease() as lease:
+        try:
+            read_files([BatchFile(Path(path))], Encoding(Format.PARQUET), columns, frozenset("a"), lease)
+            print("read")
+        except TooLarge:
+            print("too large")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
+"""
 
 
 def rows_of_more_than_1_gib():
@@ -100,6 +121,68 @@ def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
     told, size = read_elsewhere(path, "parquet", "off")
     assert "holds more than" in told
     assert size < 1200
+
+
+@pytest.mark.parametrize(
+    ("type_", "writing"),
+    [
+        (pa.binary(), {"use_dictionary": True}),
+        (pa.binary(1 << 18), {"use_dictionary": True}),
+        (pa.binary(), {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}),
+        (pa.binary(), {"use_dictionary": False, "data_page_size": 1 << 30}),
+    ],
+    ids=["dictionary", "fixed length", "shared beginnings", "one page"],
+)
+def test_parquet_is_not_decoded_beyond_the_lease(tmp_path, type_, writing):
+    """160 MiB in some kB, in each way that Parquet has: a lease of 16 MiB is found too small before the rows
+    are made, whatever the footer says of them."""
+    path = tmp_path / NAME
+    rows = pa.table({"a": pa.array([b"x" * (1 << 18)] * 640, type_)})
+    pq.write_table(rows, path, compression="zstd", store_schema=False, **writing)
+    assert path.stat().st_size < 1 << 20
+    del rows
+    told = subprocess.run(
+        [sys.executable, "-c", IN_A_LEASE, path], capture_output=True, text=True, check=True
+    )
+    word, size = told.stdout.splitlines()
+    assert word == "too large"
+    assert int(size) < 100
+
+
+@pytest.mark.parametrize(
+    "encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"]
+)
+def test_parquet_reads_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, encoding):
+    """However a column is encoded, and wherever its dictionaries and row groups end."""
+    path = tmp_path / NAME
+    rows = pa.table(
+        {"a": [None if i % 7 == 0 else f"text {i % 11}" * (i % 13) for i in range(500)], "b": range(500)}
+    )
+    how = (
+        {"use_dictionary": True}
+        if encoding == "RLE_DICTIONARY"
+        else {"use_dictionary": False, "column_encoding": {"a": encoding}}
+    )
+    pq.write_table(rows, path, row_group_size=150, data_page_version="2.0", **how)
+    for size in (1, 100, 5_000, 1 << 24):
+        monkeypatch.setattr(parquet_batches, "PIECE", size)
+        parts = list(stream_file(BatchFile(path), Encoding(Format.PARQUET), TYPES, frozenset(TYPES)))
+        assert pa.concat_tables(part.values for part in parts).to_pydict() == rows.to_pydict()
+
+
+def test_pages_are_as_large_as_a_writer_says(tmp_path):
+    """The headers in the file and an honest footer tell one size, whatever stands in the pages."""
+    path = tmp_path / NAME
+    rows = pa.table({"a": [f"text {i}" for i in range(40_000)]})
+    for version in ("1.0", "2.0"):
+        pq.write_table(rows, path, data_page_version=version, data_page_size=1 << 14)
+        chunk = pq.read_metadata(path).row_group(0).column(0)
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        sizes = list(page_sizes(path.read_bytes(), start, chunk.total_compressed_size))
+        assert len(sizes) > 3
+        assert 0 <= chunk.total_uncompressed_size - sum(sizes) < 100 * len(sizes)
+        with pytest.raises(ValueError, match=r"."):
+            list(page_sizes(path.read_bytes(), start + 1, chunk.total_compressed_size))
 
 
 def test_a_million_columns_are_refused():

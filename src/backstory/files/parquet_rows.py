@@ -21,10 +21,10 @@ from backstory.files.csv_rows import split_unmodified
 from backstory.files.header import chosen_columns
 from backstory.files.memory import Lease, Meter
 from backstory.files.mended import RAW, ROUNDED, Mended
+from backstory.files.parquet_batches import batches
 from backstory.files.rows import Rows, arrow_type
 from backstory.model.column import TEXT_KINDS, ColumnType, Kind
 
-ROWS = 1 << 16
 WINDOW = 1 << 20
 
 
@@ -35,7 +35,7 @@ def read_parquet(
     wanted: frozenset[str],
     lease: Lease | None = None,
 ) -> Iterator[Rows]:
-    """The file's rows, with the columns that are wanted, a number of rows at a time.
+    """The file's rows, with the columns that are wanted, a bounded piece at a time.
 
     The clear file is held in memory as a whole, since Parquet is read from its end. Raises Refused
     with the file and row for an unreadable value, an unknown column or a file that is no Parquet,
@@ -44,7 +44,6 @@ def read_parquet(
     first, meter = 0, Meter(file, lease)
     for batch in _batches(file, encoding, columns, wanted, meter):
         rows = _cells(file, encoding, columns, batch, first)
-        meter.add(rows.values.nbytes)
         first += batch.num_rows
         yield rows
 
@@ -60,10 +59,14 @@ def _batches(
         content = _content(file, encoding, meter)
         if not content:
             return
-        parquet = pq.ParquetFile(pa.BufferReader(content))
-        chosen = chosen_columns(file.name, parquet.schema_arrow.names, columns, wanted)
-        if chosen:
-            yield from parquet.iter_batches(ROWS, columns=chosen)
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        schema = metadata.schema.to_arrow_schema()
+        chosen = chosen_columns(file.name, schema.names, columns, wanted)
+        nested = [name for name in chosen if pa.types.is_nested(schema.field(name).type)]
+        if nested and metadata.num_rows:
+            raise file.unreadable_cell("row 1", nested[0], columns[nested[0]])
+        if chosen and metadata.num_rows:
+            yield from batches(content, metadata, chosen, meter)
     except (pa.ArrowException, OSError, ValueError):
         raise file.unreadable("it is not Parquet; the key may be wrong") from None
 
