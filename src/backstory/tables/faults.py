@@ -28,6 +28,9 @@ BUSY = (
 # SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
+# Iceberg writes no metadata, and no snapshot, older than those that a table has.
+CLOCK_BACK = "Invalid update timestamp"
+SPARK_GONE = "spark-gone"
 
 
 @contextmanager
@@ -47,6 +50,8 @@ def translated(table: TableName | str) -> Iterator[None]:
         raise
     except Py4JJavaError as fault:
         raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
+    except (ConnectionError, EOFError) as fault:  # no file's: it is Java that does not answer
+        raise _gone(table) from fault
     except OSError as fault:
         raise Failed(
             "store-failed",
@@ -56,15 +61,32 @@ def translated(table: TableName | str) -> Iterator[None]:
     except PySparkException as fault:
         if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
             raise conflict(table) from fault
+        if CLOCK_BACK in str(fault):
+            raise _clock_back(table) from fault
         raise carried(str(fault)) or Failed(
             "spark-failed",
             f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
             "The table is as it was; see the log for the cause.",
         ) from fault
     except Py4JError as fault:
-        raise Failed(
-            "spark-gone", f"Spark stopped while it worked on {table}.", "Start the process again."
-        ) from fault
+        raise _gone(table) from fault
+
+
+def spark_is_gone(fault: BaseException) -> bool:
+    """Whether an error, in our words or as it came, says that Java does not answer any more."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(fault, BackstoryError):
+        return fault.code == SPARK_GONE
+    return isinstance(fault, ConnectionError | EOFError | Py4JError) and not isinstance(fault, Py4JJavaError)
+
+
+def _gone(table: TableName | str) -> Failed:
+    return Failed(
+        SPARK_GONE,
+        f"Spark stopped while it worked on {table}.",
+        "Start the process again, then repeat the request.",
+    )
 
 
 def _names(fault: object) -> list[str]:
@@ -74,7 +96,7 @@ def _names(fault: object) -> list[str]:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
         text = str(fault.getMessage())  # type: ignore[attr-defined]
         names.append(name)
-        names += [word for word in (*BUSY, TOO_MUCH) if word in text]
+        names += [word for word in (*BUSY, CLOCK_BACK, TOO_MUCH) if word in text]
         if "SQLException" in name:
             names += [_state(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
@@ -87,6 +109,14 @@ def conflict(table: TableName | str) -> TryAgain:
         "conflict",
         f"{table} was changed by another writer while this request was planned.",
         "Nothing was written; send it again.",
+    )
+
+
+def _clock_back(table: TableName | str) -> TryAgain:
+    return TryAgain(
+        "clock-back",
+        f"The clock of this machine is behind the newest commit of {table}.",
+        "Nothing was written; set the clock right, or wait until it has passed that commit's time.",
     )
 
 
@@ -104,6 +134,8 @@ def _state(fault: Any) -> str:
 def _told(table: TableName | str, names: list[str]) -> BackstoryError:
     if TOO_MUCH in names:
         return TooLarge()
+    if CLOCK_BACK in names:
+        return _clock_back(table)
     if CONFLICTS & set(names):
         return conflict(table)
     if "closed" in names:
