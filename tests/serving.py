@@ -85,6 +85,11 @@ class Server:
         mark = f"TMPDIR={self.folder / 'temp'}".encode()
         return [process for process in processes() if mark in environment(process)]
 
+    def java(self) -> int:
+        """Its Java."""
+        [found] = [each for each in self.family() if b"java" in command_line(each).partition(b"\0")[0]]
+        return found
+
     def kill(self, *, family: bool = False) -> None:
         """End it at once; with `family` its Java and other children in the same moment."""
         children = self.family() if family else []
@@ -127,6 +132,13 @@ def processes() -> list[int]:
             if state not in {"Z", "X"}:
                 found.append(int(folder.name))
     return found
+
+
+def command_line(process: int) -> bytes:
+    """A process's command line, empty if it is gone."""
+    with suppress(OSError):
+        return Path("/proc", str(process), "cmdline").read_bytes()
+    return b""
 
 
 def environment(process: int) -> list[bytes]:
@@ -222,7 +234,9 @@ class Ground:
         return cls(folder, warehouse or folder / "warehouse")
 
     @contextmanager
-    def server(self, *arguments: str, **environment: str) -> Iterator[Server]:
+    def server(
+        self, *arguments: str, program: Sequence[object] = (BACKSTORY,), **environment: str
+    ) -> Iterator[Server]:
         """A server over the warehouse, on a port of its own choice; nothing of it is left after."""
         folder = self.folder / f"server-{next(self._numbers)}"
         temp = folder / "temp"
@@ -232,7 +246,7 @@ class Ground:
         where = ["--warehouse", self.warehouse, "--config", self.folder / "backstory.toml"]
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             process = subprocess.Popen(
-                [BACKSTORY, "serve", "--host", "127.0.0.1", "--port", "0", *where, *arguments],
+                [*program, "serve", "--host", "127.0.0.1", "--port", "0", *where, *arguments],
                 stdout=out,
                 stderr=err,
                 cwd=folder,

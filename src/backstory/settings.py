@@ -11,7 +11,7 @@ from typing import Any
 from backstory.errors import UsageError
 
 CATALOG = "backstory"
-SECTIONS = {"catalog", "catalogs", "delivery", "odf", "spark", "tables"}
+SECTIONS = {"catalog", "catalogs", "delivery", "odf", "serve", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
 DRIVER_MEMORY = 1 << 30
 
@@ -23,6 +23,7 @@ class Settings:
     The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
     is named by no properties here. `driver_memory` is what all deliveries together may take of the
     driver's memory, in bytes. `allow_commands` lets manifests run the programs that they name.
+    `batch_folder` is where the batch files of requests lie; None for anywhere.
     """
 
     warehouse: Path
@@ -31,6 +32,7 @@ class Settings:
     format_version: int = 3
     driver_memory: int = DRIVER_MEMORY
     allow_commands: bool = False
+    batch_folder: Path | None = None
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
@@ -60,6 +62,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         format_version=_format_version(document.get("tables", {})),
         driver_memory=_driver_memory(document.get("delivery", {})),
         allow_commands=_allow_commands(document.get("odf", {})),
+        batch_folder=_batch_folder(document.get("serve", {})),
     )
 
 
@@ -111,6 +114,20 @@ def _allow_commands(odf: Mapping[str, Any]) -> bool:
             "Mend backstory.toml.",
         )
     return allowed
+
+
+def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
+    told = serve.get("batch-folder")
+    if told is None and not serve:
+        return None
+    folder = Path(_filled_in(told)).resolve() if isinstance(told, str) else None
+    if set(serve) - {"batch-folder"} or folder is None or not folder.is_dir():
+        raise UsageError(
+            "unknown-setting",
+            'The section [serve] holds batch-folder = "/a/folder", which is there, and nothing else.',
+            "Mend backstory.toml, or make the folder.",
+        )
+    return folder
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:

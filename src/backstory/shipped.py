@@ -48,7 +48,8 @@ def shipped(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[li
     sent = []
     try:
         for kind, file in parts:
-            sent.append(Shipped(kind, file, context.broadcast(file.path.read_bytes())))
+            with file.delivered() as delivered:
+                sent.append(Shipped(kind, file, context.broadcast(delivered.read())))
         yield sent
     finally:
         for each in sent:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 DEFAULTS = Options()
+IN_CLEAR = (
+    "requests come in clear, and from whoever reaches this port: beyond a network of your own use "
+    "--tls-cert and --tls-key, or --host 127.0.0.1"
+)
 
 
 def serve(
@@ -48,32 +52,35 @@ def serve(
         options: Common options.
         unknown: Arguments that nobody knows; they are passed over (section 7.1).
     """
-    from backstory.doors.fivetran.server import listen, serve_until_told
+    from backstory.doors.fivetran.server import beyond_this_machine, listen, serve_until_told
     from backstory.doors.fivetran.service import Destination
     from backstory.doors.fivetran.tls import credentials
     from backstory.files.memory import Memory
     from backstory.observe.metrics import serve_metrics
+    from backstory.spark.launch import java_of
     from backstory.spark.session import start
     from backstory.tables.store import Store
 
     tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
-    spark = start(settings, verbose=True)
+    spark = start(settings, verbose=options.verbose)
     memory = Memory(settings.driver_memory)
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
         _require_answer(store)
-    destination = Destination(stores, batch_format, live_modes=enable_live_modes)
+    destination = Destination(
+        stores, batch_format, live_modes=enable_live_modes, folder=settings.batch_folder
+    )
     running = listen(destination, host, port, tls)
     log.info(f"listening on {running.host}:{running.port}", **_account())
     if metrics_port is not None:
         log.info(f"metrics on port {serve_metrics(host or '', metrics_port)}")
     if unknown:
         log.warning("unknown arguments are passed over", count=len(unknown))
-    try:
-        serve_until_told(running)
-    finally:
-        spark.stop()
+    if tls is None and beyond_this_machine(running.host):
+        log.warning(IN_CLEAR)
+    serve_until_told(running, java_of(spark))
+    spark.stop()
 
 
 def _require_answer(store: "Store") -> None:

@@ -1,10 +1,12 @@
 """One batch file and how its bytes are wrapped: file, then cipher, then compression (section 3.1)."""
 
 import hashlib
+import stat
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -61,30 +63,37 @@ class BatchFile:
 
     def digest(self) -> str:
         """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
+        with self.delivered() as delivered:
+            return hashlib.file_digest(delivered, "sha256").hexdigest()
+
+    def delivered(self) -> BufferedReader:
+        """The bytes as they were delivered; Refused if there is no file, or a pipe, device or folder."""
         try:
-            with self.path.open("rb") as delivered:
-                return hashlib.file_digest(delivered, "sha256").hexdigest()
-        except OSError as missing:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # before it is opened: to open some is to act
+                raise self.unreadable("it is not a regular file")
+            return self.path.open("rb")
+        except (OSError, ValueError) as missing:
             raise self.unreadable("the file is not there or cannot be opened") from missing
 
     def open(self, encoding: Encoding) -> Any:
         """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
-        try:
-            if self.path.stat().st_size == 0:
-                return pa.BufferReader(b"")
-            clear = self._decrypted(encoding)
-        except OSError as missing:
-            raise self.unreadable("the file is not there or cannot be opened") from missing
+        delivered = self.delivered()
+        if self.size() == 0:
+            delivered.close()
+            return pa.BufferReader(b"")
+        clear = self._decrypted(delivered) if encoding.encrypted else delivered
         if encoding.compression is Compression.OFF:
             return clear
         return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
-    def _decrypted(self, encoding: Encoding) -> BinaryIO | DecryptingReader:
-        if not encoding.encrypted:
-            return self.path.open("rb")
-        if self.key is None:
-            raise self.unreadable("the request holds no key for it")
-        return DecryptingReader(self.path, self.key)
+    def _decrypted(self, delivered: BufferedReader) -> DecryptingReader:
+        try:
+            if self.key is None:
+                raise self.unreadable("the request holds no key for it")
+            return DecryptingReader(delivered, self.key, self.name)
+        except Refused:
+            delivered.close()
+            raise
 
     def unreadable_cell(self, place: str, column: str, type_: ColumnType) -> Refused:
         """The error for a value that is not of its column's type; `place` is its line or row."""

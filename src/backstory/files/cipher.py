@@ -1,7 +1,8 @@
 """The cipher of batch files: AES-256 in CBC mode, the file's first 16 bytes are the IV (section 3.1)."""
 
 import io
-from pathlib import Path
+import os
+from typing import BinaryIO
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -16,21 +17,21 @@ WINDOW = 1 << 20
 
 
 class DecryptingReader(io.RawIOBase):
-    """The clear bytes of an encrypted file, decrypted window by window in memory.
+    """The clear bytes of an encrypted file, which is open, decrypted window by window in memory.
 
     Raises Refused when the file is not whole blocks or its padding is wrong, which is how a wrong
     key or a cut file shows.
     """
 
-    def __init__(self, path: Path, key: bytes) -> None:
+    def __init__(self, file: BinaryIO, key: bytes, name: str) -> None:
         super().__init__()
-        size = path.stat().st_size
+        size = os.fstat(file.fileno()).st_size
         if len(key) != KEY_SIZE:
-            raise _unreadable(path, "its key is not 32 bytes long")
+            raise _unreadable(name, "its key is not 32 bytes long")
         if size < 2 * BLOCK or size % BLOCK:
-            raise _unreadable(path, "its size is not an IV and whole cipher blocks")
-        self._path = path
-        self._file = path.open("rb")
+            raise _unreadable(name, "its size is not an IV and whole cipher blocks")
+        self._name = name
+        self._file = file
         self._decryptor = Cipher(AES(key), CBC(self._file.read(BLOCK))).decryptor()
         self._unpadder = PKCS7(AES.block_size).unpadder()
         self._clear = memoryview(b"")
@@ -64,12 +65,12 @@ class DecryptingReader(io.RawIOBase):
             tail = self._unpadder.update(self._decryptor.finalize())
             return tail + self._unpadder.finalize()
         except ValueError as broken:
-            raise _unreadable(self._path, "its padding is wrong") from broken
+            raise _unreadable(self._name, "its padding is wrong") from broken
 
 
-def _unreadable(path: Path, why: str) -> Refused:
+def _unreadable(name: str, why: str) -> Refused:
     return Refused(
         "unreadable-file",
-        f"{path.name} cannot be decrypted: {why}; the key is wrong or the file was cut.",
+        f"{name} cannot be decrypted: {why}; the key is wrong or the file was cut.",
         "Nothing was written; send the file again with its own key.",
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from destination import LIVE, PLAIN, Place, gives, refusal, status
+from destination import LIVE, PLAIN, Place, gives, refusal, serving, status
 
 from backstory.doors.fivetran.sender.batch_files import AS_FIVETRAN, seal
+from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.files.batch_file import BatchFile, Compression
 
@@ -176,3 +177,22 @@ def test_faults_of_the_store_are_a_status(sender, store, schema):
     assert gives(ROWS) == place.rows()
     place.write(update="id v \n 1 x")
     assert place.rows()[0]["v"] == "x"
+
+
+def test_batch_files_lie_in_their_folder(store, schema, tmp_path):
+    """7.3: with a folder for batch files none is read elsewhere, by whatever path or link."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    with serving({"backstory": store}, folder=inside) as address:
+        place = Place.made(Sender.to(address, inside, encoding=PLAIN), store, schema, LIVE, ROWS)
+        [stranger] = place.sent(folder=outside).files("id v \n 1 stolen")
+        (inside / "link").symlink_to(stranger.path)
+        (outside / "link").symlink_to(inside)
+        for path in (stranger.path, inside / "link", inside / ".." / "outside" / stranger.name):
+            text = refusal(place.reply(replace=[BatchFile(path)]))
+            assert path.name in text
+            assert "folder" in text
+        [file] = place.files("id v n synced \n 1 b 1 T1")
+        place.send(replace=[BatchFile(outside / "link" / file.name, file.key)])
+        assert gives("id v n synced \n 1 b 1 T1") == place.rows()

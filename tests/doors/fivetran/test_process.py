@@ -189,6 +189,57 @@ def test_nothing_secret_is_told_or_kept(server, ground):
     assert any(holding(ground / "warehouse"))
 
 
+def test_files_without_an_end_are_refused(server, ground):
+    """No device, no pipe, nothing that the system makes up, by no link: as many requests as there are
+    workers are refused, each at once."""
+    sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground)
+    place = Place(sender, None, "endless", definition("t", "id:LONG* v synced"))
+    sender.create("endless", place.table)
+    os.mkfifo(ground / "pipe")
+    (ground / "link").symlink_to(ground / "pipe")
+    paths = [Path("/dev/zero"), ground / "pipe", ground / "link", Path("/proc/self/environ")]
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda path: refusal(place.reply(replace=[BatchFile(path)])), paths * 4))
+    assert all("not a regular file" in text for text in texts)
+
+
+def listening(running):
+    """The addresses, as the kernel spells them, at which this process and its Java can be reached."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    for process in (running.pid, *children):
+        held = {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink()}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and f"socket:[{inode}]" in held:
+                    address, _, port = local.partition(":")
+                    yield address, int(port, 16)
+
+
+def test_nothing_but_its_port_is_reached_from_other_machines(server):
+    """Of the server and its Java, only what `--host` and `--port` say listens beyond loopback."""
+    port = int(server[1].rpartition(":")[2])
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    found = set(listening(server[0]))
+    assert len(found) > 2
+    assert {there for address, there in found if address not in loopback} == {port}
+
+
+def test_what_it_writes_is_its_users_alone(server, ground):
+    """Warehouse, catalog, data and temporary files: 0600 and 0700, whatever the umask."""
+    found = [ground / "warehouse", *(ground / "warehouse").rglob("*"), *(ground / "one" / "temp").rglob("*")]
+    open_ = {str(path): oct(path.stat().st_mode) for path in found if path.stat().st_mode & 0o077}
+    assert any(path.suffix == ".parquet" for path in found)
+    assert open_ == {}
+
+
+def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
+    """7.2: one WARNING after the first line; Spark's own lines are in its log, on neither output."""
+    told = [message for level, message in lines(ground / "one") if level == "WARNING" and "clear" in message]
+    assert len(told) == 1
+    assert "WARN" not in (ground / "one" / "stderr").read_text()
+
+
 def test_a_port_in_use_is_told_in_one_line(server, ground):
     """5, interface 3: one SEVERE line that names the port, exit code 1."""
     port = server[1].rpartition(":")[2]

@@ -22,16 +22,28 @@ _COMPRESSIONS = {
     sdk.Compression.ZSTD: Compression.ZSTD,
     sdk.Compression.GZIP: Compression.GZIP,
 }
-
+# Folders of no disk.
+MADE_UP = ("/proc", "/sys")
 
 Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
 
-def files_of(request: Request, format_: Format) -> Files:
-    """The files that a request names, each with the key that stands under its exact path."""
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What batch files this server takes: their format, and the folder that they must lie in, if any."""
+
+    format: Format = Format.CSV
+    folder: Path | None = None
+
+
+def files_of(request: Request, accepted: Accepted) -> Files:
+    """The files that a request names, each with the key that stands under its exact path.
+
+    Raises Refused for one outside of the folder that batch files must lie in.
+    """
     params = request.file_params
     encoding = Encoding(
-        format_,
+        accepted.format,
         _COMPRESSIONS[params.compression],
         params.encryption == sdk.Encryption.AES,
         params.null_string,
@@ -39,7 +51,7 @@ def files_of(request: Request, format_: Format) -> Files:
     )
 
     def files(paths: Iterable[str]) -> list[BatchFile]:
-        return [BatchFile(Path(path), request.keys.get(path)) for path in paths]
+        return [_found(path, request.keys.get(path), accepted.folder) for path in paths]
 
     return Files(
         encoding,
@@ -48,6 +60,27 @@ def files_of(request: Request, format_: Format) -> Files:
         files(request.delete_files),
         files(getattr(request, "earliest_start_files", ())),
     )
+
+
+def _found(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
+    """The file that a path leads to, called as the request calls it.
+
+    What the system makes up (below /proc, /sys) is nobody's delivery, and may never end.
+    """
+    told = Path(path)
+    try:
+        place = told.resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a ring, a name that no file can have
+        raise BatchFile(told).unreadable("the file is not there or cannot be opened") from None
+    if any(place.is_relative_to(made_up) for made_up in MADE_UP):
+        raise BatchFile(told).unreadable("it is not a regular file")
+    if folder is not None and not place.is_relative_to(folder):
+        raise Refused(
+            "outside-folder",
+            f"{told.name} does not lie in the folder that this server takes batch files from.",
+            "Send files of that folder, or name theirs as batch-folder in [serve] of backstory.toml.",
+        )
+    return BatchFile(place, key, told.name)
 
 
 def digest(files: Files, *about: str) -> str:
@@ -102,14 +135,16 @@ class HistoryBatch(LiveBatch):
         return Batch.of(table.shape, self.columns, self.key, self.files)
 
 
-def live_batch(request: sdk.WriteBatchRequest, table: TableName, format_: Format) -> LiveBatch:
+def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: Accepted) -> LiveBatch:
     """The delivery that a WriteBatch request describes."""
-    return LiveBatch(table, *_told(request), files_of(request, format_))
+    return LiveBatch(table, *_told(request), files_of(request, accepted))
 
 
-def history_batch(request: sdk.WriteHistoryBatchRequest, table: TableName, format_: Format) -> HistoryBatch:
+def history_batch(
+    request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: Accepted
+) -> HistoryBatch:
     """The delivery that a WriteHistoryBatch request describes."""
-    return HistoryBatch(table, *_told(request), files_of(request, format_))
+    return HistoryBatch(table, *_told(request), files_of(request, accepted))
 
 
 def _told(

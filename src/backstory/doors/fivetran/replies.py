@@ -13,6 +13,7 @@ import structlog
 
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.observe.metrics import REQUESTS
+from backstory.tables.faults import SPARK_GONE, spark_is_gone
 
 log = structlog.get_logger()
 
@@ -43,20 +44,13 @@ def answered(
                 REQUESTS.labels(method.__name__, "refused").inc()
                 log.warning(f"{method.__name__} refused: {error}", code=error.code, **told)
                 return reply(task={"message": str(error)})
-            except BackstoryError as error:
-                later = isinstance(error, TryAgain)
+            except Exception as stop:
+                later = isinstance(stop, TryAgain) or spark_is_gone(stop)
                 REQUESTS.labels(method.__name__, "later" if later else "failed").inc()
-                log.error(f"{method.__name__} failed: {error}", code=error.code, **told)
-                context.abort(
-                    grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL,
-                    _as_status(str(error)),
-                )
-            except Exception as bug:
-                # Only the kind of the error: its text may hold values of the delivery.
-                REQUESTS.labels(method.__name__, "failed").inc()
-                kind = type(bug).__name__
-                log.error(f"{method.__name__} failed on a bug: {kind}", at=_place(bug), **told)
-                context.abort(grpc.StatusCode.INTERNAL, f"An internal error ({kind}).")
+                text, about = _words(stop)
+                log.error(f"{method.__name__} failed: {text}", **about, **told)
+                code = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL
+                context.abort(code, _as_status(text))
             REQUESTS.labels(method.__name__, "done").inc()
             seconds = round(time.monotonic() - began, 3)
             log.info(f"{method.__name__} done", seconds=seconds, **told)
@@ -65,6 +59,18 @@ def answered(
         return handle
 
     return decorate
+
+
+def _words(stop: Exception) -> tuple[str, dict[str, str]]:
+    """What the client is told of an error that is no refusal, and what the log line says beside it.
+
+    Of a bug only its kind: its text may hold values of the delivery.
+    """
+    if isinstance(stop, BackstoryError):
+        return str(stop), {"code": stop.code}
+    if spark_is_gone(stop):
+        return "Spark stopped; send it again when the server has been started again.", {"code": SPARK_GONE}
+    return f"An internal error ({type(stop).__name__}).", {"at": _place(stop)}
 
 
 def named(request: Any) -> str:

@@ -1,9 +1,13 @@
 """Run the destination as a gRPC server, with the standard health and reflection services."""
 
+import os
 import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 
 import grpc
 import structlog
@@ -16,13 +20,16 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
     add_DestinationConnectorServicer_to_server,
 )
 from backstory.doors.fivetran.wire.pool import POOL
-from backstory.errors import Failed
+from backstory.errors import Failed, TryAgain
+from backstory.tables.faults import SPARK_GONE
 
 log = structlog.get_logger()
 
 MESSAGE_BYTES = 134_217_728
 WORKERS = 16
 GRACE_SECONDS = 120.0
+# For Spark and Python to end once no request runs any more; and for requests whose Spark has gone.
+ENDING_SECONDS = 10.0
 SERVICE = destination_sdk_pb2.DESCRIPTOR.services_by_name["DestinationConnector"].full_name
 
 
@@ -64,18 +71,66 @@ def listen(
     return Running(server, checks, shown, bound)
 
 
-def serve_until_told(running: Running) -> None:
-    """Wait for SIGTERM or SIGINT, then finish running requests and end."""
+def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
+    """Wait for SIGTERM or SIGINT, then finish running requests and end.
+
+    What still runs after the grace is cut off with the process: exit code 1. Raises TryAgain when
+    `java`, Spark's own process, ends before.
+    """
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
+    if java is not None:
+        threading.Thread(target=_tell_its_end, args=(java, running, told), daemon=True).start()
     told.wait()
-    running.stop()
-    log.info("stopped")
+    if java is None or java.poll() is None:
+        _end_after(GRACE_SECONDS + ENDING_SECONDS, 1, java)
+        running.stop()
+        log.info("stopped")
+        return
+    _end_after(2 * ENDING_SECONDS, TryAgain.exit_code)
+    running.stop(ENDING_SECONDS)
+    raise TryAgain(
+        SPARK_GONE,
+        f"Spark's Java process has ended (status {java.returncode}).",
+        "No table is the worse for it; start the server again.",
+    )
+
+
+def _tell_its_end(java: "subprocess.Popen[bytes]", running: Running, told: threading.Event) -> None:
+    java.wait()
+    running.health.enter_graceful_shutdown()  # NOT_SERVING for every service, from now on
+    told.set()
+
+
+def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None" = None) -> None:
+    """End the process after so long, whatever still runs in it: nothing waits for a stuck request."""
+
+    def end() -> None:
+        log.critical(f"what still runs {seconds:.0f} s after the end was asked for is cut off")
+        if java is not None:
+            java.kill()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def beyond_this_machine(host: str | None) -> bool:
+    """Whether others than this machine can reach a server that listens on `host`."""
+    try:
+        return host is None or not ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
-    checks = health.HealthServicer()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="health")
+    checks = health.HealthServicer(experimental_thread_pool=pool)
+    # Whoever asks after our health is answered while every other thread is busy.
+    checks.Check = partial(checks.Check)
+    checks.Check.experimental_thread_pool = pool
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", SERVICE):
         checks.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,6 +1,7 @@
 """The ten RPCs: each turns its request into a call of the rooms below, and the outcome into a reply."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import grpc
 import structlog
@@ -8,7 +9,7 @@ import structlog
 from backstory.attempts import attempted
 from backstory.delivery import deliver
 from backstory.doors.fivetran.alter import alter
-from backstory.doors.fivetran.batches import LiveBatch, history_batch, live_batch
+from backstory.doors.fivetran.batches import Accepted, LiveBatch, history_batch, live_batch
 from backstory.doors.fivetran.definitions import definition_of, shape_from
 from backstory.doors.fivetran.form import form, run_test
 from backstory.doors.fivetran.migrate import migrate
@@ -34,10 +35,15 @@ class Destination(DestinationConnectorServicer):
     """The service over the catalogs that the server was started with; it keeps no state."""
 
     def __init__(
-        self, stores: Mapping[str, Store], batch_format: Format = Format.CSV, *, live_modes: bool = False
+        self,
+        stores: Mapping[str, Store],
+        batch_format: Format = Format.CSV,
+        *,
+        live_modes: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self._stores = stores
-        self._format = batch_format
+        self._accepted = Accepted(batch_format, folder)
         self._live_modes = live_modes
 
     def ConfigurationForm(
@@ -59,7 +65,7 @@ class Destination(DestinationConnectorServicer):
         self, _request: sdk.CapabilitiesRequest, _context: grpc.ServicerContext
     ) -> sdk.CapabilitiesResponse:
         """The format of batch files that this server reads."""
-        return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._format])
+        return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._accepted.format])
 
     @answered(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
@@ -100,14 +106,14 @@ class Destination(DestinationConnectorServicer):
         """Bring a batch into a live or soft-delete table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
-        return self._deliver(where, live_batch(request, table, self._format))
+        return self._deliver(where, live_batch(request, table, self._accepted))
 
     @answered(sdk.WriteBatchResponse)
     def WriteHistoryBatch(self, request: sdk.WriteHistoryBatchRequest) -> sdk.WriteBatchResponse:
         """Bring a batch into a history table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
-        return self._deliver(where, history_batch(request, table, self._format))
+        return self._deliver(where, history_batch(request, table, self._accepted))
 
     @answered(sdk.MigrateResponse)
     def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:

@@ -1,0 +1,65 @@
+"""How a server ends when it is not let, and what is heard of it then: D1, interface section 3."""
+
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from serving import Ground, Server, describe, environment, within
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+WORKERS = 16
+IMPATIENT = (
+    "from backstory.doors.fivetran import server; server.GRACE_SECONDS = server.ENDING_SECONDS = 1.0;"
+    "from backstory.cli.app import main; main()"
+)
+
+pytestmark = pytest.mark.process
+
+
+def stuck(server: Server, pool: ThreadPoolExecutor, count: int) -> list:
+    """So many requests that wait for a Java that stands still."""
+    os.kill(server.java(), signal.SIGSTOP)
+    stub = server.stub
+    sent = [pool.submit(describe("s", "t").outcome, stub) for _ in range(count)]
+    time.sleep(0.5)
+    assert not any(each.done() for each in sent)
+    return sent
+
+
+def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
+    """Health is answered while every worker waits, and NOT_SERVING at once when Java is dead; requests are
+    told to come later; exit code 75, by which a supervisor knows that starting again helps."""
+    with Ground.at(tmp_path / "ground").server() as server, ThreadPoolExecutor(WORKERS) as pool:
+        channel = grpc.insecure_channel(server.address)
+        health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+        watched = health.Watch(ask)
+        assert next(watched).status == SERVING
+        sent = stuck(server, pool, WORKERS)
+        assert health.Check(ask, timeout=10).status == SERVING
+        os.kill(server.java(), signal.SIGKILL)
+        assert next(watched).status == NOT_SERVING
+        assert {each.result()[0] for each in sent} == {"UNAVAILABLE"}
+        assert server.process.wait(60) == 75
+        channel.close()
+    level, message = server.lines()[-1]
+    assert level == "SEVERE"
+    assert "Java" in message
+
+
+def test_nothing_that_runs_outlasts_the_grace(tmp_path):
+    """SIGTERM: a request that never ends is cut off, with Java, and the exit code is 1."""
+    program = (sys.executable, "-c", IMPATIENT)
+    with Ground.at(tmp_path / "ground").server(program=program) as server, ThreadPoolExecutor(1) as pool:
+        assert server.address
+        java = server.java()
+        sent = stuck(server, pool, 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 1
+        assert sent[0].result()[0] in {"UNAVAILABLE", "CANCELLED"}
+        assert within(30, lambda: not environment(java))
+    assert server.lines()[-1][0] == "SEVERE"
