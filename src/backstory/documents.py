@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from backstory.errors import UsageError
+from backstory.yaml_trees import NotYaml, read_text, trees
 
 Path_ = Sequence[str | int]
 Part = TypeVar("Part", bound=BaseModel)
 
 # How a choice of a union is called in the paths of pydantic's errors; it is no step of the document.
 TAG: Final = "kind:"
+SHOWN: Final = 80
 
 # What pydantic says of a wrong type, in words of the document.
 TYPES: Final[Mapping[str, str]] = {
@@ -101,8 +101,6 @@ def validated(part: type[Part], document: Document) -> Part:
     """The document as a part of the model; UsageError with the first thing that is wrong."""
     try:
         return part.model_validate(_plain(document.tree))
-    except RecursionError:
-        raise document.wrong((), "the document holds itself.") from None
     except ValidationError as wrong:
         raise _told(part, document, _first(document, wrong)) from None
 
@@ -116,20 +114,18 @@ def near(name: str, known: Sequence[str]) -> str:
 
 def _parsed(path: Path, sort: Sort, *, several: bool) -> list[Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError):
         raise UsageError(
             sort.absent, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
         ) from None
-    name = str(path) if several else path.name
-    yaml = YAML(typ="rt")
+    except NotYaml as broken:
+        raise UsageError(sort.wrong, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
     try:
-        return list(yaml.load_all(text)) if several else [yaml.load(text)]
-    except MarkedYAMLError as broken:
-        line = broken.problem_mark.line + 1 if broken.problem_mark else 1
-        raise UsageError(sort.wrong, f"{name}, line {line}: {broken.problem}.", "Mend the YAML.") from None
-    except YAMLError as broken:
-        raise UsageError(sort.wrong, f"{name}: {broken}.", "Mend the YAML.") from None
+        return trees(text, several=several)
+    except NotYaml as broken:
+        place = f"{path if several else path.name}{f', line {broken.line}' if broken.line else ''}"
+        raise UsageError(sort.wrong, f"{place}: {broken}.", "Mend the YAML.") from None
 
 
 def _start(tree: Any) -> int:
@@ -176,12 +172,18 @@ def _told(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:
-        return document.wrong(path, f"{error['input']!r} is none of {context['expected']}.")
+        return document.wrong(path, f"{_shown(error['input'])} is none of {context['expected']}.")
     if kind == "string_pattern_mismatch":
-        return document.wrong(path, f"{error['input']!r} does not match {context['pattern']}.")
+        return document.wrong(path, f"{_shown(error['input'])} does not match {context['pattern']}.")
     by_pydantic = f"{error['msg'][:1].lower()}{error['msg'][1:]}".rstrip(".")
     why = context.get("why") or TYPES.get(kind, by_pydantic)
     return document.wrong(path, f"{why}.", context.get("remedy", ""))
+
+
+def _shown(value: Any) -> str:
+    """A value as a message has it: of a long one, its beginning."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _names_at(part: type[BaseModel], tree: Any, path: Path_) -> list[str]:

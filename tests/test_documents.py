@@ -1,0 +1,81 @@
+"""What a YAML document may be: bounded in size, depth, aliases and digits, for models and manifests alike."""
+
+import pytest
+from pydantic import BaseModel
+
+from backstory.documents import Sort, read_document, read_documents, validated
+from backstory.errors import UsageError
+from backstory.yaml_trees import LARGEST
+
+SORT = Sort("model", "no-model", "wrong-model")
+
+
+def laughs(levels: int) -> str:
+    """Ten to the power of `levels` parts in as many lines."""
+    lines = ["l0: &l0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"l{n}: &l{n} [{','.join([f'*l{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (laughs(9), 5, "aliases repeat more than 100,000 parts"),
+        (laughs(7).replace("l6: &l6 [", "l6:\n  <<: *l5\n  a: ["), 5, "aliases repeat"),
+        ("a: 1\nb: " + "[" * 3000 + "]" * 3000, 2, "nested more than 100 deep"),
+        ("a:\n" + "\n".join(" " * n + "- " for n in range(1, 200)), 101, "nested more than 100 deep"),
+        ("a: 1\nb: " + "9" * 6000, 2, "more than 100 digits"),
+        ("a: 1\nb: 0x" + "f" * 6000, 2, "more than 100 digits"),
+        ("a: 1\nb: 1." + "9" * 6000, 2, "more than 100 digits"),
+        ("a: &a\n  b: *a", 2, "the document holds itself"),
+        ("a: 1\nb: 2020-13-45", 2, "this is no value"),
+        ("a: 1\nb: !!int x", 2, "this is no value"),
+        ("a: 1\nb: [", 2, "expected the node content"),
+    ],
+)
+def test_a_document_beyond_a_bound_is_refused_with_file_and_line(tmp_path, text, line, why):
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+
+    for read in (read_document, read_documents):
+        with pytest.raises(UsageError, match=why) as refused:
+            read(path, SORT)
+        assert refused.value.code == "wrong-model"
+        assert f"m.yaml, line {line}:" in refused.value.message
+        assert len(str(refused.value)) < 300
+
+
+def test_a_file_beyond_all_measure_is_not_read(tmp_path):
+    path = tmp_path / "m.yaml"
+    path.write_bytes(b"a: 1\n" + b"#" * LARGEST)
+
+    with pytest.raises(UsageError, match="larger than 16 MiB") as refused:
+        read_document(path, SORT)
+
+    assert (refused.value.code, refused.value.exit_code) == ("wrong-model", 2)
+
+
+def test_what_people_write_is_within_the_bounds(tmp_path):
+    path = tmp_path / "m.yaml"
+    columns = "".join(f"  - {{name: c{n}, type: *t}}\n" for n in range(5000))
+    path.write_text(f"type: &t {{kind: Option, inner: Int64}}\nid: '{'9' * 6000}'\ncolumns:\n{columns}")
+
+    tree = read_document(path, SORT).tree
+
+    assert len(tree["columns"]) == 5000
+    assert len(tree["id"]) == 6000
+    assert tree["columns"][4999]["type"] == {"kind": "Option", "inner": "Int64"}
+
+
+def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
+    class Part(BaseModel):
+        a: bool | None = None
+        b: int = 0
+
+    path = tmp_path / "m.yaml"
+    path.write_text(f"b: {'x' * 10_000}")
+
+    with pytest.raises(UsageError) as refused:
+        validated(Part, read_document(path, SORT))
+
+    assert len(refused.value.message) < 300
