@@ -1,6 +1,7 @@
 """ESRI shapefiles in a zip (section 1.6)."""
 
 import io
+import json
 import zipfile
 from datetime import date
 
@@ -13,6 +14,15 @@ from structlog.testing import capture_logs
 SQUARE = [[0, 0], [0, 10], [10, 10], [10, 0], [0, 0]]
 HOLE = [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1]]
 ISLAND = [[20, 20], [20, 21], [21, 21], [20, 20]]
+AROUND = [[-9, -9], [-9, 19], [19, 19], [19, -9], [-9, -9]]
+MOAT = [[-5, -5], [15, -5], [15, 15], [-5, 15], [-5, -5]]
+TOUCHING = [[0, 5], [4, 4], [4, 6], [0, 5]]
+CORNER = [[-1, -1], [-1, 11], [11, 11], [11, 10.5], [-0.5, 10.5], [-0.5, -1], [-1, -1]]
+
+
+def high(ring, height):
+    """The ring at a height, or of a measure."""
+    return [[*point, height] for point in ring]
 
 
 def written(
@@ -48,12 +58,13 @@ def zipped(tmp_path):
     return zipped
 
 
-def test_fields_become_columns_and_the_geometry_wkt(zipped):
+def test_fields_become_columns_and_the_geometry_geojson(zipped):
     table = table_of(zipped(cities=written()), kind="EsriShapefile")
 
     assert [pa.string(), pa.int64(), pa.float64(), pa.date32(), pa.bool_(), pa.string()] == table.schema.types
     assert {
-        "name": "Kyiv", "count": 1, "share": 2.5, "day": date(2020, 1, 2), "good": True, "geometry": "POINT (1.5 2)",
+        "name": "Kyiv", "count": 1, "share": 2.5, "day": date(2020, 1, 2), "good": True,
+        "geometry": '{"type":"Point","coordinates":[1.5,2.0]}',
     } == table.to_pylist()[0]  # fmt: skip
 
 
@@ -64,35 +75,94 @@ def test_blanks_are_null(zipped):
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "wkt"),
+    ("kind", "shape", "geojson", "coordinates"),
     [
-        ("POINT", ("point", 0.1, -2), "POINT (0.1 -2)"),
-        ("POINTZ", ("pointz", 1, 2, 3), "POINT Z (1 2 3)"),
-        ("POINTM", ("pointm", 1, 2, 3), "POINT (1 2)"),
-        ("MULTIPOINT", ("multipoint", [[1, 2], [3, 4]]), "MULTIPOINT ((1 2), (3 4))"),
-        ("POLYLINE", ("line", [[[1, 2], [3, 4]]]), "LINESTRING (1 2, 3 4)"),
+        ("POINT", ("point", 0.1, -2), "Point", [0.1, -2]),
+        ("POINT", ("point", 1 / 3, 123456789.123456789), "Point", [1 / 3, 123456789.123456789]),
+        ("POINTZ", ("pointz", 1, 2, 3), "Point", [1, 2, 3]),
+        ("POINTM", ("pointm", 1, 2, 3), "Point", [1, 2]),
+        ("MULTIPOINT", ("multipoint", [[1, 2], [3, 4]]), "MultiPoint", [[1, 2], [3, 4]]),
+        ("MULTIPOINTZ", ("multipointz", [[1, 2, 9], [3, 4, 9]]), "MultiPoint", [[1, 2, 9], [3, 4, 9]]),
+        ("POLYLINE", ("line", [[[1, 2], [3, 4]]]), "LineString", [[1, 2], [3, 4]]),
         (
             "POLYLINE",
             ("line", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]),
-            "MULTILINESTRING ((1 2, 3 4), (5 6, 7 8))",
+            "MultiLineString",
+            [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
         ),
-        ("POLYLINEZ", ("linez", [[[1, 2, 9], [3, 4, 9]]]), "LINESTRING Z (1 2 9, 3 4 9)"),
-        (
-            "POLYGON",
-            ("poly", [SQUARE, HOLE]),
-            "POLYGON ((0 0, 0 10, 10 10, 10 0, 0 0), (1 1, 2 1, 2 2, 1 2, 1 1))",
-        ),
-        (
-            "POLYGON",
-            ("poly", [SQUARE, ISLAND]),
-            "MULTIPOLYGON (((0 0, 0 10, 10 10, 10 0, 0 0)), ((20 20, 20 21, 21 21, 20 20)))",
-        ),
+        ("POLYLINEZ", ("linez", [[[1, 2, 9], [3, 4, 9]]]), "LineString", [[1, 2, 9], [3, 4, 9]]),
+        ("POLYLINEM", ("linem", [[[1, 2, 9], [3, 4, 9]]]), "LineString", [[1, 2], [3, 4]]),
+        ("POLYGON", ("poly", [SQUARE]), "Polygon", [SQUARE]),
+        ("POLYGONM", ("polym", [high(SQUARE, 7)]), "Polygon", [SQUARE]),
+        ("POLYGONZ", ("polyz", [high(SQUARE, 7)]), "Polygon", [high(SQUARE, 7)]),
     ],
 )
-def test_geometries(zipped, kind, shape, wkt):
+def test_o24_geometry_is_geojson(zipped, kind, shape, geojson, coordinates):
+    """O24: with each number's own digits, heights and no measures."""
     path = zipped(a=written(getattr(shapefile, kind), [shape]))
+    [text] = table_of(path, ddl("geometry STRING"), kind="EsriShapefile")["geometry"].to_pylist()
 
-    assert [wkt] == table_of(path, ddl("geometry STRING"), kind="EsriShapefile")["geometry"].to_pylist()
+    assert {"type": geojson, "coordinates": coordinates} == json.loads(text)
+    assert " " not in text
+
+
+@pytest.mark.parametrize("height", [None, 7])
+@pytest.mark.parametrize(
+    ("rings", "polygons"),
+    [
+        ([SQUARE, HOLE], [[SQUARE, HOLE]]),
+        ([HOLE, SQUARE], [[SQUARE, HOLE]]),
+        ([SQUARE, ISLAND], [[SQUARE], [ISLAND]]),
+        ([ISLAND, SQUARE, HOLE], [[ISLAND], [SQUARE, HOLE]]),
+        # A square in the hole of another, with a hole of its own: each hole is of the ring right around it.
+        ([AROUND, MOAT, SQUARE, HOLE], [[AROUND, MOAT], [SQUARE, HOLE]]),
+        # A hole that touches its outer ring from within, where that is farthest out.
+        ([SQUARE, TOUCHING, ISLAND], [[SQUARE, TOUCHING], [ISLAND]]),
+        # In the bounds of two outer rings, and within the one.
+        ([CORNER, SQUARE, HOLE], [[CORNER], [SQUARE, HOLE]]),
+        # Nothing is around it: it runs the wrong way, and is no hole.
+        ([SQUARE, ISLAND[::-1]], [[SQUARE], [ISLAND[::-1]]]),
+        ([SQUARE[::-1]], [[SQUARE[::-1]]]),
+    ],
+)
+def test_o24_holes_belong_to_their_outer_ring(zipped, rings, polygons, height):
+    """O24: whatever the order of the rings."""
+    kind = shapefile.POLYGON if height is None else shapefile.POLYGONZ
+    shape = ("poly", rings) if height is None else ("polyz", [high(ring, height) for ring in rings])
+    wanted = [[ring if height is None else high(ring, height) for ring in rings] for rings in polygons]
+    [text] = table_of(zipped(a=written(kind, [shape])), ddl("geometry STRING"), kind="EsriShapefile")[
+        "geometry"
+    ].to_pylist()
+    found = json.loads(text)
+
+    assert wanted == ([found["coordinates"]] if found["type"] == "Polygon" else found["coordinates"])
+
+
+def test_o24_the_text_is_that_of_the_geojson_reader(zipped, tmp_path):
+    path = tmp_path / "a.geojson"
+    shape = '{"type":"Polygon","coordinates":[[[0.0,0.0],[0.0,10.25],[10.0,10.0],[0.0,0.0]]]}'
+    features = f'{{"type":"Feature","properties":null,"geometry":{shape}}}'
+    path.write_text(f'{{"type":"FeatureCollection","features":[{features}]}}')
+    ring = [[0, 0], [0, 10.25], [10, 10], [0, 0]]
+    zip_ = zipped(a=written(shapefile.POLYGON, [("poly", [ring])]))
+
+    wanted = table_of(path, ddl("geometry STRING"), kind="GeoJson")
+
+    assert wanted.equals(table_of(zip_, ddl("geometry STRING"), kind="EsriShapefile"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "why"),
+    [
+        ("POINT", ("point", float("nan"), 1), "not JSON compliant"),
+        ("MULTIPATCH", ("multipatch", [high(SQUARE, 1)], [2]), "GeoJSON has no MULTIPATCH"),
+    ],
+)
+def test_what_geojson_has_no_form_for_is_refused(zipped, kind, shape, why):
+    error = refusal(zipped(a=written(getattr(shapefile, kind), [shape])), kind="EsriShapefile")
+
+    assert ("malformed-row", True) == (error.code, "a.zip/a.shp, row 1: " in error.message)
+    assert why in error.message
 
 
 def test_with_a_schema(zipped):
@@ -196,7 +266,7 @@ def test_stars_are_null_and_deleted_rows_are_gone(zipped):
     parts = written(shapes=[("point", 1, 1), ("point", 2, 2)], records=rows)
     parts["dbf"] = parts["dbf"].replace(b" A ", b"*A ").replace(b"        2", b"*********")
 
-    assert [("B", None, "POINT (2 2)")] == [
+    assert [("B", None, '{"type":"Point","coordinates":[2.0,2.0]}')] == [
         (row["name"], row["count"], row["geometry"])
         for row in table_of(zipped(a=parts), kind="EsriShapefile").to_pylist()
     ]

@@ -1,30 +1,27 @@
-"""The geometries of a shapefile as well-known text; pyshp reads them, after a look at their bounds."""
+"""The geometries of a shapefile as GeoJSON; pyshp reads their points, after a look at their bounds (O24)."""
 
+import json
 import os
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import shapefile  # type: ignore[import-untyped]
 
+from backstory.doors.odf.formats.rings import Point, polygons
 from backstory.doors.odf.formats.rows import malformed
-from backstory.doors.odf.formats.wkt import PLANE, SPACE, wkt
 
 _FILE_CODE = struct.pack(">i", 9994)
 _HEADER = 100
 _RECORD = struct.Struct(">ii")
 _SHORTEST = 4  # bytes of a record: its kind alone
+_POINTS = {shapefile.POINT, shapefile.POINTZ, shapefile.POINTM}
+_MULTIPOINTS = {shapefile.MULTIPOINT, shapefile.MULTIPOINTZ, shapefile.MULTIPOINTM}
+_LINES = {shapefile.POLYLINE, shapefile.POLYLINEZ, shapefile.POLYLINEM}
+_POLYGONS = {shapefile.POLYGON, shapefile.POLYGONZ, shapefile.POLYGONM}
 _WITH_HEIGHT = {shapefile.POINTZ, shapefile.POLYLINEZ, shapefile.POLYGONZ, shapefile.MULTIPOINTZ}
-_BROKEN = (
-    shapefile.ShapefileException,
-    shapefile.GeoJSON_Error,
-    shapefile.RingSamplingError,
-    struct.error,
-    ValueError,
-    LookupError,
-    AssertionError,
-)
+_BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, AssertionError)
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
@@ -42,13 +39,31 @@ def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]
 
 
 def _text(shape: Any) -> str | None:
+    """GeoJSON, of each number the digits that make it this number again; measures have no place in it."""
     if shape is None or shape.shapeType == shapefile.NULL:
         return None
+    points = [(float(x), float(y)) for x, y in (point[:2] for point in shape.points)]
     if shape.shapeType in _WITH_HEIGHT:
-        # As GeoJSON pyshp gives the plane alone, and carries along what more a point has.
-        shape.points = [(*point[:PLANE], height) for point, height in zip(shape.points, shape.z, strict=True)]
-        return wkt(shape.__geo_interface__, SPACE)
-    return wkt(shape.__geo_interface__)
+        heights = zip(points, shape.z, strict=True)
+        points = [(*point, float(height)) for point, height in heights]  # type: ignore[misc]
+    kind, coordinates = _placed(shape, points)
+    return json.dumps({"type": kind, "coordinates": coordinates}, separators=(",", ":"), allow_nan=False)
+
+
+def _placed(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
+    """The kind of GeoJSON and its coordinates; ValueError for a shape that it has no kind for."""
+    if shape.shapeType in _POINTS:
+        return "Point", points[0]
+    if shape.shapeType in _MULTIPOINTS:
+        return "MultiPoint", points
+    starts = [*getattr(shape, "parts", ()), len(points)]
+    parts = [points[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+    if shape.shapeType in _LINES:
+        return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
+    if shape.shapeType in _POLYGONS:
+        made = polygons(parts)
+        return ("MultiPolygon", made) if len(made) > 1 else ("Polygon", made[0] if made else [])
+    raise ValueError(f"GeoJSON has no {shape.shapeTypeName}")
 
 
 def _refuse_broken_bounds(file: BinaryIO, name: str, count: int) -> None:
