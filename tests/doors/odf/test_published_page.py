@@ -127,7 +127,7 @@ def test_the_second_file_as_it_is_printed_is_refused(dataset, site):  # O23
     life = started(dataset, LEDGER, url, inferred="true")
     life.pull()
     with life.unchanged():
-        error = life.error(life.pull(), "malformed-row")
+        error = life.error(life.pull(), "broken-csv")
     assert "line 2" in error.message
     assert "4 fields where the header has 3" in error.message
     assert life.pull(refetch=True).offsets == (2, 2)

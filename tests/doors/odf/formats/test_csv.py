@@ -136,6 +136,31 @@ def test_empty_is_null_and_quoted_empty_is_text(read):
     assert [("a", None), ("b", ""), (None, "x")] == rows(read('a,\nb,""\n,x\n'))
 
 
+@pytest.mark.parametrize("type_", ["Int64", "Float64", "Bool", "Date", "Timestamp", "Time", "UInt8", "Null"])
+def test_o27_empty_is_null_where_the_column_is_no_text(read, type_):
+    """O27: in quotes or not; a text in quotes stays an empty text (O21)."""
+    schema = declared(x=optional(type_), y="String")
+
+    assert [(None, ""), (None, "a")] == rows(read('"",""\n,a\n', schema))
+    assert [(None, ""), (None, "a")] == rows(read('"",""\n,a\n', schema, nullValue="NA"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (['"2017-01-04"', '""'], [date(2017, 1, 4), None]),
+        (['""', "1"], [None, 1]),
+        (['""', "0.5", ""], [None, 0.5, None]),
+        (['""', "a"], ["", "a"]),
+        (['""', ""], ["", None]),
+    ],
+)
+def test_o27_empty_quotes_do_not_make_a_column_text(read, cells, expected):
+    text = "id,x\n" + "".join(f"{number},{cell}\n" for number, cell in enumerate(cells))
+
+    assert expected == read(text, header=True, inferSchema=True)["x"].to_pylist()
+
+
 def test_null_value(read):
     table = read('NA,1\n"NA",\nx,NA\n', ddl("a STRING", "b STRING"), nullValue="NA")
 
@@ -228,9 +253,10 @@ def test_another_escape(read):
     assert [('a"b', "c\\")] == rows(read('"a^"b","c\\"\n', escape="^"))
 
 
-def test_many_lines(read):
-    """D22."""
-    table = read('a,"b\nc\r\nd"\ne,f\n', multiLine=True)
+@pytest.mark.parametrize("option", [{}, {"multiLine": False}, {"multiLine": True}])
+def test_o26_values_in_quotes_have_line_breaks(read, option):
+    """O26, D22: whatever the option says."""
+    table = read('a,"b\nc\r\nd"\ne,f\n', **option)
 
     assert [("a", "b\nc\r\nd"), ("e", "f")] == rows(table)
 
@@ -239,7 +265,7 @@ def test_many_lines(read):
 def test_many_lines_over_blocks(read, value):
     """Rows with line breaks, quotes and escapes lie across the blocks a file is read in."""
     text = "".join(f'{number},"{value}","{"x" * 90}"\n' for number in range(60_000))
-    table = read(text, multiLine=True)
+    table = read(text)
 
     assert 60_000 == len(table)
     assert [str(number) for number in range(60_000)] == only(table)

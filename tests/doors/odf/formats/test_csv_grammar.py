@@ -12,7 +12,7 @@ from backstory.errors import Refused
 Cells = list[list[str | None]]
 
 
-def quoted(text: str, at: int, escape: str, *, many_lines: bool) -> tuple[str, int] | None:
+def quoted(text: str, at: int, escape: str) -> tuple[str, int] | None:
     """The value of the quoted cell at `at`, and where it ends."""
     value, at = "", at + 1
     while at < len(text):
@@ -23,21 +23,19 @@ def quoted(text: str, at: int, escape: str, *, many_lines: bool) -> tuple[str, i
             value, at = value + '"', at + 2
         elif letter == '"':
             return None if then and then not in ",\r\n" else (value, at + 1)
-        elif letter in "\r\n" and not many_lines:
-            return None
         else:
             value, at = value + letter, at + 1
     return None
 
 
-def automaton(text: str, escape: str, *, many_lines: bool) -> Cells | None:
+def automaton(text: str, escape: str) -> Cells | None:
     """The rows of a text, letter by letter; None for one that is no CSV."""
     rows: Cells = []
     row: list[str | None] = []
     at = 0
     while True:
         if text[at : at + 1] == '"':
-            found = quoted(text, at, escape, many_lines=many_lines)
+            found = quoted(text, at, escape)
             if found is None:
                 return None
             value, at = found
@@ -69,22 +67,21 @@ def rectangle(rows: Cells | None) -> Cells | None:
 @given(
     text=st.text(st.sampled_from('ab,,"""\\\n\n\rü'), min_size=1, max_size=24),
     escape=st.sampled_from(["", "\\"]),
-    many_lines=st.booleans(),
     block=st.sampled_from([3, 5, 8, 64]),
 )
-@example('"a",', "", True, 64)
-@example('\na,b,"c"', "\\", False, 64)
-@example('\n\n\n,"""b"""', "\\", True, 5)
-@example('"a\\', "\\", True, 64)
-def test_any_text(tmp_path, monkeypatch, text, escape, many_lines, block):
+@example('"a",', "", 64)
+@example('\na,b,"c"', "\\", 64)
+@example('\n\n\n,"""b"""', "\\", 5)
+@example('"a\\', "\\", 64)
+def test_any_text(tmp_path, monkeypatch, text, escape, block):
     monkeypatch.setattr(encoded, "BLOCK", block)
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())
-    expected = rectangle(automaton(text, escape, many_lines=many_lines))
+    expected = rectangle(automaton(text, escape))
 
     if expected is None:
         with pytest.raises(Refused, match="line"):
-            table_of(path, kind="Csv", escape=escape, multiLine=many_lines)
+            table_of(path, kind="Csv", escape=escape)
     else:
-        found = table_of(path, kind="Csv", escape=escape, multiLine=many_lines)
+        found = table_of(path, kind="Csv", escape=escape)
         assert expected == [list(row.values()) for row in found.to_pylist()]

@@ -78,17 +78,15 @@ def plain(field: re.Match[bytes], grammar: Grammar) -> bytes:
     return re.sub(pair, lambda found: found[0][1:], quoted)
 
 
-def rewritten(text: bytes, grammar: Grammar, *, many_lines: bool) -> bytes:
+def rewritten(text: bytes, grammar: Grammar) -> bytes:
     """The same rows with quotes doubled and nothing escaped, as Arrow's parser wants them.
 
-    Raises NotScannable for what breaks the grammar, and for a line break in a value without `many_lines`.
+    Raises NotScannable for what breaks the grammar.
     """
     q = grammar.quote
     made = []
     for field in fields(text, grammar):
         quoted = field["quoted"]
-        if quoted is not None and not many_lines and lines(quoted):
-            raise NotScannable(field.start())
         if quoted is None or not grammar.escape or grammar.escape not in quoted:
             made.append(field[0])
         else:
@@ -125,13 +123,12 @@ class Quotes:
 
     strict: bool
     end: int
-    broken: bool
 
 
 def look(text: bytes, grammar: Grammar) -> Quotes:
     """Whether each quote opens or closes a whole field or is doubled, up to the last row's end.
 
-    `end` is where the last row ends, `broken` tells of a line break within quotes.
+    `end` is where the last row ends.
     """
     letters = np.frombuffer(text, np.uint8)
     quote = grammar.quote[0]
@@ -146,4 +143,4 @@ def look(text: bytes, grammar: Grammar) -> Quotes:
     opening, closing = places[0::2], places[1::2]
     opening, closing = opening[opening > 0], closing[closing < len(letters) - 1]
     strict = bool(beside[letters[opening - 1]].all() and beside[letters[closing + 1]].all())
-    return Quotes(strict, end, bool((before & 1 == 1).any()))
+    return Quotes(strict, end)

@@ -35,24 +35,31 @@ class Guesses:
     times: TimeFormats
     _left: list[list[pa.DataType]] = field(init=False)
     _seen: list[bool] = field(init=False)
+    _told: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self._left = [list(_TYPES) for _ in self.names]
         self._seen = [False for _ in self.names]
+        self._told = [False for _ in self.names]
 
     def look(self, cells: pa.Table) -> None:
         """Strike the types that a cell of the table is not; its columns are in the names' order."""
         for place, column in enumerate(cells.columns):
             some = column.combine_chunks().drop_null()
-            if len(some):
-                self._seen[place] = True
-                self._left[place] = _left(some, self._left[place], self.times)
+            full = some.filter(pc.not_equal(some, ""))
+            self._seen[place] |= len(some) > 0
+            if len(full):
+                self._told[place] = True
+                self._left[place] = _left(full, self._left[place], self.times)
 
     def schema(self) -> pa.Schema:
-        """The columns, all optional; one without a single value is of type null."""
+        """The columns, all optional: one without a single value is of type null, one of empty texts text.
+
+        An empty text tells nothing beside values: it is their NULL, unless they are texts (O27).
+        """
         fields = []
-        for name, left, seen in zip(self.names, self._left, self._seen, strict=True):
-            kept = [*left, pa.string()][0]
+        for name, left, seen, told in zip(self.names, self._left, self._seen, self._told, strict=True):
+            kept = [*left, pa.string()][0] if told else pa.string()
             fields.append(pa.field(name, kept if seen else pa.null()))
         return pa.schema(fields)
 

@@ -31,7 +31,6 @@ class Dialect:
     escape: str
     encoding: str
     null: str
-    many_lines: bool
     times: TimeFormats
 
 
@@ -56,7 +55,6 @@ def dialect(how: Csv) -> Dialect:
         escape if how.quote else "",
         encoding(how.encoding),
         how.null_value,
-        how.multi_line,
         time_formats(how.date_format, how.timestamp_format),
     )
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from backstory.doors.odf.formats.csv_grammar import Grammar, fields, grammar, plain, rows
@@ -12,10 +14,11 @@ from backstory.doors.odf.formats.csv_inference import Guesses
 from backstory.doors.odf.formats.csv_options import Dialect, dialect
 from backstory.doors.odf.formats.csv_pieces import Piece, pieces
 from backstory.doors.odf.formats.encoded import lines
+from backstory.doors.odf.formats.expected import NULL, kind
 from backstory.doors.odf.formats.rows import (
     Rows,
+    broken_csv,
     in_batches,
-    malformed,
     missing,
     refuse_repeated,
     typed_or_refused,
@@ -39,14 +42,22 @@ class Table:
 
     def pieces(self) -> Iterator[Piece]:
         """The rows without the header, from the file's start."""
-        parts = pieces(
-            self.path, self.name, self.dialect.encoding, self.grammar, many_lines=self.dialect.many_lines
-        )
+        parts = pieces(self.path, self.name, self.dialect.encoding, self.grammar)
         if self.header:
-            first, _, end = _first_row(parts, self.grammar.clean)
-            if end < len(first.text):
-                yield Piece(first.text[end:], first.line + lines(first.text[:end]))
+            first = _first_row(parts, self.grammar.clean)
+            if first.end < len(first.piece.text):
+                line = first.piece.line + lines(first.piece.text[: first.end])
+                yield Piece(first.piece.text[first.end :], line)
         yield from parts
+
+
+class First(NamedTuple):
+    """A row's cells, the piece that it is in, and where it starts and ends there."""
+
+    piece: Piece
+    cells: list[str]
+    start: int
+    end: int
 
 
 def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Rows:
@@ -74,16 +85,17 @@ def _table(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Table |
     letters = grammar(spoken)
     for field in schema or ():
         parser(field, spoken.times)  # a type that text has no form for is told before the file is read
-    parts = pieces(path, name, spoken.encoding, letters, many_lines=spoken.many_lines)
-    first, names, _ = _first_row(parts, letters.clean)
-    if not first.text:
+    first = _first_row(pieces(path, name, spoken.encoding, letters), letters.clean)
+    names = first.cells
+    if not first.piece.text:
         if how.header and schema is not None:
-            raise malformed(name, "", "it is empty, without even its header")
+            raise broken_csv(name, "", "it is empty, without even its header")
         return None
     if how.header:
+        place = f"line {first.piece.line + lines(first.piece.text[: first.start])}"
         if schema is None and not all(names):
-            raise malformed(name, "line 1", f"column {names.index('') + 1} has no name")
-        refuse_repeated(name, [column for column in names if column])
+            raise broken_csv(name, place, f"column {names.index('') + 1} has no name")
+        refuse_repeated(name, [column for column in names if column], place)
     elif schema is not None:
         names = list(schema.names)
     else:
@@ -91,18 +103,19 @@ def _table(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Table |
     return Table(path, name, spoken, letters, how.header, names)
 
 
-def _first_row(parts: Iterator[Piece], letters: Grammar) -> tuple[Piece, list[str], int]:
-    """The first row that is not an empty line: its piece, its cells, and where it ends in the piece."""
+def _first_row(parts: Iterator[Piece], letters: Grammar) -> First:
+    """The first row that is not an empty line; of a file that has no other, one without a name."""
     piece = Piece(b"", 1)
     for piece in parts:
         cells: list[str] = []
+        start = 0
         for field in fields(piece.text, letters):
             cells.append(plain(field, letters).decode())
             if field["end"] != letters.separator:
                 if len(cells) > 1 or field[0] != field["end"]:
-                    return piece, cells, field.end()
-                cells = []
-    return piece, [""], len(piece.text)
+                    return First(piece, cells, start, field.end())
+                cells, start = [], field.end()
+    return First(piece, [""], 0, len(piece.text))
 
 
 def _own_schema(table: Table, *, infer: bool) -> pa.Schema:
@@ -135,10 +148,16 @@ def _batches(table: Table, schema: pa.Schema, places: Sequence[int]) -> Iterator
             return f"line {_line_of(table, piece, row)}"
 
         columns = [
-            typed_or_refused(cells[place].combine_chunks(), field, parse, table.name, line)
+            typed_or_refused(_valued(cells[place].combine_chunks(), field), field, parse, table.name, line)
             for place, field, parse in zip(map(str, places), schema, parsers, strict=True)
         ]
         yield from in_batches(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _valued(cells: pa.Array, field: pa.Field) -> pa.Array:
+    """The cells, of which an empty one is NULL where the column is not text, in quotes or not (O27)."""
+    is_text = field.type == pa.string() and kind(field) != NULL
+    return cells if is_text else pc.if_else(pc.equal(cells, ""), None, cells)
 
 
 def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
@@ -154,7 +173,7 @@ def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
             parse_options=pa_csv.ParseOptions(
                 delimiter=table.dialect.separator,
                 quote_char=table.dialect.quote or False,
-                newlines_in_values=table.dialect.many_lines,
+                newlines_in_values=True,
                 # In a file of one column an empty line is a value.
                 ignore_empty_lines=width > 1,
             ),
@@ -178,8 +197,8 @@ def _ragged(table: Table, piece: Piece, why: str) -> Refused:
         if count != width and not empty:
             one = "1 field" if count == 1 else f"{count} fields"
             than = "the header has" if table.header else "the first row or the schema has"
-            return malformed(table.name, f"line {line}", f"{one} where {than} {width}")
-    return malformed(table.name, f"after line {piece.line}", f"it is not CSV ({why})")
+            return broken_csv(table.name, f"line {line}", f"{one} where {than} {width}")
+    return broken_csv(table.name, f"after line {piece.line}", f"it is not CSV ({why})")
 
 
 def _line_of(table: Table, piece: Piece, row: int) -> int:

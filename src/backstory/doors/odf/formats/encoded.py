@@ -2,7 +2,7 @@
 
 import codecs
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from backstory.doors.odf.formats.rows import malformed
@@ -13,6 +13,8 @@ UTF8 = "utf-8"
 LONGEST_LINE = 1 << 28
 BOM = "\ufeff".encode()
 REMEDY = "Mend the file, or name its encoding with `encoding` in `read`."
+# The error for a file that is not of its format, by its name, place, cause and remedy.
+Wrong = Callable[[str, str, str, str], Refused]
 
 
 def encoding(name: str) -> str:
@@ -25,10 +27,10 @@ def encoding(name: str) -> str:
         raise UsageError("unsupported-option", told, "Write one like `utf8` or `latin1`.") from None
 
 
-def utf8_blocks(path: Path, name: str, encoding: str) -> Iterator[bytes]:
+def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed) -> Iterator[bytes]:
     """The file's text without a byte order mark.
 
-    Refused for what is not of the encoding; what says it is UTF-8 already is not looked at.
+    Raises `wrong` for what is not of the encoding; what says it is UTF-8 already is not looked at.
     """
     decoder = None if encoding == UTF8 else codecs.getincrementaldecoder(encoding)()
     line, first = 1, True
@@ -38,7 +40,7 @@ def utf8_blocks(path: Path, name: str, encoding: str) -> Iterator[bytes]:
             try:
                 text = block if decoder is None else decoder.decode(block, final=not block).encode()
             except UnicodeError:
-                raise _not_encoded(name, line, encoding) from None
+                raise _not_encoded(name, line, encoding, wrong) from None
             line += 0 if decoder is None else lines(text)
             if first and text:
                 text, first = text.removeprefix(BOM), False
@@ -62,12 +64,12 @@ def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]
         yield number, decoded(held, name, number)
 
 
-def decoded(text: bytes, name: str, line: int) -> str:
-    """UTF-8 as text; `line` is the first one's number. Refused with the line that is not UTF-8."""
+def decoded(text: bytes, name: str, line: int, wrong: Wrong = malformed) -> str:
+    """UTF-8 as text; `line` is the first one's number. Raises `wrong` with the line that is not UTF-8."""
     try:
         return text.decode()
     except UnicodeDecodeError as stop:
-        raise _not_encoded(name, line + lines(text[: stop.start]), "UTF-8") from None
+        raise _not_encoded(name, line + lines(text[: stop.start]), "UTF-8", wrong) from None
 
 
 def lines(text: bytes) -> int:
@@ -76,5 +78,5 @@ def lines(text: bytes) -> int:
     return found + text.count(b"\r") - text.count(b"\r\n") if b"\r" in text else found
 
 
-def _not_encoded(name: str, line: int, encoding: str) -> Refused:
-    return malformed(name, f"line {line}", f"the text from here on is not {encoding}", REMEDY)
+def _not_encoded(name: str, line: int, encoding: str, wrong: Wrong) -> Refused:
+    return wrong(name, f"line {line}", f"the text from here on is not {encoding}", REMEDY)

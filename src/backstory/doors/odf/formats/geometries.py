@@ -5,6 +5,7 @@ import os
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import shapefile  # type: ignore[import-untyped]
@@ -57,7 +58,7 @@ def _placed(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
     if shape.shapeType in _MULTIPOINTS:
         return "MultiPoint", points
     starts = [*getattr(shape, "parts", ()), len(points)]
-    parts = [points[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+    parts = [points[start:end] for start, end in pairwise(starts)]
     if shape.shapeType in _LINES:
         return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
     if shape.shapeType in _POLYGONS:

@@ -30,6 +30,11 @@ def malformed(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refu
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
 
 
+def broken_csv(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+    """The same for a CSV; every door calls it so."""
+    return Refused("broken-csv", f"{name}{place and f', {place}'}: {why}.", remedy)
+
+
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
     """The error for a value that is not of its column's type."""
     return Refused(
@@ -75,11 +80,16 @@ def repeated(names: list[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
-def refuse_repeated(name: str, names: list[str]) -> None:
-    """Refused if two columns have one name."""
+def refuse_repeated(name: str, names: list[str], place: str = "") -> None:
+    """Refused if two columns have one name; `place` is the line that names them, if there is one."""
     if twice := repeated(names):
         shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
-        raise Refused("repeated-column", f"{name} has {shown} twice.", "Name each column once.", twice)
+        told = (
+            f"{name}, {place}: the header names {shown} more than once."
+            if place
+            else f"{name} has {shown} twice."
+        )
+        raise Refused("repeated-column", told, "Nothing was written; name each column once.", twice)
 
 
 def typed_or_refused(

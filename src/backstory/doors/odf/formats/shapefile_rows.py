@@ -1,4 +1,4 @@
-"""Rows of an ESRI shapefile in a zip: the fields of its table, and the geometry as GeoJSON (section 1.6, O24)."""
+"""Rows of an ESRI shapefile in a zip: the fields of its table, the geometry as GeoJSON (section 1.6, O24)."""
 
 import codecs
 import re

@@ -61,7 +61,10 @@ class Reading(Part):
 
 
 class Csv(Reading):
-    """Comma separated values; the options after `multiLine` were removed from the format (lint L9)."""
+    """Comma separated values; the options after `multiLine` were removed from the format (lint L9).
+
+    Values in quotes may hold line breaks whatever `multiLine` says (decision O26).
+    """
 
     kind: Annotated[Literal["Csv"], cased("Csv")] = "Csv"
     separator: str = ","
