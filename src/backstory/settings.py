@@ -17,13 +17,25 @@ DRIVER_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What manifests may do here, the section `[odf]`.
+
+    `allow_commands` lets them run the programs that they name; `unpacked_limit` is how many bytes a file may
+    have that was packed in a delivery, None the limit of every door.
+    """
+
+    allow_commands: bool = False
+    unpacked_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
 
     The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
     is named by no properties here. `driver_memory` is what all deliveries together may take of the
-    driver's memory, in bytes. `allow_commands` lets manifests run the programs that they name.
-    `batch_folder` is where the batch files of requests lie; None for anywhere.
+    driver's memory, in bytes. `rights` are those of manifests. `batch_folder` is where the batch files of
+    requests lie; None for anywhere.
     """
 
     warehouse: Path
@@ -31,7 +43,7 @@ class Settings:
     spark: Mapping[str, str] = field(default_factory=dict)
     format_version: int = 3
     driver_memory: int = DRIVER_MEMORY
-    allow_commands: bool = False
+    rights: Rights = field(default_factory=Rights)
     batch_folder: Path | None = None
 
 
@@ -61,8 +73,8 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         spark=_texts(document.get("spark", {})),
         format_version=_format_version(document.get("tables", {})),
         driver_memory=_driver_memory(document.get("delivery", {})),
-        allow_commands=_allow_commands(document.get("odf", {})),
         batch_folder=_batch_folder(document.get("serve", {})),
+        rights=_rights(document.get("odf", {})),
     )
 
 
@@ -95,25 +107,35 @@ def _format_version(tables: Mapping[str, Any]) -> int:
 
 
 def _driver_memory(delivery: Mapping[str, Any]) -> int:
-    told = re.fullmatch(r"(\d+)([mg])", str(delivery.get("driver-memory", "1g")).lower())
-    if set(delivery) - {"driver-memory"} or told is None:
+    found = _bytes(delivery.get("driver-memory", "1g"))
+    if set(delivery) - {"driver-memory"} or found is None:
         raise UsageError(
             "unknown-setting",
             'The section [delivery] holds driver-memory = "1g", or so many g or m, and nothing else.',
             "Mend backstory.toml.",
         )
-    return int(told.group(1)) << {"m": 20, "g": 30}[told.group(2)]
+    return found
 
 
-def _allow_commands(odf: Mapping[str, Any]) -> bool:
-    allowed = odf.get("allow-commands", False)
-    if set(odf) - {"allow-commands"} or not isinstance(allowed, bool):
+def _rights(odf: Mapping[str, Any]) -> Rights:
+    allowed, limit = odf.get("allow-commands", False), None
+    if "unpacked-limit" in odf:
+        limit = _bytes(odf["unpacked-limit"])
+    wrong = not isinstance(allowed, bool) or ("unpacked-limit" in odf and limit is None)
+    if wrong or set(odf) - {"allow-commands", "unpacked-limit"}:
         raise UsageError(
             "unknown-setting",
-            "The section [odf] holds allow-commands = true or false and nothing else.",
+            "The section [odf] holds allow-commands = true or false, and unpacked-limit "
+            'like "4g" or "512m", and nothing else.',
             "Mend backstory.toml.",
         )
-    return allowed
+    return Rights(allowed, limit)
+
+
+def _bytes(told: object) -> int | None:
+    """So many bytes as a text like `512m` or `4g` says; None for another text."""
+    found = re.fullmatch(r"(\d+)([mg])", str(told).lower())
+    return int(found[1]) << {"m": 20, "g": 30}[found[2]] if found else None
 
 
 def _batch_folder(serve: Mapping[str, Any]) -> Path | None:

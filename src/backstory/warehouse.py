@@ -1,7 +1,7 @@
 """The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -42,14 +42,14 @@ def open(  # noqa: A001 - the public name
 
     if spark is not None:
         require_usable(spark, catalog)
-        allowed = config is not None and settings.load(warehouse, config).allow_commands
-        return Warehouse(Store(spark, catalog), embedded=False, allow_commands=allowed)
+        rights = settings.load(warehouse, config).rights if config is not None else settings.Rights()
+        return Warehouse(Store(spark, catalog), embedded=False, rights=rights)
     from backstory.spark.session import start
 
     found = settings.load(warehouse, config)
     session = start(found, verbose=verbose)
     store = Store(session, catalog, found.format_version, Memory(found.driver_memory))
-    return Warehouse(store, embedded=True, allow_commands=found.allow_commands)
+    return Warehouse(store, embedded=True, rights=found.rights)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Warehouse:
 
     store: "Store"
     embedded: bool
-    allow_commands: bool = False
+    rights: settings.Rights = field(default_factory=settings.Rights)
 
     @property
     def spark(self) -> "SparkSession":
@@ -162,7 +162,7 @@ class Warehouse:
             set_watermark=_given(set_watermark),
             run_id=run_id,
             dry_run=dry_run,
-            allow_commands=self.allow_commands,
+            rights=self.rights,
             progress=watcher.progress,
         )
         return door.pull_all(
@@ -195,7 +195,7 @@ class Warehouse:
             system_time=_given(system_time),
             run_id=run_id,
             dry_run=dry_run,
-            allow_commands=self.allow_commands,
+            rights=self.rights,
             progress=(watcher or door.Watcher()).progress,
         )
         return door.ingest(self.store, name, pushed, asked, namespace=namespace)

@@ -87,7 +87,7 @@ def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
     cut = dataset(SNAPSHOT, KV)
     cut.push("A,1")
     with cut.unchanged():
-        cut.error(cut.push_texts(""), "malformed-row")
+        cut.error(cut.push_texts(""), "broken-csv")
 
 
 # Reserved names
@@ -143,7 +143,7 @@ def test_a_failed_run_changes_nothing(dataset):  # R21, R69
     many = " ".join(f"k{number},{number}" for number in range(3000))
     error = life.refused(f"{many} B,many", code="unreadable-value")
     assert "line 3002, column `v`: `many`" in error.message
-    life.refused("B,1,2", code="malformed-row")
+    life.refused("B,1,2", code="broken-csv")
     assert life.refused("B", header="k", code="missing-column").keys == ["v"]
     with life.unchanged(), pytest.raises(UsageError) as refused:
         life.add(preprocess=query("select k, nowhere as v from input"))

@@ -1,5 +1,6 @@
 """Fetched bytes are unpacked and piped (section 1.5, R70)."""
 
+import errno
 import gzip
 import struct
 import sys
@@ -7,9 +8,12 @@ import zipfile
 
 import pytest
 
+from backstory.doors.odf import room
 from backstory.doors.odf.manifest.read import Decompress, Pipe
 from backstory.doors.odf.preparing import Prepared, prepared
-from backstory.errors import Failed, Refused, UsageError
+from backstory.doors.odf.room import bound_of
+from backstory.errors import BackstoryError, Failed, Refused, UsageError
+from backstory.settings import Rights
 
 ZIP = Decompress(format="Zip")
 GZIP = Decompress(format="Gzip")
@@ -19,10 +23,10 @@ def python(code: str) -> Pipe:
     return Pipe(command=(sys.executable, "-c", code))
 
 
-def run(path, steps, *, allow=True, logs=None) -> Prepared:
+def run(path, steps, *, allow=True, logs=None, limit=None) -> Prepared:
     folder = path.parent / "steps"
     folder.mkdir(exist_ok=True)
-    return prepared(path, path.name, steps, folder, allow_commands=allow, logs=logs)
+    return prepared(path, path.name, steps, folder, rights=Rights(allow, limit), logs=logs)
 
 
 def zipped(tmp_path, **entries):
@@ -37,7 +41,7 @@ def test_no_steps_is_the_file_itself(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a")
 
-    assert Prepared(path, "a.csv") == run(path, [])
+    assert Prepared(path, "a.csv", bound_of(path)) == run(path, [])
 
 
 def test_b29_gzip_round_trip(tmp_path):
@@ -241,3 +245,65 @@ def test_a_command_has_no_shell_and_need_not_read(tmp_path):
     path.write_bytes(b"a" * 10_000_000)
 
     assert "$HOME;x" == run(path, [Pipe(command=("printf", "%s", "$HOME;x"))]).path.read_text()
+
+
+MIB = 1 << 20
+
+
+def packed(tmp_path, kind, size):
+    """So many bytes behind a step of this kind, and the step."""
+    path = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("b.csv", bytes(size))
+        return path, ZIP
+    path.write_bytes(gzip.compress(bytes(size)))
+    return path, GZIP if kind == "gz" else python(f"import sys; sys.stdout.write('x' * {size})")
+
+
+@pytest.mark.parametrize("kind", ["gz", "zip", "pipe"])
+def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, kind):
+    """Not a byte of it is kept; the limit can be raised."""
+    path, step = packed(tmp_path, kind, 3 * MIB)
+
+    with pytest.raises(Refused, match="more than 2,097,152 bytes") as stop:
+        run(path, [step], limit=2 * MIB)
+
+    assert ("unpacks-too-large", True) == (stop.value.code, "`unpacked-limit`" in stop.value.remedy)
+    assert 0 == (tmp_path / "steps" / "step-1").stat().st_size
+    assert 3 * MIB == run(path, [step], limit=3 * MIB).path.stat().st_size
+
+
+def test_a_pipe_that_never_ends_is_ended(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("a")
+
+    with pytest.raises(Refused, match="a after yes unpacks to more"):
+        run(path, [Pipe(command=("yes",))], limit=MIB)
+
+
+def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
+    """Without a setting: a gibibyte, or a hundred times the delivered file; not each step by the one before."""
+    monkeypatch.setattr(room, "BOMB_BYTES", MIB)
+    path = tmp_path / "a.gz.gz"
+    path.write_bytes(gzip.compress(gzip.compress(bytes(200 * MIB), mtime=0)))
+
+    assert path.stat().st_size * 100 < 200 * MIB
+    with pytest.raises(Refused, match=r"a\.gz unpacks to more than"):
+        run(path, [GZIP, GZIP])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "disk-full", 75),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full", 75),
+        (PermissionError(errno.EACCES, "Permission denied"), "file-failed", 1),
+    ],
+)
+def test_faults_of_files_are_told(error, code, exit_code):
+    with pytest.raises(BackstoryError) as stop, room.disk_told("a.csv"):
+        raise error
+
+    assert (code, exit_code) == (stop.value.code, stop.value.exit_code)
+    assert (code == "disk-full", True) == ("TMPDIR" in stop.value.remedy, bool(stop.value.message))

@@ -14,6 +14,7 @@ from odf_files import READ, declared, optional
 
 from backstory.doors.odf.formats.reading import plain_parquet
 from backstory.doors.odf.preparing import Prepared
+from backstory.doors.odf.room import bound_of
 from backstory.doors.odf.staging import ARRIVAL, read_batch
 
 APPEND = "{kind: append}"
@@ -24,7 +25,9 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 @pytest.fixture
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
-        return read_batch(store, Prepared(path, path.name), READ.validate_python(read), schema, folder)
+        return read_batch(
+            store, Prepared(path, path.name, bound_of(path)), READ.validate_python(read), schema, folder
+        )
 
     return batch
 

@@ -2,7 +2,6 @@
 
 import errno
 import lzma
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -10,9 +9,9 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from backstory.doors.odf.room import Bound
 from backstory.errors import Refused
 
-BLOCK = 1 << 20
 SHOWN = 20
 # What a Mac adds to a zip beside each file; never what anybody means.
 _SHADOWS = "__MACOSX/"
@@ -61,10 +60,10 @@ def chosen(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
     return found[0]
 
 
-def extract(archive: zipfile.ZipFile, entry: str, target: Path) -> None:
+def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound: Bound) -> None:
     """Write the entry's bytes to `target`: where they come to lie is ours to say, not the archive's."""
-    with archive.open(entry) as packed, target.open("wb") as made:
-        shutil.copyfileobj(packed, made, BLOCK)
+    with archive.open(entry) as packed:
+        bound.copy(packed, target, f"{name}/{entry}")
 
 
 def ambiguous(name: str, wanted: str, found: Sequence[str], entries: Sequence[str]) -> Refused:

@@ -87,6 +87,23 @@ def batch_columns(dataset: Dataset, source: Source, output: pa.Schema | None) ->
     return None
 
 
+def told_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
+    """The columns of a source without a read schema that the dataset's own gives types to (decision O25).
+
+    Only data columns: system columns in it, the event time too, say what the table has. A column with the
+    name of one of these is stored with a leading `_` (D32). After preprocess the query says the types.
+    A NULL is no matter of types: what is required is counted in the whole batch (B52a).
+    """
+    if dataset.schema is None or declared_schema(source.read) is not None or source.preprocess is not None:
+        return {}
+    vocab = dataset.vocab
+    taken = reserved(vocab, source.merge)
+    found = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}  # noqa: FBT003
+    system = taken | {vocab.event_time_column, vocab.operation_type_column}
+    renamed = {name: found.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in found}
+    return {name: field for name, field in found.items() if name not in system} | renamed
+
+
 def reserved(vocab: SetVocab, merge: Merge) -> frozenset[str]:
     """The names that no column of a batch has (decision O11)."""
     found = {vocab.offset_column, vocab.system_time_column}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from backstory.attempts import attempted
 from backstory.doors.odf.batch import Batch, batch, refuse_failed
 from backstory.doors.odf.chain import blocks
+from backstory.doors.odf.columns import told_columns
 from backstory.doors.odf.committing import commit_block, commit_rows, event_of, says_more
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
@@ -25,6 +26,7 @@ from backstory.doors.odf.querying import failing_rows_refused, queried, utc
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.room import disk_told
 from backstory.doors.odf.staging import read_batch
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_of, token_of
 from backstory.model.instant import iso
@@ -57,11 +59,13 @@ def delivered(
 
     `dataset` gives the dataset of that name as it stands, `after` is how many polls it had taken in when
     its source was asked. Raises Refused for rows that would corrupt the log, and TryAgain if other
-    writers always came first.
+    writers always came first, or if the disk is full.
     """
-    with tempfile.TemporaryDirectory(prefix="backstory-odf-") as folder, ExitStack() as held:
+    with ExitStack() as held:
+        held.enter_context(disk_told(fetched.name))
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-"))
         with timed("decode"):
-            frame, content = _read(store, name, source, fetched, run, Path(folder))
+            frame, content = _read(store, dataset(), source, fetched, run, Path(folder))
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
             frame = held.enter_context(queried(store, frame, source.preprocess))
@@ -72,7 +76,7 @@ def delivered(
 
 
 def _read(
-    store: Store, name: TableName, source: Source, fetched: Fetched, run: Run, folder: Path
+    store: Store, the: Registered, source: Source, fetched: Fetched, run: Run, folder: Path
 ) -> "tuple[DataFrame | None, str | None]":
     """The rows of a file, and for a strict changelog a digest of it.
 
@@ -80,17 +84,17 @@ def _read(
     """
     run.stage("Preparing data")
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
-    logs, allowed = cache_of(store, name), run.allow_commands
-    ready = prepared(fetched.path, fetched.name, steps, folder, allow_commands=allowed, logs=logs)
+    logs = cache_of(store, the.name)
+    ready = prepared(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
     if isinstance(source.merge, ChangelogStream) and source.merge.validation is Validation.STRICT:
         with ready.path.open("rb") as file:
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
-    return read_batch(
-        store, ready, source.read, arrow_schema(declared) if declared else None, folder
-    ), content
+    schema = arrow_schema(declared) if declared else None
+    told = told_columns(the.dataset, source)
+    return read_batch(store, ready, source.read, schema, folder, told), content
 
 
 def _once(work: Work) -> tuple[DatasetReceipt, bool]:

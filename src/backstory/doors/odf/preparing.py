@@ -5,24 +5,27 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from backstory.doors.odf import archives
 from backstory.doors.odf.manifest.read import Compression, Decompress, Pipe
+from backstory.doors.odf.room import Bound, bound_of
 from backstory.errors import Failed, UsageError
+from backstory.settings import Rights
 
-BLOCK = 1 << 20
 TAIL_BYTES, TAIL_LINES = 2000, 10
 HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file to read; `name` is what messages call it."""
+    """A file to read; `name` is what messages call it, `bound` that of what is unpacked from it."""
 
     path: Path
     name: str
+    bound: Bound
 
 
 def prepared(
@@ -31,20 +34,21 @@ def prepared(
     steps: Sequence[Decompress | Pipe],
     folder: Path,
     *,
-    allow_commands: bool,
+    rights: Rights,
     logs: Path | None = None,
 ) -> Prepared:
     """The file after all steps; what they make lies in `folder`, under names of ours.
 
-    Raises Refused for a broken archive and for a `subPath` that does not name one entry, UsageError
-    for a command that may not run or is not there, Failed for one that ends with an error. What it said
-    last is in the message; all of it is kept in `logs`, a folder that lasts, in `step-N.log`.
+    Raises Refused for a broken archive, for one that unpacks to more than `rights` allow, and for a `subPath`
+    that does not name one entry, UsageError for a command that may not run or is not there, Failed for
+    one that ends with an error. What it said last is in the message; all of it is kept in `logs`, a
+    folder that lasts, in `step-N.log`.
     """
-    here = Prepared(path, name)
+    here = Prepared(path, name, bound_of(path, rights.unpacked_limit))
     for number, step in enumerate(steps, 1):
         target = folder / f"step-{number}"
         if isinstance(step, Pipe):
-            here = _piped(here, step, target, logs, allow_commands=allow_commands)
+            here = _piped(here, step, target, logs, allow_commands=rights.allow_commands)
         elif step.format is Compression.ZIP:
             here = _unzipped(here, step, target)
         else:
@@ -58,18 +62,18 @@ def _gunzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
     if not source.path.stat().st_size:
         raise archives.broken(source.name, "a gzip: it is empty")
     try:
-        with gzip.open(source.path) as packed, target.open("wb") as made:
-            shutil.copyfileobj(packed, made, BLOCK)
+        with gzip.open(source.path) as packed:
+            source.bound.copy(packed, target, source.name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
         raise archives.broken(source.name, f"a whole gzip ({stop})") from None
-    return Prepared(target, source.name.removesuffix(".gz"))
+    return replace(source, path=target, name=source.name.removesuffix(".gz"))
 
 
 def _unzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
     with archives.opened(source.path, source.name) as archive:
         entry = archives.chosen(archive, source.name, step.sub_path)
-        archives.extract(archive, entry, target)
-    return Prepared(target, f"{source.name}/{entry}")
+        archives.extract(archive, entry, target, source.name, source.bound)
+    return replace(source, path=target, name=f"{source.name}/{entry}")
 
 
 def _piped(
@@ -81,20 +85,29 @@ def _piped(
             "commands-not-allowed", f"The manifest runs `{program}`, and commands are off.", HOW_TO_ALLOW
         )
     log = target.with_suffix(".log")
-    with source.path.open("rb") as given, target.open("wb") as made, log.open("wb") as said:
+    called = f"{source.name} after {Path(program).name}"
+    with source.path.open("rb") as given, log.open("wb") as said, _run(step, given, said) as running:
+        assert running.stdout is not None
         try:
-            # The operator allowed it, and there is no shell.
-            ended = subprocess.run(  # noqa: S603
-                step.command, stdin=given, stdout=made, stderr=said, check=False
-            ).returncode
-        except (OSError, ValueError) as stop:
-            told = f"The manifest's command `{program}` cannot be run: {getattr(stop, 'strerror', stop)}."
-            raise UsageError("no-command", told, "Install it, or mend `prepare`.") from None
+            source.bound.copy(running.stdout, target, called)
+        except BaseException:
+            running.kill()
+            raise
+        ended = running.wait()
     if ended:
         told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it said nothing'}"
         kept = _kept(log, logs)
         raise Failed("command-failed", told, f"All it said is in {kept}." if kept else "Mend `prepare`.")
-    return Prepared(target, f"{source.name} after {Path(program).name}")
+    return replace(source, path=target, name=called)
+
+
+def _run(step: Pipe, given: IO[bytes], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The running program: the operator allowed it, and there is no shell."""
+    try:
+        return subprocess.Popen(step.command, stdin=given, stdout=subprocess.PIPE, stderr=said)  # noqa: S603
+    except (OSError, ValueError) as stop:
+        told = f"The manifest's command `{step.command[0]}` cannot be run: {getattr(stop, 'strerror', stop)}."
+        raise UsageError("no-command", told, "Install it, or mend `prepare`.") from None
 
 
 def _kept(log: Path, logs: Path | None) -> Path | None:

@@ -27,6 +27,7 @@ from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
 from backstory.errors import BackstoryError, Refused
 from backstory.model.instant import iso
+from backstory.settings import Rights
 from backstory.tables.store import Store
 
 log = structlog.get_logger()
@@ -46,7 +47,7 @@ class Asked:
     set_watermark: datetime | None = None
     run_id: str | None = None
     dry_run: bool = False
-    allow_commands: bool = False
+    rights: Rights = field(default_factory=Rights)
     progress: Progress = field(default=silent)
 
     def run(self) -> Run:
@@ -55,7 +56,7 @@ class Asked:
             self.system_time or datetime.now(UTC),
             self.run_id,
             self.dry_run,
-            self.allow_commands,
+            self.rights,
             lambda stage: self.progress(stage, 0, None),
         )
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.doors.odf.formats.reading import Rows, plain_parquet, rows_of
+from backstory.doors.odf.formats.rows import UNTOLD, Told
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
 from backstory.tables.frames import frame_of
@@ -28,16 +29,22 @@ PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 def read_batch(
-    store: Store, ready: Prepared, read: Reading, schema: pa.Schema | None, folder: Path
+    store: Store,
+    ready: Prepared,
+    read: Reading,
+    schema: pa.Schema | None,
+    folder: Path,
+    told: Told = UNTOLD,
 ) -> "DataFrame | None":
     """The rows of a prepared file with their `ARRIVAL`; None if it has neither rows nor columns.
 
-    `schema` is what the manifest declares. A Parquet file that needs no look at its values is read
-    where it lies, by a name in `folder`. Raises Refused for whatever is malformed.
+    `schema` is what the source declares, `told` the types of columns without it. A Parquet file that needs
+    no look at its values is read where it lies, by a name in `folder`. Raises Refused for whatever is
+    malformed.
     """
-    if isinstance(read, Parquet) and _is_local(store) and plain_parquet(ready.path, schema):
+    if isinstance(read, Parquet) and _is_local(store) and plain_parquet(ready.path, schema, told):
         return _placed_by_spark(_parquet(store, _ours(ready.path, folder), pq.read_schema(ready.path)))
-    rows = rows_of(ready.path, ready.name, read, schema)  # type: ignore[arg-type]
+    rows = rows_of(ready.path, ready.name, read, schema, told, ready.bound)  # type: ignore[arg-type]
     return staged(store, rows, folder) if rows.schema.names else None
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from posixpath import normpath
@@ -17,6 +17,7 @@ from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.registry import Registered
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
+from backstory.settings import Rights
 from backstory.tables.store import Store
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Run:
     system_time: datetime
     run_id: str | None = None
     dry_run: bool = False
-    allow_commands: bool = False
+    rights: Rights = field(default_factory=Rights)
     stage: Callable[[str], None] = unseen
 
 

@@ -19,7 +19,8 @@ from backstory.doors.odf.fetch.asking import Asking
 from backstory.doors.odf.fetch.fetched import Fetched
 from backstory.doors.odf.fetch.source_state import SourceState
 from backstory.doors.odf.manifest.fetch import Url
-from backstory.errors import Failed
+from backstory.doors.odf.room import no_room
+from backstory.errors import BackstoryError, Failed
 
 # A data file that no savepoint speaks of belongs to a run that was killed, if nobody touched it for so long.
 ABANDONED: Final = 24 * 3600.0
@@ -138,9 +139,9 @@ def discard(place: Path) -> None:
             (place.parent / savepoint.data).unlink(missing_ok=True)
 
 
-def unwritable(error: OSError) -> Failed:
-    """The error of a cache folder that takes no file."""
-    return Failed(
+def unwritable(error: OSError) -> BackstoryError:
+    """The error of a cache folder that takes no file: TryAgain where the disk is full."""
+    return no_room(error) or Failed(
         "cache-unwritable",
         f"The download cannot be kept in the cache: {error.strerror or type(error).__name__}.",
         "See that the folder of the cache can be written and has space.",

@@ -16,7 +16,9 @@ from backstory.doors.odf.formats.csv_pieces import Piece, pieces
 from backstory.doors.odf.formats.encoded import lines
 from backstory.doors.odf.formats.expected import NULL, kind
 from backstory.doors.odf.formats.rows import (
+    UNTOLD,
     Rows,
+    Told,
     broken_csv,
     in_batches,
     missing,
@@ -60,7 +62,7 @@ class First(NamedTuple):
     end: int
 
 
-def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Rows:
+def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None, told: Told = UNTOLD) -> Rows:
     """The file's rows, with the declared columns or with its own.
 
     With a header columns are found by name, without one by their place. Raises UsageError for an
@@ -71,7 +73,7 @@ def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Rows:
     if table is None:
         return Rows(pa.schema([]) if schema is None else schema, iter(()))
     if schema is None:
-        schema = _own_schema(table, infer=how.infer_schema)
+        schema = _own_schema(table, told, infer=how.infer_schema)
     extra = [column for column in table.names if column not in schema.names]
     if extra and how.unknown_fields is UnknownFields.ERROR:
         raise unknown(name, extra)
@@ -118,15 +120,15 @@ def _first_row(parts: Iterator[Piece], letters: Grammar) -> First:
     return First(piece, [""], 0, len(piece.text))
 
 
-def _own_schema(table: Table, *, infer: bool) -> pa.Schema:
-    """The file's columns as texts, or as what all their cells are."""
-    texts = pa.schema([pa.field(name, pa.string()) for name in table.names])
-    if not infer:
-        return texts
-    guesses = Guesses(table.names, table.dialect.times)
-    for piece in table.pieces():
-        guesses.look(_cells(table, piece, range(len(table.names))))
-    return guesses.schema()
+def _own_schema(table: Table, told: Told, *, infer: bool) -> pa.Schema:
+    """The file's columns of the types that are told, the others as texts, or as what all their cells are."""
+    found = pa.schema([pa.field(name, pa.string()) for name in table.names])
+    if infer:
+        guesses = Guesses(table.names, table.dialect.times)
+        for piece in table.pieces():
+            guesses.look(_cells(table, piece, range(len(table.names))))
+        found = guesses.schema()
+    return pa.schema([told.get(field.name, field) for field in found])
 
 
 def _places(table: Table, schema: pa.Schema) -> list[int]:

@@ -12,7 +12,16 @@ from backstory.doors.odf.formats.encoded import UTF8, decoded, encoding, utf8_bl
 from backstory.doors.odf.formats.json_inference import DEEPEST, Seen, TooDeep, inferred
 from backstory.doors.odf.formats.json_text import NotJson, dumps, line_of_element, loads
 from backstory.doors.odf.formats.json_values import Column, typed
-from backstory.doors.odf.formats.rows import BATCH, MEND, Rows, malformed, shortened, unknown
+from backstory.doors.odf.formats.rows import (
+    BATCH,
+    MEND,
+    UNTOLD,
+    Rows,
+    Told,
+    malformed,
+    shortened,
+    unknown,
+)
 from backstory.doors.odf.formats.texts import TimeFormats, time_formats
 from backstory.doors.odf.manifest.read import GeoJson, Json, NdGeoJson, NdJson, UnknownFields
 from backstory.errors import Refused
@@ -55,17 +64,22 @@ class Document:
             raise self.refused(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
-    def columns(self) -> pa.Schema:
-        """The columns that all rows have between them; Refused for values that no column can be made for."""
+    def columns(self, told: Told) -> pa.Schema:
+        """The columns that all rows have between them, and those that are told; none without rows.
+
+        Refused for values that no column can be made for.
+        """
         seen: dict[str, Seen] = {}
+        number = -1
         for number, row in self.objects():
-            for key, value in row.items():
+            for key in row.keys() - told.keys() if told else row:
                 try:
-                    seen.setdefault(key, Seen()).look(value)
+                    seen.setdefault(key, Seen()).look(row[key])
                 except TooDeep:
                     why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
                     raise self.refused(number, why, AS_TEXT) from None
-        return inferred(seen, self.name, sort=self.geo)
+        found = inferred(seen, self.name, sort=self.geo)
+        return pa.schema([*found, *told.values()]) if number >= 0 else found
 
     def refused(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
         """The error for a row that is no row."""
@@ -73,7 +87,11 @@ class Document:
 
 
 def json_rows(
-    path: Path, name: str, how: Json | NdJson | GeoJson | NdGeoJson, schema: pa.Schema | None
+    path: Path,
+    name: str,
+    how: Json | NdJson | GeoJson | NdGeoJson,
+    schema: pa.Schema | None,
+    told: Told = UNTOLD,
 ) -> Rows:
     """The file's rows, with the declared columns or with those that are in it.
 
@@ -83,7 +101,7 @@ def json_rows(
     """
     document = _document(path, name, how, wanted=schema is not None)
     if schema is None:
-        schema = document.columns()
+        schema = document.columns(told)
     return Rows(schema, _batches(document, schema))
 
 

@@ -10,18 +10,20 @@ import pyarrow.parquet as pq
 from backstory.doors.odf.formats.exactly import plain_type
 from backstory.doors.odf.formats.expected import is_narrow
 from backstory.doors.odf.formats.parquet_rows import opened
+from backstory.doors.odf.formats.rows import UNTOLD, Told
 
 _EPOCH = date(1970, 1, 1)
 _FIRST, _END = (date.min - _EPOCH).days, (date.max - _EPOCH).days + 1
 _DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
 
 
-def plain_parquet(path: Path, schema: pa.Schema | None) -> bool:
+def plain_parquet(path: Path, schema: pa.Schema | None, told: Told = UNTOLD) -> bool:
     """Whether no value of the file needs a look.
 
     None does if all columns are of types of ours already and have names of their own, if the file's
     statistics tell that all days and instants are of the years 0001 to 9999, and, with a schema, if they
-    are the declared ones in their order and need no look at NULLs, ranges and lengths.
+    are the declared ones in their order and need no look at NULLs, ranges and lengths; columns of the types
+    that are `told` need none either.
     """
     try:
         with opened(path) as file:
@@ -33,11 +35,13 @@ def plain_parquet(path: Path, schema: pa.Schema | None) -> bool:
     if not _within_years(metadata):
         return False
     if schema is None:
-        return True
-    return stored.names == schema.names and all(
-        ours.nullable and not is_narrow(ours) and ours.type == theirs.type
-        for ours, theirs in zip(schema, stored, strict=True)
-    )
+        return all(_is(told.get(theirs.name, theirs), theirs) for theirs in stored)
+    return stored.names == schema.names and all(map(_is, schema, stored))
+
+
+def _is(ours: pa.Field, theirs: pa.Field) -> bool:
+    """Whether each value of their column is one of ours."""
+    return ours is theirs or (ours.nullable and not is_narrow(ours) and bool(ours.type == theirs.type))
 
 
 def _as_it_is(type_: pa.DataType) -> bool:

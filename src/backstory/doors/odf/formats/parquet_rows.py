@@ -11,7 +11,9 @@ from backstory.doors.odf.formats.expected import told
 from backstory.doors.odf.formats.rows import (
     BATCH,
     MEND,
+    UNTOLD,
     Rows,
+    Told,
     malformed,
     missing,
     refuse_repeated,
@@ -22,7 +24,7 @@ from backstory.doors.odf.manifest.read import Parquet, UnknownFields
 from backstory.errors import Refused
 
 
-def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None) -> Rows:
+def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None, told: Told = UNTOLD) -> Rows:
     """The file's rows: the declared columns by name, or all of the file's as types of ours.
 
     Instants without a zone are UTC. Raises Refused for what is not Parquet, a column that is missing
@@ -32,7 +34,7 @@ def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None) 
     stored = _stored(path, name)
     refuse_repeated(name, stored.names)
     if schema is None:
-        schema = pa.schema([_ours(field, name) for field in stored])
+        schema = pa.schema([_told_or_ours(field, name, told) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=how.unknown_fields is UnknownFields.ERROR)
     return Rows(_loose(schema), _batches(path, name, schema))
@@ -51,6 +53,12 @@ def _stored(path: Path, name: str) -> pa.Schema:
         if isinstance(stop, FileNotFoundError | PermissionError):
             raise
         raise malformed(name, "", "it is not Parquet") from None
+
+
+def _told_or_ours(field: pa.Field, name: str, told: Told) -> pa.Field:
+    """The column of the type that is told, if there is a way to it."""
+    wanted = told.get(field.name)
+    return wanted if wanted is not None and becomes(field.type, wanted) else _ours(field, name)
 
 
 def _ours(field: pa.Field, name: str) -> pa.Field:

@@ -11,7 +11,7 @@ from backstory.doors.odf.formats.expected import inner_fields
 from backstory.doors.odf.formats.json_rows import json_rows
 from backstory.doors.odf.formats.parquet_plain import plain_parquet
 from backstory.doors.odf.formats.parquet_rows import parquet_rows
-from backstory.doors.odf.formats.rows import Rows
+from backstory.doors.odf.formats.rows import UNTOLD, Rows, Told
 from backstory.doors.odf.formats.texts import TimeFormats, parser, time_formats
 from backstory.doors.odf.manifest.read import (
     Csv,
@@ -23,6 +23,7 @@ from backstory.doors.odf.manifest.read import (
     Parquet,
     Reading,
 )
+from backstory.doors.odf.room import Bound
 
 __all__ = ["Rows", "plain_parquet", "refuse_unsupported", "rows_of"]
 
@@ -57,23 +58,26 @@ def rows_of(
     name: str,
     how: Csv | Json | NdJson | GeoJson | NdGeoJson | EsriShapefile | Parquet,
     schema: pa.Schema | None,
+    told: Told = UNTOLD,
+    bound: Bound | None = None,
 ) -> Rows:
     """The rows of a file in its order, with the declared columns or with those that are in it.
 
-    `name` is what messages call the file. Without a schema every column is optional, and one
-    without a single value of type null; a file without a byte has no columns then. Raises UsageError
+    `name` is what messages call the file. Without a schema a column is of the type that `told` has for it;
+    every other is optional, and one without a single value of type null; a file without a byte has no
+    columns then. `bound` is that of what is unpacked, without it every door's. Raises UsageError
     for an option that is not supported, and Refused for what is not of the format or of the schema:
     what concerns all rows at once, the others when their batch is asked for.
     """
     match how:
         case Csv():
-            return csv_rows(path, name, how, schema)
+            return csv_rows(path, name, how, schema, told)
         case Parquet():
-            return parquet_rows(path, name, how, schema)
+            return parquet_rows(path, name, how, schema, told)
         case EsriShapefile():
             # pyshp is asked for by shapefiles only.
             from backstory.doors.odf.formats.shapefile_rows import shapefile_rows
 
-            return shapefile_rows(path, name, how, schema)
+            return shapefile_rows(path, name, how, schema, told, bound)
         case _:
-            return json_rows(path, name, how, schema)
+            return json_rows(path, name, how, schema, told)

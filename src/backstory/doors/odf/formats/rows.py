@@ -1,7 +1,9 @@
 """Rows that a reader gives, and how it refuses what it cannot give exactly (R69)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,11 @@ BATCH = 1 << 16
 SHOWN = 40
 SHOWN_NAMES = 20
 MEND = "Nothing was written; mend the file"
+
+
+# Columns by name that a file without a read schema has types for all the same: those of its dataset (O25).
+Told = Mapping[str, pa.Field]
+UNTOLD: Final[Told] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

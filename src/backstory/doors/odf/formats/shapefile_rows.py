@@ -18,7 +18,9 @@ from backstory.doors.odf.formats.dbf import Dbf, DbfField, dbf
 from backstory.doors.odf.formats.geometries import geometries_of
 from backstory.doors.odf.formats.rows import (
     BATCH,
+    UNTOLD,
     Rows,
+    Told,
     malformed,
     missing,
     refuse_repeated,
@@ -28,6 +30,7 @@ from backstory.doors.odf.formats.rows import (
 )
 from backstory.doors.odf.formats.texts import TimeFormats, parser
 from backstory.doors.odf.manifest.read import EsriShapefile, UnknownFields
+from backstory.doors.odf.room import Bound, bound_of
 from backstory.errors import Refused
 
 log = structlog.get_logger()
@@ -39,7 +42,14 @@ _ISO = re.compile(r"^(?:iso[ _-]?)?8859[ _-]?(\d+)$")
 _CODE_PAGES = {"65001": "utf-8", "ansi": "cp1252"}
 
 
-def shapefile_rows(path: Path, name: str, how: EsriShapefile, schema: pa.Schema | None) -> Rows:
+def shapefile_rows(
+    path: Path,
+    name: str,
+    how: EsriShapefile,
+    schema: pa.Schema | None,
+    told: Told = UNTOLD,
+    bound: Bound | None = None,
+) -> Rows:
     """The file's rows: the declared columns by name, or all fields of the table, then `geometry`.
 
     Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp` is
@@ -50,21 +60,22 @@ def shapefile_rows(path: Path, name: str, how: EsriShapefile, schema: pa.Schema 
         folder = Path(kept.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
         with archives.opened(path, name) as archive:
             chosen = _shapefile(archive, name, how.sub_path)
-            told = f"{name}/{chosen}"
-            _extract(archive, chosen, told, folder)
-        encoding, table = _table(folder, told)
+            called = f"{name}/{chosen}"
+            _extract(archive, chosen, name, folder, bound or bound_of(path))
+        encoding, table = _table(folder, called)
         names = [field.name for field in table.fields] + [GEOMETRY]
-        refuse_repeated(told, names)
+        refuse_repeated(called, names)
         if schema is None:
-            schema = pa.schema([*map(_own, table.fields), (GEOMETRY, pa.string())])
-        _refuse_others(schema, names, told, strict=how.unknown_fields is UnknownFields.ERROR)
+            own = [*map(_own, table.fields), pa.field(GEOMETRY, pa.string())]
+            schema = pa.schema([told.get(field.name, field) for field in own])
+        _refuse_others(schema, names, called, strict=how.unknown_fields is UnknownFields.ERROR)
         columns = {field.name: field for field in table.fields}
         for field in schema:
             parser(field, TimeFormats())
             if field.name in columns and columns[field.name].type is None:
                 letter = columns[field.name].letter
                 raise malformed(
-                    told, "", f"column `{field.name}` is of the type `{letter}`, which is not read"
+                    called, "", f"column `{field.name}` is of the type `{letter}`, which is not read"
                 )
         return Rows(schema, _batches(kept.pop_all(), folder, table, encoding, schema))
 
@@ -79,7 +90,7 @@ def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
     return found[0]
 
 
-def _extract(archive: ZipFile, chosen: str, told: str, folder: Path) -> None:
+def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Bound) -> None:
     """The parts under names of ours; an archive's paths are never paths on disk."""
     stem = str(PurePosixPath(chosen).with_suffix(""))
     parts = {
@@ -88,10 +99,10 @@ def _extract(archive: ZipFile, chosen: str, told: str, folder: Path) -> None:
         if str(PurePosixPath(entry).with_suffix("")).lower() == stem.lower()
     } | {SHP: chosen}
     if DBF not in parts:
-        raise malformed(told, "", f"its {DBF} is missing beside it in the zip")
+        raise malformed(f"{name}/{chosen}", "", f"its {DBF} is missing beside it in the zip")
     for suffix in (SHP, DBF, CPG):
         if suffix in parts:
-            archives.extract(archive, parts[suffix], folder / f"shape{suffix}")
+            archives.extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
 
 
 def _table(folder: Path, told: str) -> tuple[str, Dbf]:
