@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from historizing import Place, dataset, document, second, versions
 
+from backstory.doors.historize.engines.duckdb import open_duckdb
+from backstory.doors.historize.engines.postgres import open_postgres
 from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
 from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
-from backstory.errors import Failed, UsageError
+from backstory.errors import BackstoryError, Failed, UsageError
 
 PEPPER = "sal-y-pimienta'\\9"
 NASTY = [
@@ -246,3 +248,25 @@ def test_placeholders_are_replaced_once():
     )
     with pytest.raises(Failed, match="no value is known"):
         resolved("SELECT {{ c }}", values)
+
+
+@pytest.mark.parametrize("connect", [open_duckdb, open_postgres])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://bob:hunter2@127.0.0.1:1/db",
+        "postgresql://bob:pre@hunter2@127.0.0.1:1/db",
+        "postgresql://bob:hunter2/pw@127.0.0.1:1/db",
+        "postgresql://bob:hunter2%zz@127.0.0.1:1/db",
+        "postgresql://bob@127.0.0.1:1/db?password=hunter2&foo=bar",
+        "postgresql://bob@127.0.0.1:1/db?password=hunter2%zz",
+        "host=127.0.0.1 password=hunter2",
+        "duckdb://bob:hunter2@127.0.0.1/none/db",
+    ],
+)
+def test_no_error_shows_a_password_of_an_address(connect, url):
+    """However it is broken: a driver's own words quote what it could not read."""
+    with pytest.raises(BackstoryError) as refused:
+        connect(url)
+
+    assert "hunter2" not in f"{refused.value} {refused.value.__cause__} {refused.value.keys}"

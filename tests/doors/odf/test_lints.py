@@ -61,6 +61,72 @@ def test_r10_ten_manifests_have_none(tmp_path, events):
     assert found(tmp_path, *events) == []
 
 
+@pytest.mark.parametrize(
+    ("fetch", "line", "what"),
+    [
+        ("{kind: url, url: 'https://bob:hunter2@a.b/c.csv'}", 8, "a password"),
+        ("{kind: url, url: 'https://${NAME}:hunter2@a.b/c.csv'}", 8, "a password"),
+        ("{kind: url, url: 'ftp://bob:hunter2@a.b/c.csv'}", 8, "a password"),
+        ("{kind: url, url: \"https://x:${{ env.PW || 'hunter2' }}@a.b/c.csv\"}", 8, "a password"),
+        ("{kind: url, url: 'https://ghp_1234@a.b/c.csv'}", 8, "a user without a password"),
+        ("{kind: url, url: 'https://a.b/c.csv?x=1&access_token=hunter2'}", 8, "the value of access_token"),
+        ("{kind: url, url: 'https://a.b/c.csv?apikey=hunter2'}", 8, "the value of apikey"),
+        ("{kind: url, url: 'https://a.b/c.csv?X-Amz-Signature=hunter2'}", 8, "the value of X-Amz-Signature"),
+        ("{kind: url, url: 'https://a.b/c.csv?key=hunter2hunter2hunter2'}", 8, "the value of key"),
+        (
+            "\n  kind: url\n  url: u\n  headers:\n  - name: Authorization\n    value: Bearer hunter2",
+            13,
+            "the value of Auth",
+        ),
+        ("{kind: url, url: u, headers: [{name: X-Api-Key, value: hunter2}]}", 8, "the value of X-Api-Key"),
+        ("{kind: url, url: u, headers: [{name: cookie, value: 'a=hunter2'}]}", 8, "the value of cookie"),
+        ("{kind: mqtt, host: h, port: 1, topics: [{path: a}], password: hunter2}", 8, "a password"),
+        (
+            "{kind: container, image: i, env: [{name: DB_PASSWORD, value: hunter2}]}",
+            8,
+            "the value of DB_PASSWORD",
+        ),
+        ("{kind: evmLogs, nodeUrl: 'https://x:hunter2@a.b'}", 8, "a password"),
+    ],
+)
+def test_l11_a_secret_in_a_manifest_is_refused_with_file_and_line(tmp_path, fetch, line, what):
+    """It is named, and not shown."""
+    [lint] = lints(dataset_of(manifest(polling(fetch=fetch)), tmp_path))
+
+    assert (lint.code, lint.level, lint.line) == ("L11", Level.ERROR, line)
+    assert lint.message.startswith(what)
+    assert "${NAME}" in lint.remedy
+    assert "hunter2" not in str(lint)
+    with pytest.raises(UsageError, match=f"cities.yaml, line {line}, content") as refused:
+        refuse_errors([lint])
+    assert refused.value.code == "lint-L11"
+
+
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        "{kind: url, url: 'https://a.b/c.csv?q=1&key=population&session=44'}",
+        "{kind: url, url: 'https://${USER}:${PW}@a.b/c.csv?token=${T}'}",
+        "{kind: url, url: \"https://${{ env.USER || 'bob' }}:${{ env.PW }}@a.b/c.csv\"}",
+        "{kind: url, url: '${ALL}'}",
+        "{kind: url, url: 'ftp://anonymous:me@home.org@a.b/c.csv'}",
+        "{kind: url, url: 'ftp://bob@a.b/c.csv'}",
+        "{kind: url, url: u, headers: [{name: Authorization, value: 'Bearer ${T}'}, {name: Accept, value: text/csv}]}",
+        "{kind: url, url: u, headers: [{name: X-Token, value: '${{ env.T }}'}]}",
+        "{kind: filesGlob, path: 'a@b:c/*.csv'}",
+        "{kind: container, image: i, env: [{name: DB_PASSWORD}, {name: MODE, value: fast}]}",
+    ],
+)
+def test_l11_what_the_environment_fills_in_is_none(tmp_path, fetch):
+    assert found(tmp_path, polling(fetch=fetch)) == []
+
+
+def test_l11_a_source_that_a_newer_one_replaces_is_stored_too(tmp_path):
+    older = polling(fetch="{kind: url, url: 'https://bob:hunter2@a.b/c.csv'}")
+
+    assert found(tmp_path, older, polling()) == ["L11 8"]
+
+
 def test_each_lint_has_its_level(tmp_path):
     levels = {}
     for _, events in LINTED:

@@ -5,14 +5,21 @@ from functools import partial
 import pytest
 import web
 from datasets import Dataset
+from structlog.testing import capture_logs
 
+from backstory.doors.odf import door
 from backstory.doors.odf.log_table import log_rows
+from backstory.doors.odf.registry import MANIFEST
+from backstory.errors import UsageError
 
 SECRETS = {"ODF_PLACE": "hidden-folder", "ODF_KEY": "quer1-key", "ODF_TOKEN": "t0ken"}
 FETCH = (
     "{kind: url, url: '%s/${{ env.ODF_PLACE }}/a.csv?key=${{ env.ODF_KEY }}', "
     "headers: [{name: X-Token, value: '${{ env.ODF_TOKEN }}'}]}"
 )
+
+
+LITERAL = "{kind: url, url: '%s', headers: [{name: Authorization, value: 'Bearer hunter2hunter2'}]}"
 
 
 @pytest.fixture
@@ -45,3 +52,40 @@ def test_no_table_log_or_receipt_has_them(store, tmp_path, served, capsys, caplo
     told += [caplog.text, *capsys.readouterr()]
     assert [secret for secret in SECRETS.values() if secret in "\n".join(told)] == []
     assert "${{ env.ODF_KEY }}" in "\n".join(told)
+
+
+def test_a_manifest_with_a_secret_is_not_stored(store, tmp_path, served):
+    life = Dataset(
+        store, tmp_path, "{kind: append}", namespace="odf_secrets", fetch=LITERAL % served.url("/a")
+    )
+    with pytest.raises(UsageError, match=r"manifest.yaml, line 8, .*fetch\.headers\[0\]\.value") as refused:
+        life.add()
+
+    assert (refused.value.code, life.known) == ("lint-L11", False)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_dataset_that_was_stored_with_one_is_read_and_says_so(store, tmp_path, served):
+    """Until a manifest without it is added; the secret itself is not shown."""
+    served.play("/a", web.Play(b"city\nA\n", etag='"1"'), web.Play(b"city\nB\n", etag='"2"'))
+    life = Dataset(
+        store, tmp_path, "{kind: append}", namespace="odf_secrets", read="{kind: csv, header: true}"
+    )
+    life.add(fetch=(LITERAL % served.url("/a")).replace("hunter2hunter2", "${ODF_TOKEN}"))
+    stored = life.table.iceberg.properties()[MANIFEST].replace("${ODF_TOKEN}", "hunter2hunter2")
+    table = store.sql_name(life.table.shape.table)
+    store.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{MANIFEST}' = '{stored}')")
+
+    with capture_logs() as told:
+        assert life.pull().counts["appended"] == 1
+    [line] = [each["event"] for each in told if "Authorization" in each["event"]]
+    assert "fetch.headers[0].value: the value of Authorization stands in the manifest" in line
+    assert "hunter2" not in line
+    assert ["L11"] == [lint.code for lint in door.inspect(store, life.name, namespace="odf_secrets").lints]
+    assert "Bearer hunter2hunter2" in {request.headers["Authorization"] for request in served.seen}
+
+    life.add()
+    assert "hunter2" not in str(dict(life.table.iceberg.properties()))
+    with capture_logs() as told:
+        assert life.pull().counts["appended"] == 1
+    assert [each for each in told if "Authorization" in each["event"]] == []

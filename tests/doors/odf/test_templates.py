@@ -33,6 +33,9 @@ ENVIRONMENT = {"A": "alpha", "B": "beta", "EMPTY": "", "TRICK": "${{ env.A }}", 
         ("${{ 0.5 }}", "0.5"),
         ("${{ env.C || 7 }}", "7"),
         ("$${{ env.A }}", "$alpha"),
+        ("${A}", "alpha"),
+        ("x${A}y${{ env.B }}${_x1}", "xalphaybetaunder"),
+        ("${A }${0}${}$A${env.A}", "${A }${0}${}$A${env.A}"),
     ],
 )
 def test_r8_a_template_has_the_first_value_that_there_is(text, result):
@@ -54,6 +57,7 @@ def test_a_value_is_no_template():
         ("${{ env.C || env.D }}", "C, D are not set"),
         ("${{ env.a }}", "a is not set"),
         ("${{ env.A }}${{ env.C }}", "C is not set"),
+        ("${C}", "C is not set"),
     ],
 )
 def test_r8_a_missing_value_is_told_by_the_names_that_were_looked_up(text, names):

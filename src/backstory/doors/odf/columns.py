@@ -98,7 +98,7 @@ def told_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
         return {}
     vocab = dataset.vocab
     taken = reserved(vocab, source.merge)
-    found = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}  # noqa: FBT003
+    found = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}
     system = taken | {vocab.event_time_column, vocab.operation_type_column}
     renamed = {name: found.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in found}
     return {name: field for name, field in found.items() if name not in system} | renamed

@@ -1,4 +1,4 @@
-"""What is lawful in a manifest and yet a mistake, or likely one: the lints L1 to L10 (section 2.11)."""
+"""What is lawful in a manifest and yet a mistake, or likely one: lints L1 to L10 (section 2.11), and L11."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import pyarrow as pa
 from backstory.documents import Path_, near
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved
 from backstory.doors.odf.dataset import Dataset, Source
+from backstory.doors.odf.literal_secrets import literal_secrets
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import Url
 from backstory.doors.odf.manifest.merge import (
@@ -106,7 +107,22 @@ def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | 
             continue
         desk = _Desk(dataset, path, source, batch_columns(dataset, source, output))
         found += [lint for look in LOOKS for lint in look(desk)]
-    return found
+    return found + secrets(dataset)
+
+
+def secrets(dataset: Dataset) -> list[Lint]:
+    """The lint L11: an error for each secret that stands in the manifest."""
+    return [
+        Lint(
+            "L11",
+            Level.ERROR,
+            f"{what} stands in the manifest, which everybody reads who may read the table",
+            dataset.line(path),
+            dataset.place(path),
+            "Write ${NAME} in its place, set the variable NAME where backstory runs, and change the secret.",
+        )
+        for path, what in literal_secrets(dataset.document)
+    ]
 
 
 def refuse_errors(found: Iterable[Lint]) -> None:

@@ -17,6 +17,7 @@ from backstory.doors.odf.fetch.asking import Asking, Progress, silent
 from backstory.doors.odf.fetch.fetched import Answer, Fetched
 from backstory.doors.odf.fetch.polling import fetch
 from backstory.doors.odf.fetch.savepoint import forget
+from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.log_table import logged
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
@@ -87,6 +88,8 @@ def told(receipt: DatasetReceipt) -> DatasetReceipt:
 
 
 def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> DatasetReceipt:
+    for lint in secrets(dataset.dataset):
+        log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
     head = head_of(store, dataset)
     nothing = DatasetReceipt(
         dataset.dataset.name, "up-to-date", watermark=head.watermark, system_time=head.system_time

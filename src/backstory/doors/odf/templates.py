@@ -1,4 +1,4 @@
-"""Templates in a manifest's texts: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1).
+"""Templates in a manifest's texts: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1), in short `${A}`.
 
 They are filled when a source is asked, and a manifest is stored with them unfilled. No error shows a
 text of a template or a value, for either may be a secret; names of variables are shown.
@@ -23,6 +23,10 @@ TOKEN: Final = re.compile(
     )\s*""",
     re.VERBOSE,
 )
+# A variable alone, as in backstory.toml.
+SHORT: Final = re.compile(r"\$\{(?P<variable>[A-Za-z_][A-Za-z0-9_]*)\}")
+START: Final = re.compile(rf"{re.escape(OPEN)}|{SHORT.pattern}")
+
 FORM: Final = (
     "Write ${{ env.NAME || 'text' || 123 }}: variables, quoted texts and numbers, with || between them."
 )
@@ -51,12 +55,22 @@ def check(text: str) -> None:
         pass
 
 
+def with_variables_as(mark: str, text: str) -> str:
+    """The text with a mark for each template that says nothing by itself, else what it says by itself."""
+
+    def told(tokens: Tokens) -> str:
+        texts = (each for token in tokens for name, each in token.groupdict().items() if name != "variable")
+        return next(filter(None, texts), mark)
+
+    return "".join(part if isinstance(part, str) else told(part) for part in _parts(text))
+
+
 def _parts(text: str) -> Iterator[str | Tokens]:
     """What stands between templates, as it is, and the alternatives of each template."""
     place = 0
-    while (start := text.find(OPEN, place)) >= 0:
-        yield text[place:start]
-        tokens, place = _template(text, start)
+    while start := START.search(text, place):
+        yield text[place : start.start()]
+        tokens, place = ((start,), start.end()) if start["variable"] else _template(text, start.start())
         yield tokens
     yield text[place:]
 

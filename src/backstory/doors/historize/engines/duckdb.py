@@ -93,12 +93,11 @@ def open_duckdb(url: str) -> DuckDBEngine:
     """A connection to `duckdb:///path`; TryAgain if another process has the file."""
     scheme, _, path = url.partition("://")
     if scheme != "duckdb":
-        raise UsageError(
-            "wrong-url", f"{url!r} is no address of DuckDB.", "Write duckdb:///path/file.duckdb."
-        )
+        raise UsageError("wrong-url", "This is no address of DuckDB.", "Write duckdb:///path/file.duckdb.")
     place = Path(path)
     if path and (place.is_dir() or not place.parent.is_dir()):
-        raise UsageError("wrong-url", f"{path} is no place for a file.", "Write duckdb:///path/file.duckdb.")
+        told = "This" if "@" in path else path  # what stands before it may be a password
+        raise UsageError("wrong-url", f"{told} is no place for a file.", "Write duckdb:///path/file.duckdb.")
     with _translated():
         connection = duckdb.connect(path or ":memory:")
         connection.execute("SET TimeZone = 'UTC'")

@@ -8,6 +8,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
+from psycopg.conninfo import conninfo_to_dict
 
 from backstory.doors.historize.dialects.postgres import Postgres
 from backstory.doors.historize.engines.engine import Engine
@@ -107,16 +108,31 @@ def _as_text(rows: pa.Table) -> pa.Table:
 
 
 def open_postgres(url: str) -> PostgresEngine:
-    """A connection to `postgresql://user@host:port/db`; TryAgain if the server does not answer."""
-    if url.partition("://")[0] not in {"postgres", "postgresql"}:
+    """A connection to `postgresql://user@host:port/db`; TryAgain if the server does not answer.
+
+    Raises UsageError for what is no such address, without a word of it.
+    """
+    if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
-            "wrong-url", "This is no address of PostgreSQL.", "Write postgresql://user@host:port/database."
+            "wrong-url",
+            "This is no address of PostgreSQL.",
+            "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
         )
     with _translated():
         connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _ending_with_us(connection)
     return PostgresEngine(connection)
+
+
+def _is_readable(url: str) -> bool:
+    """Whether the driver reads no part of a password as another part, which its errors would show."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return False
+    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
+    return "@" not in host and not port.strip("0123456789,")
 
 
 def _ending_with_us(connection: psycopg.Connection[tuple[Any, ...]]) -> None:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-_TEMPLATE = re.compile(r"\$\{\{.*?\}\}")
-_VARIABLE = re.compile(r"env\.(\w+)")
+_TEMPLATE = re.compile(r"\$\{\{.*?\}\}|\$\{\w+\}")
+_VARIABLE = re.compile(r"(?:env\.|^\$\{)(\w+)")
 # Templates stand in the address as characters of Unicode's private area while it is taken apart.
 _FIRST = 0xE000
 _SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:[^/?#]*@)?([^?#]*)")
