@@ -164,6 +164,7 @@ def _asking(
         refetch=asked.refetch,
         fetch_uncacheable=asked.fetch_uncacheable,
         progress=asked.progress,
+        unpacked_limit=run.rights.unpacked_limit,
     )
 
 

@@ -35,18 +35,26 @@ class Bound:
                 count += len(block)
                 if count > self.most:
                     made.truncate(0)
-                    raise Refused(
-                        "unpacks-too-large",
-                        f"{name} unpacks to more than {self.most:,} bytes.",
-                        "Nothing was written; if it is no bomb, raise `unpacked-limit` under `[odf]` in "
-                        "backstory.toml.",
-                    )
+                    raise self.passed(name)
                 made.write(block)
+
+    def passed(self, name: str) -> Refused:
+        """The error for a file that is larger."""
+        return Refused(
+            "unpacks-too-large",
+            f"{name} unpacks to more than {self.most:,} bytes.",
+            "Nothing was written; if it is no bomb, raise `unpacked-limit` under `[odf]` in backstory.toml.",
+        )
 
 
 def bound_of(path: Path, limit: int | None = None) -> Bound:
-    """The limit that is set, else that of every door: 1 GiB, or a hundred times the delivered file's size."""
-    return Bound(max(BOMB_BYTES, BOMB_RATIO * path.stat().st_size) if limit is None else limit)
+    """The bound of what is unpacked from a delivered file."""
+    return bound_by(path.stat().st_size, limit)
+
+
+def bound_by(size: int, limit: int | None) -> Bound:
+    """The limit that is set, else that of every door: 1 GiB, or a hundred times what was delivered."""
+    return Bound(max(BOMB_BYTES, BOMB_RATIO * size) if limit is None else limit)
 
 
 @contextmanager

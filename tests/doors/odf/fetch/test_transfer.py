@@ -9,7 +9,7 @@ from web import Play
 
 from backstory.doors.odf.fetch.retries import Policy
 from backstory.doors.odf.manifest.fetch import Url
-from backstory.errors import Failed, TryAgain
+from backstory.errors import Failed, Refused, TryAgain
 
 BODY = bytes(range(256)) * 40
 WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)
@@ -145,6 +145,13 @@ class TestEncodings:
 
     def test_a_compressed_transfer_is_unpacked(self, web, ask):
         assert data(ask(web.play("/a", Play(self.COMPRESSED, headers=self.GZIP)))) == BODY
+
+    def test_one_that_unpacks_without_end_is_refused(self, web, ask, asking):
+        address = web.play("/a", Play(gzip.compress(bytes(1 << 22)), headers=self.GZIP))
+
+        with pytest.raises(Refused, match="unpacks to more than 1,048,576 bytes"):
+            ask(address, unpacked_limit=1 << 20)
+        assert list(asking.cache.iterdir()) == []
 
     def test_it_is_started_anew_when_it_breaks_off(self, web, ask):
         play = Play(self.COMPRESSED, etag='"one"', ranges=True, headers=self.GZIP)

@@ -43,6 +43,7 @@ class Asking:
         fetch_uncacheable: ask also a source that cannot say whether it changed.
         progress: told the stage, the bytes so far, and of how many if that is known.
         retry: how often and after what waits an unreachable server is asked again.
+        unpacked_limit: how many bytes an answer that came compressed may have; None: as many as elsewhere.
     """
 
     system_time: datetime
@@ -57,3 +58,4 @@ class Asking:
     fetch_uncacheable: bool = False
     progress: Progress = silent
     retry: Policy = field(default_factory=Policy)
+    unpacked_limit: int | None = None

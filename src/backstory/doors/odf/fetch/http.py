@@ -46,7 +46,7 @@ def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
 
 
 def _downloaded(step: Url, wanted: Wanted, place: Path, asked: str, asking: Asking) -> Answer:
-    part = Part(savepoint.new_file(place, ".part"))
+    part = Part(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
     savepoint.sweep(asking.cache)
     conditions = _conditions(asking.state)
 

@@ -13,6 +13,7 @@ from backstory.doors.odf.fetch.asking import DOWNLOADING, Progress
 from backstory.doors.odf.fetch.request import Headers, Wanted, answered, refusal
 from backstory.doors.odf.fetch.retries import Unreachable
 from backstory.doors.odf.fetch.savepoint import unwritable
+from backstory.doors.odf.room import bound_by
 from backstory.errors import Failed, TryAgain
 
 OK: Final = {200, 203}
@@ -34,12 +35,14 @@ class Part:
         headers: those of the answer that the first byte came with; a later part need not repeat them.
         tag: its strong ETag if the rest can be asked for, else None.
         size: the bytes that are there.
+        limit: the bytes that one that came compressed may have, None for the limit of every door.
     """
 
     path: Path
     headers: httpx2.Headers | None = None
     tag: str | None = None
     size: int = 0
+    limit: int | None = None
 
 
 def transferred(
@@ -92,13 +95,15 @@ def _check_rest(response: httpx2.Response, part: Part, wanted: Wanted) -> None:
 
 def _write(response: httpx2.Response, part: Part, wanted: Wanted, progress: Progress) -> None:
     """Write the body and see that it is whole: the client counts an answer's bytes, this all parts'."""
-    total = _total(response)
+    total, packed = _total(response), bool(_encodings(response))
     try:
         with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
             progress(DOWNLOADING, part.size, total)
             for chunk in _chunks(response, wanted):
                 file.write(chunk)
                 part.size += len(chunk)
+                if packed and part.size > (bound := bound_by(response.num_bytes_downloaded, part.limit)).most:
+                    raise bound.passed(wanted.name)
                 progress(DOWNLOADING, part.size, total)
             file.flush()
             os.fsync(file.fileno())
