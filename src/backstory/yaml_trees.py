@@ -19,7 +19,13 @@ DEEPEST: Final = 100
 # Parts that aliases may repeat, all aliases of a document together.
 MOST_REPEATED: Final = 100_000
 MOST_DIGITS: Final = 100
-NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+SHOWN: Final = 40
+CORE: Final = "tag:yaml.org,2002:"
+NUMBERS: Final = {f"{CORE}{name}" for name in ("int", "float")}
+# What a tag may say of a value; others make objects of programs, or sets and bytes that no part is.
+KNOWN: Final = NUMBERS | {
+    f"{CORE}{name}" for name in ("null", "bool", "str", "seq", "map", "timestamp", "merge", "value")
+}
 
 
 class NotYaml(ValueError):
@@ -79,6 +85,10 @@ class _Bounded(Composer):
         self.parts += 1
         node = super().compose_node(parent, index)
         self.sizes[id(node)] = self.parts - before
+        if node.tag not in KNOWN:
+            raise _beyond(
+                f"the tag {str(node.tag).removeprefix(CORE)[:SHOWN]} has no place here", event.start_mark
+            )
         if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
             raise _beyond(f"this number has more than {MOST_DIGITS} digits", event.start_mark)
         return node

@@ -125,20 +125,21 @@ def test_without_a_header_the_first_row_counts(refused):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "line", "why"),
     [
-        ('1,2\n3,"4\n5,6\n', 2),
-        ('1,2\n3,"4"x\n5,6\n', 2),
-        ('1,2\n3,4\n"5,6', 3),
-        ('1,2\n"3" ,4\n', 2),
-        ('1,2\n"a\\",4\n', 2),
+        ('1,2\n3,"4\n5,6\n', 2, "a quoted value is not closed."),
+        ('1,2\n3,"4"x\n5,6\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n3,4\n"5,6', 3, "a quoted value is not closed."),
+        ('1,2\n"3" ,4\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n"a\\",4\n', 2, "a quoted value is not closed."),
+        ('1,2\n"3\n4"x,5\n', 3, "a value goes on behind its closing quote."),
     ],
 )
-def test_a_broken_quote(refused, text, line):
+def test_a_broken_quote(refused, text, line, why):
     error = refused(text)
 
     assert "broken-csv" == error.code
-    assert f"cities.csv, line {line}: a quoted value is not closed" in error.message
+    assert f"cities.csv, line {line}: {why}" == error.message
 
 
 def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
@@ -154,7 +155,7 @@ def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
 def test_not_utf8(refused):
     error = refused("a,b\nc,d\ne,ü\n".encode("latin-1"))
 
-    assert ("broken-csv", True) == (
+    assert ("unreadable-file", True) == (
         error.code,
         "line 3: the text from here on is not UTF-8" in error.message,
     )

@@ -18,21 +18,22 @@ NEWLINE, RETURN = b"\n"[0], b"\r"[0]
 
 
 class NotScannable(ValueError):
-    """From here on the text is no field; `at` is where."""
+    """The text is no field; `at` is where its quote opens, or where it goes on once that is `closed`."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, *, closed: bool) -> None:
         super().__init__(f"byte {at}")
-        self.at = at
+        self.at, self.closed = at, closed
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A dialect's letters as bytes, and the expression of a field with what ends it."""
+    """A dialect's letters as bytes; the expressions of a field with what ends it, and of a quoted value."""
 
     separator: bytes
     quote: bytes
     escape: bytes
     field: re.Pattern[bytes]
+    value: re.Pattern[bytes] | None
 
     @property
     def clean(self) -> "Grammar":
@@ -47,13 +48,13 @@ def grammar(dialect: Dialect) -> Grammar:
 
 def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
     s, q, e = (re.escape(letter) for letter in (separator, quote, escape))
-    bare = rb"[^%b\r\n]*+" % s
+    bare, value = rb"[^%b\r\n]*+" % s, None
     end = rb"(?P<end>%b|\r\n|\n|\r|\Z)" % s
     if quote:
         escaped = rb"|%b." % e if escape else b""
         within = rb"%b(?P<quoted>(?:[^%b%b]++%b|%b%b)*+)%b" % (q, q, e, escaped, q, q, q)
-        bare = rb"(?:%b|(?!%b)%b)" % (within, q, bare)
-    return Grammar(separator, quote, escape, re.compile(bare + end, re.DOTALL))
+        bare, value = rb"(?:%b|(?!%b)%b)" % (within, q, bare), re.compile(within, re.DOTALL)
+    return Grammar(separator, quote, escape, re.compile(bare + end, re.DOTALL), value)
 
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
@@ -62,7 +63,8 @@ def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
     while again:
         found = grammar.field.match(text, at)
         if found is None:
-            raise NotScannable(at)
+            closed = grammar.value.match(text, at) if grammar.value else None
+            raise NotScannable(closed.end() if closed else at, closed=closed is not None)
         yield found
         at = found.end()
         again = at < len(text) or found["end"] == grammar.separator

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from backstory.doors.odf.formats.csv_grammar import Grammar, NotScannable, last_end, look, rewritten
 from backstory.doors.odf.formats.encoded import decoded, lines, utf8_blocks
-from backstory.doors.odf.formats.rows import broken_csv
+from backstory.doors.odf.formats.rows import broken_csv, no_text
 
 LONGEST_ROW = 1 << 26
-NOT_CLOSED = "a quoted value is not closed, or goes on after its quote"
+NOT_CLOSED = "a quoted value is not closed"
+GOES_ON = "a value goes on behind its closing quote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ def pieces(path: Path, name: str, encoding: str, grammar: Grammar) -> Iterator[P
     or goes on after its end.
     """
     line, held = 1, b""
-    for chunk in utf8_blocks(path, name, encoding, broken_csv):
+    for chunk in utf8_blocks(path, name, encoding, no_text):
         held += chunk
         end = _end_of_rows(held, grammar)
         if end:
@@ -35,7 +36,9 @@ def pieces(path: Path, name: str, encoding: str, grammar: Grammar) -> Iterator[P
             yield _strict(Piece(text, line), name, grammar)
             line += lines(text)
         elif len(held) > LONGEST_ROW:
-            why = f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED}"
+            why = (
+                f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED} or goes on behind its quote"
+            )
             raise broken_csv(name, f"line {line}", why)
     if held:
         if not held.endswith((b"\n", b"\r")):
@@ -59,7 +62,7 @@ def _strict(piece: Piece, name: str, grammar: Grammar) -> Piece:
     """The piece, if need be with its quotes written anew; Refused where it breaks the grammar."""
     text = piece.text
     if not text.isascii():
-        decoded(text, name, piece.line, broken_csv)
+        decoded(text, name, piece.line, no_text)
     if not grammar.quote or grammar.quote not in text:
         return piece
     if not (grammar.escape and grammar.escape in text):
@@ -69,4 +72,5 @@ def _strict(piece: Piece, name: str, grammar: Grammar) -> Piece:
     try:
         return Piece(rewritten(text, grammar), piece.line)
     except NotScannable as stop:
-        raise broken_csv(name, f"line {piece.line + lines(text[: stop.at])}", NOT_CLOSED) from None
+        why = GOES_ON if stop.closed else NOT_CLOSED
+        raise broken_csv(name, f"line {piece.line + lines(text[: stop.at])}", why) from None

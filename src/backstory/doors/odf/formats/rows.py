@@ -42,6 +42,11 @@ def broken_csv(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Ref
     return Refused("broken-csv", f"{name}{place and f', {place}'}: {why}.", remedy)
 
 
+def no_text(name: str, place: str, why: str, remedy: str) -> Refused:
+    """The same for a CSV whose bytes are no text."""
+    return Refused("unreadable-file", f"{name}, {place}: {why}.", remedy)
+
+
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
     """The error for a value that is not of its column's type."""
     return Refused(
