@@ -9,7 +9,7 @@ from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading import event_logs
-from backstory.tables.literals import column, instant, micros_of, quoted
+from backstory.tables.literals import column, instant, literal, micros_of, quoted
 from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _fivetran_span(shape: Shape) -> "dict[str, Column]":
 
 def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFrame":
     """The versions of one record by their start; the key's values may be given as text."""
-    from pyspark.sql.functions import col, lit
+    from pyspark.sql.functions import col
 
     shape = existing(store, table).shape
     if set(key) != set(shape.source_key):
@@ -120,5 +120,5 @@ def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFram
     versions = lives(store, table)
     for name, value in key.items():
         column = col(quoted(name))
-        versions = versions.where(column == lit(value).cast(versions.schema[name].dataType))
+        versions = versions.where(column == literal(value).cast(versions.schema[name].dataType))
     return versions.orderBy(VALID_FROM)

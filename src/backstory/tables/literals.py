@@ -5,7 +5,7 @@ and microseconds as numbers do neither.
 """
 
 from collections.abc import Container, Iterable
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -37,6 +37,24 @@ def instant(micros: int) -> "Column":
     return timestamp_micros(lit(micros))
 
 
+def literal(value: object) -> "Column":
+    """A value as a literal; of a time or a day exactly the one that it is, in whatever year."""
+    from pyspark.sql.functions import date_from_unix_date, lit
+
+    if isinstance(value, datetime):
+        return instant(micros_of(value)) if value.tzinfo else _naive(value)
+    if isinstance(value, date):
+        return date_from_unix_date(lit((value - EPOCH.date()).days))
+    return lit(value)
+
+
+def _naive(time: datetime) -> "Column":
+    """A time without a zone; a cast from an instant would go by the session's."""
+    from pyspark.sql.functions import expr
+
+    return expr(f"timestamp_ntz'{time.isoformat(' ')}'")
+
+
 def micros_of(time: datetime) -> int:
     """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
     span = time - EPOCH
@@ -52,13 +70,10 @@ def absent(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[st
 
 def literals(values: pa.Array) -> "list[Column]":
     """The values, none of them NULL, as literals of their own types."""
-    from pyspark.sql.functions import date_from_unix_date, expr, lit
+    from pyspark.sql.functions import date_from_unix_date, lit
 
     if pa.types.is_date32(values.type):
         return [date_from_unix_date(lit(day)) for day in values.cast(pa.int32()).to_pylist()]
-    if pa.types.is_timestamp(values.type):
-        if values.type.tz is None:
-            # A cast from an instant would go by the session's time zone.
-            return [expr(f"timestamp_ntz'{time.isoformat(' ')}'") for time in values.to_pylist()]
+    if pa.types.is_timestamp(values.type) and values.type.tz is not None:
         return [instant(number) for number in values.cast(pa.int64()).to_pylist()]
-    return [lit(value) for value in values.to_pylist()]
+    return [literal(value) for value in values.to_pylist()]

@@ -58,6 +58,22 @@ def test_milliseconds_are_no_seconds(dataset):  # D32, E1
     assert life.log() == ["0 s2 9999-12-31T23:59:59Z A"]
 
 
+@pytest.mark.parametrize(("type_", "told"), [("TIMESTAMP", datetime(1086, 1, 1, tzinfo=UTC)), ("DATE", date(1086, 1, 1))])  # fmt: skip
+def test_a_time_that_is_told_is_stored_in_whatever_year(dataset, type_, told):  # E3, section 1.4
+    """Before October 1582, too, where Java's old calendar is some days off; `late` counts by it."""
+    life = dataset(merge="{kind: ledger, primaryKey: [k]}", columns=f"event_time {type_}, k STRING")
+    assert life.push(",A", event_time=datetime(1086, 1, 1, tzinfo=UTC)).watermark.year == 1086
+    assert life.push("1085-12-31,B 1086-01-01,C").counts == counts(appended=2, late=1)
+    times = dict(life.data("k", "event_time"))
+    assert times["A"] == times["C"] == told
+    gone = dataset(merge="{kind: snapshot, primaryKey: [k]}", columns="k STRING")
+    gone.push(
+        "A", "", event_time=datetime(1500, 6, 1, tzinfo=UTC), system_time=datetime(1501, 1, 1, tzinfo=UTC)
+    )
+    assert {row["event_time"] for row in gone.rows()} == {datetime(1500, 6, 1, tzinfo=UTC)}
+    assert {row["system_time"] for row in gone.rows()} == {datetime(1501, 1, 1, tzinfo=UTC)}
+
+
 FAR = {
     "instants": "timestamp_seconds(bigint(n))",
     "days": "date_add(DATE'1970-01-01', int(floor(n / 86400)))",

@@ -268,6 +268,14 @@ def test_old_times_are_not_looked_at_where_each_row_has_one(spark, times, kept):
     assert kept == near(logged, came, TERMS["ledger"]).count()
 
 
+@pytest.mark.parametrize("old", ["date_add(DATE'1086-01-01', int(place))", "TIMESTAMP'1086-01-01' + make_interval(0, 0, 0, int(place))"])  # fmt: skip
+def test_old_times_are_looked_at_in_whatever_year(spark, old):
+    """Also before October 1582, where Java's old calendar is some days off."""
+    logged = frame(spark, [(0, None, (1, "d", None, 0.0), n) for n in range(9)]).withColumn("time", expr(old))
+
+    assert near(logged, logged.where("place IN (6, 8)"), TERMS["ledger"]).count() == 3
+
+
 def test_each_side_is_read_once(spark):
     rows = [(0, second(1), (1, str(n), None, 0.0), n) for n in range(5)]
     plan = happened(frame(spark, rows), frame(spark, rows), TERMS["snapshot"], Moment(EPOCH, EPOCH))

@@ -21,6 +21,7 @@ from backstory.strategies.events.plan import Happened, numbered, order
 from backstory.strategies.events.terms import Terms
 from backstory.tables.commit import Note
 from backstory.tables.event_log import append, spark_schema, stage_log
+from backstory.tables.literals import literal
 from backstory.tables.store import existing
 
 if TYPE_CHECKING:
@@ -89,11 +90,9 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
 
 def commit_rows(at: Meeting, event: dict[str, Any], came: Batch, found: Happened, terms: Terms) -> None:
     """Number the events and commit them."""
-    from pyspark.sql.functions import lit
-
     columns, names = at.the.columns, [field.name for field in came.data]
     with numbered(found.events, found.rows, order(terms, came.data), at.head.next_offset) as placed:
-        commit_block(at, event, came, columns.stored(placed, names, lit(at.now)), +found.counts)
+        commit_block(at, event, came, columns.stored(placed, names, literal(at.now)), +found.counts)
 
 
 def commit_block(

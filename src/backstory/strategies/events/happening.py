@@ -33,6 +33,7 @@ from backstory.strategies.events.terms import (
     Strategy,
     Terms,
 )
+from backstory.tables.literals import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -211,9 +212,9 @@ def _with_stored_time(rows: "DataFrame", moment: Moment) -> "DataFrame":
 
 
 def _time_of(side: str, moment: Moment) -> "Column":
-    from pyspark.sql.functions import coalesce, col, lit
+    from pyspark.sql.functions import coalesce, col
 
-    return coalesce(col(side)[TIME], lit(moment.fallback))
+    return coalesce(col(side)[TIME], literal(moment.fallback))
 
 
 def _true(condition: "Column") -> "Column":

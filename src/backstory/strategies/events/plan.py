@@ -19,6 +19,7 @@ from backstory.strategies.events.happening import WHAT, judged
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, STORED, TIME, beside, field, timed
 from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
 from backstory.strategies.observed import observed
+from backstory.tables.literals import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -81,7 +82,7 @@ def happened(
     told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in _COUNTED))
     events = told.select(_events(terms, moment)).select("event.*").persist()
     try:
-        late = (col(TIME) < lit(moment.watermark)) if moment.watermark is not None else lit(False)
+        late = (col(TIME) < literal(moment.watermark)) if moment.watermark is not None else lit(False)
         found = events.groupBy(OP).agg(
             count(lit(1)).alias("rows"),
             greatest(_micros(events)).alias("newest"),
@@ -138,7 +139,7 @@ def _events(terms: Terms, moment: Moment) -> "Column":
     """The events of a judged row: none, one, or the pair of a correction; a problem keeps its row."""
     from pyspark.sql.functions import array, coalesce, col, create_map, element_at, explode, lit, struct, when
 
-    filled, row, what = coalesce(col(TIME), lit(moment.fallback)), col(ROW), col(WHAT)
+    filled, row, what = coalesce(col(TIME), literal(moment.fallback)), col(ROW), col(WHAT)
 
     def event(op: "Column", time: "Column", row: "Column", lead: "Column") -> "Column":
         columns = {OP: op.cast("int"), TIME: time, ROW: row, LEAD: lead, PLACE: col(PLACE)}
@@ -159,7 +160,7 @@ def _events(terms: Terms, moment: Moment) -> "Column":
         corrected.insert(0, event(lit(int(Op.CORRECT_FROM)), before[TIME], before[ROW], filled))
     # A snapshot retracts the stored row that it stands on; nothing needs to be carried to it.
     gone = (col(TIME), row) if terms.strategy is Strategy.SNAPSHOT else (before[TIME], before[ROW])
-    retracted_at = gone[0] if terms.retracts_in_place else lit(moment.fallback)
+    retracted_at = gone[0] if terms.retracts_in_place else literal(moment.fallback)
     retracted = event(lit(int(Op.RETRACT)), retracted_at, gone[1], retracted_at)
     made = made.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
     return explode(made.when(what == "corrected", array(*corrected))).alias("event")

@@ -1,8 +1,10 @@
 """Two sides in one table: what is stored and what was delivered, row by row in their order."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.strategies.events.terms import Moment, Op, Strategy, Terms
+from backstory.tables.literals import instant, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -83,7 +85,7 @@ def near(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFram
     Where keys or times grow, the log's old files are not read then; the delivered keys are read once
     more. A snapshot is about all records.
     """
-    from pyspark.sql.functions import col, count_if, lit, timestamp_micros, unix_micros
+    from pyspark.sql.functions import col, count_if, unix_micros
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import min as least
     from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
@@ -94,19 +96,19 @@ def near(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFram
     keys = delivered.select(*wanted)
     if not keys._jdf.queryExecution().optimizedPlan().deterministic():  # noqa: SLF001
         return logged  # a query of rand() gives other keys the next time
-    bounds = []
+    bounds: list[tuple[Column, bool, Column, Callable[[Any], Column]]] = []
     for place, (value, type_) in enumerate(zip(wanted, [each.dataType for each in keys.schema], strict=True)):
         is_time = place == len(terms.key)
         if isinstance(type_, TimestampType):  # Python would bring it into the zone of this machine
-            bounds.append((value, is_time, unix_micros(value), timestamp_micros))
+            bounds.append((value, is_time, unix_micros(value), instant))
         elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
-            bounds.append((value, is_time, value, lit))
+            bounds.append((value, is_time, value, literal))
     aggregates = [each(told) for *_, told, _ in bounds for each in (least, greatest)]
     untimed, *ends = delivered.agg(count_if(col(TIME).isNull()), *aggregates).collect()[0]
     for (value, is_time, _, made), low, high in zip(bounds, ends[::2], ends[1::2], strict=True):
         # A row without a time means one of any time.
         if low is not None and not (untimed and is_time):
-            logged = logged.where(value.between(made(lit(low)), made(lit(high))))
+            logged = logged.where(value.between(made(low), made(high)))
     return logged
 
 
@@ -115,12 +117,12 @@ def timed(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms, mome
 
     It is the newest event of the row's key, one of the same content before all others; else the fallback.
     """
-    from pyspark.sql.functions import any_value, coalesce, col, lit, max_by, when
+    from pyspark.sql.functions import any_value, coalesce, col, max_by, when
 
     untimed = delivered.where(col(TIME).isNull())
     if untimed.isEmpty():
         return delivered
-    fallback = lit(moment.fallback)
+    fallback = literal(moment.fallback)
     if logged is None:
         return delivered.withColumn(TIME, coalesce(TIME, fallback))
     known = logged.where(col(OP) != Op.CORRECT_FROM)
