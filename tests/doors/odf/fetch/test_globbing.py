@@ -122,6 +122,43 @@ class TestFinding:
         assert names(ask(glob("**/*.csv"))) == ["real.csv"]
         assert names(ask(glob(".*.csv"))) == [".hidden.csv"]
 
+    def test_a_file_counts_once_whatever_links_lead_to_it(self, put, ask, glob, tmp_path):
+        """By its own path where that matches, too; links to a folder above itself end."""
+        put("in/a.csv", "in/2024/b.csv", "in/.kept/c.csv")
+        for link, target in {
+            "latest": ".",
+            "more": ".",
+            "current": "2024",
+            "b.csv": "2024/b.csv",
+            "c.csv": ".kept/c.csv",
+        }.items():
+            (tmp_path / "in" / link).symlink_to(target)
+
+        assert names(ask(glob("in/**/*.csv"))) == ["a.csv", "2024/b.csv", "c.csv"]
+        assert names(ask(glob("in/*/*.csv"))) == ["latest/a.csv", "2024/b.csv", "latest/c.csv"]
+        assert names(ask(glob("in/current/*.csv"))) == ["b.csv"]
+
+    def test_a_file_that_came_by_a_link_is_the_same_by_its_own_path(self, put, ask, glob, tmp_path):
+        """What it was known by before counts."""
+        put("2024/b.csv")
+        (tmp_path / "current").symlink_to("2024")
+
+        answer = ask(glob("*/*.csv"), state=last("current/b.csv"), seen=frozenset({"current/b.csv"}))
+        assert (answer.status, answer.warnings) == ("up-to-date", [])
+
+    @pytest.mark.parametrize("pattern", ["in/*.csv", "in/**/*.csv", "in/*/*.csv", "in/far.csv"])
+    def test_a_link_out_of_the_folder_is_refused(self, put, ask, glob, tmp_path, pattern):
+        """Whether to a file or to a folder; the folder itself may be a link."""
+        put("private/a.csv", "in/b.csv", "here/c.csv")
+        (tmp_path / "in" / "far.csv").symlink_to("../private/a.csv")
+        (tmp_path / "in" / "far").symlink_to(tmp_path / "private")
+        (tmp_path / "linked").symlink_to("here")
+
+        with pytest.raises(Refused) as caught:
+            ask(glob(pattern))
+        assert (caught.value.code, caught.value.exit_code) == ("link-outside", 3)
+        assert names(ask(glob("linked/*.csv"))) == ["c.csv"]
+
     def test_an_absolute_path_is_one(self, put, ask, glob, tmp_path):
         put("data/a.csv", "data/b.csv")
 

@@ -4,7 +4,6 @@ The source's state is the *mark* of the last file: its name, or with `ByEventTim
 A file is new when its mark stands behind the state, in the order of times, names and then folders.
 """
 
-import glob
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Final
 
 from backstory.doors.odf.fetch.asking import CHECKING, Asking
 from backstory.doors.odf.fetch.fetched import Answer, Fetched
+from backstory.doors.odf.fetch.matching import fixed, matching
 from backstory.doors.odf.fetch.source_state import ETAG, SourceState, of_kind
 from backstory.doors.odf.fetch.timestamps import path_time
 from backstory.doors.odf.manifest.fetch import FilesGlob, FromPath, FromSystemTime, Order
@@ -54,7 +54,8 @@ def _place(mark: str) -> tuple[str, str, str]:
 def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
     """The files after the last one that was ingested; those that came too late are named in warnings.
 
-    Raises Failed when the first look finds no file, Refused for a path that does not tell its time.
+    Raises Failed when the first look finds no file, Refused for a path that does not tell its time, and for
+    links out of the folder.
     """
     asking.progress(CHECKING, 0, None)
     last = of_kind(asking.state, ETAG)
@@ -94,15 +95,14 @@ def _timed(step: FilesGlob) -> bool:
 
 
 def _files(step: FilesGlob, asking: Asking) -> list[Found]:
-    """All files that match, in order; files and folders with a leading dot are only matched by a dot."""
-    spelled = set(glob.glob(step.path, root_dir=asking.folder, recursive=True))  # noqa: PTH207
-    paths = {text: asking.folder / text for text in spelled}
-    files = [_found(path, text, step, asking) for text, path in paths.items() if path.is_file()]
+    """All files that match, each once, in order."""
+    spelled = matching(asking.folder, step.path, asking.seen)
+    files = [_found(asking.folder / text, text, step, asking) for text in spelled]
     return sorted(files, key=lambda file: file.place)
 
 
 def _found(path: Path, spelled: str, step: FilesGlob, asking: Asking) -> Found:
-    name = Path(spelled).relative_to(_fixed(step.path)).as_posix()
+    name = Path(spelled).relative_to(fixed(step.path)).as_posix()
     file = Found(path, Path(spelled).as_posix(), name, name)
     if not _timed(step):
         return file
@@ -110,13 +110,6 @@ def _found(path: Path, spelled: str, step: FilesGlob, asking: Asking) -> Found:
     assert time is not None  # the order is by the time of the path
     text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
     return Found(path, file.spelled, name, f"{text}Z {name}")
-
-
-def _fixed(pattern: str) -> Path:
-    """The folders that a glob names without wildcards."""
-    *folders, _ = Path(pattern).parts
-    wild = (number for number, part in enumerate(folders) if glob.has_magic(part))
-    return Path(*folders[: next(wild, len(folders))])
 
 
 def _event_time(file: Found, step: FilesGlob, asking: Asking) -> datetime | None:
