@@ -3,14 +3,17 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 from datasets import Dataset, counts, e, s
+from structlog.testing import capture_logs
 
 from backstory.doors.odf import door
-from backstory.doors.odf.log_table import log_rows
+from backstory.doors.odf.log_table import log_of, log_rows
 from backstory.doors.odf.verify import verify
 from backstory.tables import event_log
+from backstory.tables.store import existing
 
 CITIES = "city STRING, population INT"
 BY_CITY = "{kind: snapshot, primaryKey: [city], encoding: op}"
@@ -114,3 +117,82 @@ def test_data_files_are_never_touched_again(dataset):
 
 def files_of(life):
     return life.store.sql_name(life.table.shape.table) + ".files"
+
+
+def cut_short(life):
+    """The log as a run leaves it that ended between its commit and its log."""
+    log = existing(life.store, log_of(life.table.shape.table)).iceberg
+    log.manageSnapshots().rollbackTo(log.currentSnapshot().parentId()).commit()
+    return log
+
+
+def compacted_and_expired(life):
+    """The dataset after others have rewritten its files, and expired all snapshots but theirs."""
+    name = f"{life.namespace}.`{life.name}`"
+    rewrite = (
+        f"CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
+    )
+    life.store.spark.sql(rewrite).collect()
+    table = life.table.iceberg
+    kept = table.currentSnapshot().timestampMillis()
+    table.expireSnapshots().expireOlderThan(kept).retainLast(1).commit()
+    assert life.commits() == 1
+
+
+def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
+    """R14: the log had it not yet when its snapshot expired; then nothing more is written, whoever asks."""
+    life = dataset("{kind: append}", CITIES)
+    life.push("A,1 B,2")
+    life.push("C,3 D,4", run_id="r1")
+    cut_short(life)
+    compacted_and_expired(life)
+    error = life.refused("E,5", code="log-behind")
+    assert "holds 4 rows, and its newest known commit tells of 2" in error.message
+    life.refused("C,3 D,4", code="log-behind", run_id="r1")
+    life.refused("E,5", code="log-behind", dry_run=True)
+
+
+def test_rows_that_are_gone_are_not_passed_over_where_only_the_log_tells_of_them(dataset):
+    """R14: a rollback and then an expiry take what a source is thought to have brought."""
+    life = dataset("{kind: append}", CITIES)
+    life.push("A,1 B,2")
+    before = life.table.iceberg.currentSnapshot().snapshotId()
+    life.push("C,3")
+    life.table.iceberg.manageSnapshots().rollbackTo(before).commit()
+    compacted_and_expired(life)
+    life.refused("C,3", code="rows-lost")
+
+
+def test_a_run_that_changes_nothing_writes_the_log_that_was_cut_short(dataset):
+    """R83: so that a retry after a crash makes an expiry harmless."""
+    life = dataset("{kind: append}", CITIES)
+    life.push("A,1 B,2")
+    (life.folder / "c.csv").write_text(f"{life.header}\nC,3\nD,4\n")
+    life.push_files(life.folder / "c.csv", run_id="r1")
+    cut_short(life)
+    with life.unchanged():
+        life.push_files(life.folder / "c.csv", run_id="r1")
+    assert len(log_rows(life.store, life.table.shape.table)) == 2
+    compacted_and_expired(life)
+    assert life.push("E,5").offsets == (4, 4)
+    sound(life)
+
+
+def test_a_log_that_cannot_be_written_is_told_of(dataset):
+    """O10: it hinders no pull, and the next one writes it."""
+    life = dataset("{kind: append}", CITIES)
+    life.push("A,1")
+    place = Path(
+        existing(life.store, log_of(life.table.shape.table)).iceberg.location().removeprefix("file:")
+    )
+    (place / "data").rename(place / "kept")
+    (place / "data").write_text("")
+    with capture_logs() as told:
+        assert life.push("B,2").offsets == (1, 1)
+    assert [line["event"] for line in told if line["log_level"] == "warning"] == [
+        "the log is behind; expire no snapshots before a pull has written it"
+    ]
+    (place / "data").unlink()
+    (place / "kept").rename(place / "data")
+    life.push("C,3")
+    sound(life)

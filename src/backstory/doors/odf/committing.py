@@ -1,15 +1,16 @@
 """The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from backstory.doors.odf.batch import Batch
 from backstory.doors.odf.chain import Block, canonical, schema_hash
 from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.log_table import brought_up_to_date
+from backstory.doors.odf.log_table import brought_up_to_date, log_of
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.row_hash import ROWS, hash_of, hashed
@@ -17,15 +18,18 @@ from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.instant import iso
+from backstory.model.table import TableName
 from backstory.strategies.events.plan import Happened, numbered, order
 from backstory.strategies.events.terms import Terms
 from backstory.tables.commit import Note
 from backstory.tables.event_log import append, spark_schema, stage_log
 from backstory.tables.literals import literal
-from backstory.tables.store import existing
+from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = structlog.get_logger()
 
 DOOR = "odf"
 TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
@@ -102,7 +106,7 @@ def commit_block(
     rows: "DataFrame | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> None:
-    """Make the one commit; the log table follows it and never hinders it (decision O10)."""
+    """Make the one commit; the log table follows it (decision O10)."""
     from pyspark.sql import Observation
 
     store, the, before = at.work.store, at.the, at.head.block
@@ -123,8 +127,19 @@ def commit_block(
         return Note(DOOR, at.work.token or block.hash, dict(counts), block.properties())
 
     append(store, the.table, rows, note, staged=staged)
-    with suppress(BackstoryError):
-        brought_up_to_date(store, existing(store, the.name))
+    write_log(store, the.name)
+
+
+def write_log(store: Store, name: TableName) -> None:
+    """Bring the log of a dataset up to date; it never hinders a pull, and a log that is behind is told of."""
+    try:
+        brought_up_to_date(store, existing(store, name))
+    except BackstoryError as fault:
+        log.warning(
+            "the log is behind; expire no snapshots before a pull has written it",
+            table=str(log_of(name)),
+            reason=fault.message,
+        )
 
 
 def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:

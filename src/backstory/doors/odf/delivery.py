@@ -28,7 +28,7 @@ from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.room import disk_told
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_of, token_of
+from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_to_extend, token_of
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
@@ -99,7 +99,7 @@ def _read(
 
 def _once(work: Work) -> tuple[DatasetReceipt, bool]:
     the = work.dataset()
-    head = head_of(work.store, the)
+    head = head_to_extend(work.store, the)
     if _is_outrun(work, the, head) or _has_run(work, the):
         return _receipt(the, head, head.system_time), False
     now, notes = work.run.system_time, []

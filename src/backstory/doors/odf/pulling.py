@@ -11,7 +11,7 @@ import structlog
 
 from backstory.attempts import attempted
 from backstory.doors.odf import registry
-from backstory.doors.odf.committing import commit_block, event_of
+from backstory.doors.odf.committing import commit_block, event_of, write_log
 from backstory.doors.odf.delivery import delivered
 from backstory.doors.odf.fetch.asking import Asking, Progress, silent
 from backstory.doors.odf.fetch.fetched import Answer, Fetched
@@ -25,7 +25,7 @@ from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
+from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of, head_to_extend
 from backstory.errors import BackstoryError, Refused
 from backstory.model.instant import iso
 from backstory.settings import Rights
@@ -90,7 +90,7 @@ def told(receipt: DatasetReceipt) -> DatasetReceipt:
 def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> DatasetReceipt:
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
-    head = head_of(store, dataset)
+    head = head_to_extend(store, dataset)
     nothing = DatasetReceipt(
         dataset.dataset.name, "up-to-date", watermark=head.watermark, system_time=head.system_time
     )
@@ -112,6 +112,8 @@ def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> Datase
         found = replace(summed(receipts, before), status="failed", error=error)
     else:
         found = summed(receipts, asked_in_vain)
+    if not run.dry_run and found.status != "updated":
+        write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     notes = (*answer.warnings, *found.notes)
     if run.dry_run and len(receipts) > 1:
         notes += (f"Each of the {len(receipts)} files was compared with the dataset as it stands now.",)
@@ -173,7 +175,7 @@ def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) ->
 
     def once() -> DatasetReceipt:
         the = registry.at(store, dataset.name)
-        head = head_of(store, the)
+        head = head_to_extend(store, the)
         if head.watermark is not None and watermark < head.watermark:
             raise Refused(
                 "watermark-back",

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from backstory.doors.odf import registry
+from backstory.doors.odf.committing import write_log
 from backstory.doors.odf.delivery import delivered
 from backstory.doors.odf.fetch.fetched import Fetched
 from backstory.doors.odf.manifest.events import AddPushSource
@@ -67,6 +68,8 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> Dat
         except BackstoryError as error:
             return replace(summed(receipts, failed(store, dataset, error)), status="failed", error=error)
         receipts.append(told(receipt))
+    if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
+        write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     return replace(summed(receipts, nothing), before=head.watermark)
 
 

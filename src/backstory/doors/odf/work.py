@@ -8,13 +8,14 @@ from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.doors.odf.chain import Block, canonical, sha3
+from backstory.doors.odf.chain import Block, canonical, sha3, walk
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.fetch.fetched import Fetched
 from backstory.doors.odf.fetch.source_state import SourceState
 from backstory.doors.odf.log_table import newest_block
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.registry import Registered
+from backstory.errors import Refused
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.settings import Rights
@@ -160,6 +161,24 @@ class Head:
     def system_time(self) -> datetime | None:
         """The system time of the newest commit."""
         return self.block.system_time if self.block else None
+
+
+def head_to_extend(store: Store, the: Registered) -> Head:
+    """The head of a dataset that a commit shall follow.
+
+    Raises Refused if its table holds more rows than the newest commit that is known tells of, as when others
+    expired a commit that the log did not have yet: its offsets would be used twice. So for fewer rows, where
+    all that tells of commits is the log.
+    """
+    head = head_of(store, the)
+    rows, told = (the.table.rows if the.table else 0), head.next_offset
+    if the.table is None or rows == told or (rows < told and next(walk(the.table), None) is not None):
+        return head
+    raise Refused(
+        "log-behind" if rows > told else "rows-lost",
+        f"The table of {the.dataset.name} holds {rows} rows, and its newest known commit tells of {told}.",
+        "Nothing was written; take table and log from a backup, or add the manifest under another name.",
+    )
 
 
 def head_of(store: Store, the: Registered) -> Head:
