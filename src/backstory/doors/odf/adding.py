@@ -139,7 +139,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     and for a change that would give stored rows another meaning.
     """
     dataset = wanted.dataset
-    told = tuple(foreseen(store, dataset))
+    told = tuple(foreseen(store, wanted))
     refuse_errors(told)
     if dataset.polling is not None:
         check(dataset.polling.fetch)

@@ -68,7 +68,7 @@ def delivered(
             frame, content = _read(store, dataset(), source, fetched, run, Path(folder))
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
-            frame = held.enter_context(queried(store, frame, source.preprocess))
+            frame = held.enter_context(queried(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
         work = Work(store, source, fetched, after, run, token, frame, declared, content, dataset)

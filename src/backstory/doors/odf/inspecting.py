@@ -54,7 +54,7 @@ class Inspected:
 
 def inspected(store: Store, the: Registered) -> Inspected:
     """A dataset of the warehouse."""
-    found = _foreseen(store, the.dataset)
+    found = _foreseen(store, the)
     return Inspected(the.dataset, found, str(the.name), _stored_schema(the), _head(head_of(store, the)))
 
 
@@ -67,12 +67,12 @@ def inspected_file(path: Path) -> list[Inspected]:
     return found
 
 
-def _foreseen(store: Store, dataset: Dataset) -> list[Lint]:
+def _foreseen(store: Store, the: Registered) -> list[Lint]:
     """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
     try:
-        return foreseen(store, dataset)
+        return foreseen(store, the)
     except UsageError as wrong:
-        return [Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy), *lints(dataset)]
+        return [Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy), *lints(the.dataset)]
 
 
 def newest_rows(store: Store, the: Registered, count: int, skip: int) -> "DataFrame":

@@ -11,6 +11,7 @@ import structlog
 
 from backstory.attempts import attempted
 from backstory.doors.odf import registry
+from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import commit_block, event_of, write_log
 from backstory.doors.odf.delivery import delivered
 from backstory.doors.odf.fetch.asking import Asking, Progress, silent
@@ -99,6 +100,7 @@ def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> Datase
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
         return replace(nothing, status="disabled", hint=NO_SOURCE if source is None else SWITCHED_OFF)
+    refuse_forbidden_queries(store, dataset.name, dataset.dataset)
     asking = _asking(store, dataset, source, head, asked, run)
     answer = fetch(source.fetch, asking)
     uncacheable = replace(nothing, status="uncacheable", hint=UNCACHEABLE)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from backstory.doors.odf import registry
+from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import write_log
 from backstory.doors.odf.delivery import delivered
 from backstory.doors.odf.fetch.fetched import Fetched
@@ -59,6 +60,7 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> Dat
         return replace(nothing, status="disabled", hint="the push source is disabled")
     for path in pushed.files:
         try:
+            refuse_forbidden_queries(store, dataset.name, dataset.dataset)
             if not path.is_file():
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
             fetched = Fetched(path, path.name, pushed.event_time, None)

@@ -7,9 +7,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from backstory.doors.odf.allowed_queries import others_read, steps
 from backstory.doors.odf.manifest.read import Sql
+from backstory.doors.odf.source_rules import INPUT
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
+from backstory.spark.parsed_queries import cause_of, refuse_session_values
 from backstory.tables.literals import quoted
 from backstory.tables.store import Store
 
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
 # Operators behind which rows stand in another order, or in none.
 OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|Distinct|Union"
-# How a plan that is not analysed yet shows a name of several parts.
-RELATION: Final = re.compile(r"'UnresolvedRelation \[[^\]]*, ")
 ZONE: Final = "spark.sql.session.timeZone"
 # SQL states of values that a function or a cast does not take.
 DATA: Final = "22"
@@ -28,27 +29,36 @@ REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
 
 
 @contextmanager
-def queried(store: Store, rows: "DataFrame", sql: Sql) -> "Iterator[DataFrame]":
+def queried(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
     """The output of the step without an alias; each query sees `input` and the steps before it.
 
-    Raises UsageError for SQL that Spark cannot analyse.
+    `namespace` is the schema of the datasets that a query may name. Raises UsageError for SQL that does
+    more than a manifest's may (what is looked at is the very text that runs), or that Spark cannot analyse.
     """
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException
 
     view = f"input {uuid4()}"
+    text = _text(sql, view)
+    others_read(store, namespace, text, frozenset({view}))
     rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
     try:
         with utc(store.spark):
-            found = store.spark.sql(_text(sql, view))
+            found = store.spark.sql(text)
+        refuse_session_values(found._jdf.queryExecution().analyzed())  # noqa: SLF001
         yield found
-    except (AnalysisException, ParseException) as wrong:
+    except AnalysisException as wrong:
         raise UsageError(
             "wrong-query",
-            f"The query of preprocess does not fit the batch: {_cause(wrong)}",
+            f"The query of preprocess does not fit the batch: {cause_of(wrong)}",
             f"The batch has the columns {', '.join(rows.drop(ARRIVAL).columns)}.",
         ) from None
     finally:
         store.spark.catalog.dropTempView(view)
+
+
+def names_others(store: Store, sql: Sql, namespace: str) -> bool:
+    """Whether the step reads datasets by their names, beside its batch and its steps."""
+    return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
 
 
 @contextmanager
@@ -83,18 +93,6 @@ def failing_rows_refused() -> Iterator[None]:
         ) from None
 
 
-def names_others(store: Store, sql: Sql) -> bool:
-    """Whether the step reads tables or files, by names of several parts, beside its batch and its steps."""
-    from pyspark.errors import ParseException
-
-    parser = store.spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
-    try:
-        plans = [parser.parsePlan(_bare(query)).toString() for _, query in _steps(sql)]
-    except ParseException:
-        return False
-    return any(RELATION.search(plan) for plan in plans)
-
-
 def keeps_order(frame: "DataFrame") -> bool:
     """Whether the rows of a query stand in the order of the file."""
     plan = frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001
@@ -102,23 +100,13 @@ def keeps_order(frame: "DataFrame") -> bool:
 
 
 def _text(sql: Sql, view: str) -> str:
-    steps = _steps(sql)
-    named = [("input", f"TABLE {quoted(view)}")]
-    named += [(alias, query) for alias, query in steps if alias is not None]
-    output = next(query for alias, query in steps if alias is None)
+    named = [(INPUT, f"TABLE {quoted(view)}")]
+    named += [(alias, query) for alias, query in steps(sql) if alias is not None]
+    output = next(query for alias, query in steps(sql) if alias is None)
     begun = ", ".join(f"{quoted(alias)} AS (\n{_bare(query)}\n)" for alias, query in named)
     return f"WITH {begun}\nSELECT * FROM (\n{_bare(str(output))}\n)"
-
-
-def _steps(sql: Sql) -> list[tuple[str | None, str]]:
-    """The queries of a step, each with its alias."""
-    return [(None, sql.query)] if sql.query is not None else [(s.alias, s.query) for s in sql.queries or ()]
 
 
 def _bare(query: str) -> str:
     """A query without the semicolon that ends it."""
     return query.strip().rstrip(";")
-
-
-def _cause(wrong: Exception) -> str:
-    return str(wrong).partition("SQLSTATE")[0].strip().splitlines()[0][:300]
