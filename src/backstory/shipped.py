@@ -1,14 +1,21 @@
 """Batch files where Spark's tasks can open them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from backstory.files.batch_file import BatchFile
 from backstory.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +61,17 @@ def shipped(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[li
     finally:
         for each in sent:
             each.content.destroy()
+
+
+def parquet_frame(store: Store, files: Sequence[Shipped], schema: pa.Schema) -> "DataFrame":
+    """The rows of Parquet files that have this schema: a task for each file, in their order."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    numbers = store.spark.range(len(files), numPartitions=len(files))
+    return numbers.mapInArrow(partial(_rows_of, files), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _rows_of(files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for number in (number for part in numbers for number in part["id"].to_pylist()):
+        with files[number].opened() as file:
+            yield from pq.ParquetFile(file.path).iter_batches()

@@ -1,6 +1,8 @@
 """Rows of a file as Spark sees them: whatever the file is called, in its order, and with types that tables have."""
 
 import json
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,8 @@ from odf_files import READ, declared, optional
 from backstory.doors.odf.formats.reading import plain_parquet
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.room import bound_of
-from backstory.doors.odf.staging import ARRIVAL, read_batch
+from backstory.doors.odf.staging import ARRIVAL, read_batch, sent
+from backstory.files.memory import Memory
 
 APPEND = "{kind: append}"
 SHARED = Path("/dev/shm")
@@ -25,11 +28,11 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 @pytest.fixture
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
-        return read_batch(
-            store, Prepared(path, path.name, bound_of(path)), READ.validate_python(read), schema, folder
-        )
+        ready = Prepared(path, path.name, bound_of(path))
+        return read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
 
-    return batch
+    with ExitStack() as held:
+        yield batch
 
 
 @pytest.fixture
@@ -91,6 +94,28 @@ def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
     assert [{"k": n, "_metadata": n, ARRIVAL: n} for n in range(11, 5000)] == sorted(
         rows, key=lambda row: row["k"]
     )
+
+
+@pytest.mark.parametrize(("memory", "parts"), [(1 << 30, None), (6 * 60_000, 4)], ids=["few", "many"])
+def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, parts):
+    """To tasks that do not see this machine's files; in their order, with their places and types."""
+    types = {"n": pa.int64(), "at": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us"), "d": pa.decimal128(9, 2), "l": pa.list_(pa.struct([("x", pa.string())])), ARRIVAL: pa.int64()}  # fmt: skip
+    rows = pa.table({"n": range(5000), ARRIVAL: range(5000)})
+    for name, type_ in types.items():
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(5000, type_))
+    schema = pa.schema(types.items())
+    given, store = (
+        iter(rows.select(list(types)).cast(schema).to_batches(500)),
+        replace(store, memory=Memory(memory)),
+    )
+    with ExitStack() as held:
+        frame = sent(store, given, schema, tmp_path, held)
+        assert [(n, n) for n in range(5000)] == [tuple(row) for row in frame.select("n", ARRIVAL).collect()]
+        assert list(types) == frame.columns
+        assert parts in {None, frame.rdd.getNumPartitions()}
+        assert (parts or 0) == len(list(tmp_path.glob("rows-*.parquet")))
+    store.memory.take(memory // 6)
 
 
 def test_a_changelog_may_be_a_plain_file(dataset, tmp_path):

@@ -63,9 +63,8 @@ def delivered(
     """
     with ExitStack() as held:
         held.enter_context(disk_told(fetched.name))
-        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-"))
         with timed("decode"):
-            frame, content = _read(store, dataset(), source, fetched, run, Path(folder))
+            frame, content = _read(store, dataset(), source, fetched, run, held)
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
             frame = held.enter_context(queried(store, frame, source.preprocess, name.schema))
@@ -76,13 +75,14 @@ def delivered(
 
 
 def _read(
-    store: Store, the: Registered, source: Source, fetched: Fetched, run: Run, folder: Path
+    store: Store, the: Registered, source: Source, fetched: Fetched, run: Run, held: ExitStack
 ) -> "tuple[DataFrame | None, str | None]":
-    """The rows of a file, and for a strict changelog a digest of it.
+    """The rows of a file, while `held` is open, and for a strict changelog a digest of it.
 
     There are none, and no columns, in a file without a byte whose columns nobody declared.
     """
     run.stage("Preparing data")
+    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
     logs = cache_of(store, the.name)
     ready = prepared(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
@@ -94,7 +94,7 @@ def _read(
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
     told = told_columns(the.dataset, source)
-    return read_batch(store, ready, source.read, schema, folder, told), content
+    return read_batch(store, ready, source.read, schema, folder, told, held=held), content
 
 
 def _once(work: Work) -> tuple[DatasetReceipt, bool]:

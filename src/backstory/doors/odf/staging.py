@@ -1,8 +1,10 @@
-"""Rows of a file become a DataFrame: through a Parquet file, or at once where no task would see that."""
+"""Rows of a file become a DataFrame: through Parquet files, sent to the tasks that do not see them."""
 
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +15,9 @@ from backstory.doors.odf.formats.reading import Rows, plain_parquet, rows_of
 from backstory.doors.odf.formats.rows import UNTOLD, Told
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
+from backstory.files.batch_file import BatchFile
+from backstory.files.memory import TooLarge
+from backstory.shipped import parquet_frame, shipped
 from backstory.tables.frames import frame_of
 from backstory.tables.store import Store
 
@@ -35,17 +40,19 @@ def read_batch(
     schema: pa.Schema | None,
     folder: Path,
     told: Told = UNTOLD,
+    *,
+    held: ExitStack,
 ) -> "DataFrame | None":
     """The rows of a prepared file with their `ARRIVAL`; None if it has neither rows nor columns.
 
-    `schema` is what the source declares, `told` the types of columns without it. A Parquet file that needs
-    no look at its values is read where it lies, by a name in `folder`. Raises Refused for whatever is
-    malformed.
+    They can be read until `held` is closed. `schema` is what the source declares, `told` the types of
+    columns without it. A Parquet file that needs no look at its values is read where it lies, by a name in
+    `folder`. Raises Refused for whatever is malformed.
     """
     if isinstance(read, Parquet) and _is_local(store) and plain_parquet(ready.path, schema, told):
         return _placed_by_spark(_parquet(store, _ours(ready.path, folder), pq.read_schema(ready.path)))
     rows = rows_of(ready.path, ready.name, read, schema, told, ready.bound)  # type: ignore[arg-type]
-    return staged(store, rows, folder) if rows.schema.names else None
+    return staged(store, rows, folder, held) if rows.schema.names else None
 
 
 def _is_local(store: Store) -> bool:
@@ -75,7 +82,7 @@ def _placed_by_spark(frame: "DataFrame") -> "DataFrame":
     return frame.select("*", place.alias(ARRIVAL))
 
 
-def staged(store: Store, rows: Rows, folder: Path) -> "DataFrame":
+def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFrame":
     """The rows with their `ARRIVAL`, each column of the type that tables have for it.
 
     Every row is read here, so that whatever is malformed is refused before Spark begins. A column
@@ -83,12 +90,59 @@ def staged(store: Store, rows: Rows, folder: Path) -> "DataFrame":
     """
     schema = pa.schema([*map(_storable, rows.schema), pa.field(ARRIVAL, pa.int64(), False)])
     if not _is_local(store):
-        return _voided(frame_of(store, pa.Table.from_batches(_placed(rows, schema), schema)), rows.schema)
+        return _voided(sent(store, _placed(rows, schema), schema, folder, held), rows.schema)
     path = folder / "rows.parquet"
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in _placed(rows, schema):
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
     return _voided(_parquet(store, path, schema), rows.schema)
+
+
+def sent(
+    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
+) -> "DataFrame":
+    """The rows for tasks that do not see this machine's files.
+
+    Few go as they are. More than deliveries may hold (`driver-memory`) go as Parquet files, of which Spark
+    keeps the bytes.
+    """
+    lease = held.enter_context(store.memory.lease())
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        kept.append(batch)
+        size += batch.nbytes
+        try:
+            lease.hold(str(folder), size)
+        except TooLarge:
+            break
+    else:
+        return frame_of(store, pa.Table.from_batches(kept, schema))
+    files = [BatchFile(path) for path in _parts(_emptied(kept, batches), schema, folder, size)]
+    lease.hold(str(folder), 0)
+    there = held.enter_context(shipped(store, [("rows", each) for each in files]))
+    return parquet_frame(store, there, schema)
+
+
+def _emptied(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches that are kept, each forgotten when it is given, and those behind them."""
+    kept.reverse()
+    while kept:
+        yield kept.pop()
+    yield from more
+
+
+def _parts(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int) -> Iterator[Path]:
+    """Files of the rows in their order, each of about so many bytes of memory."""
+    for number, first in enumerate(batches):
+        path, held = folder / f"rows-{number}.parquet", 0
+        with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
+            for batch in chain([first], batches):
+                writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
+                held += batch.nbytes
+                if held >= size:
+                    break
+        yield path
 
 
 def _placed(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
