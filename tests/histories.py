@@ -206,7 +206,7 @@ _replaced = _rows(
         LEFT_OVER: st.just(ABSENT) | LETTERS,
         SYNCED: _maybe(MOMENTS),
         START: MOMENTS,
-        END: _maybe(ENDS),
+        END: ENDS,
         ACTIVE: _maybe(st.booleans()),
     }
 )

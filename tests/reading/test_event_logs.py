@@ -86,6 +86,28 @@ def test_a_return_before_its_end_was_known_ends_it(store, tmp_path):
     assert [found.as_of(instant).count() for instant in (e(0), e(1), e(70), s(9))] == [0, 1, 1, 1]
 
 
+LATE = ("2024-01-01,A,1", "2024-03-01,A,2", "2024-02-01,A,3", "", "2024-05-01,A,9", "2024-05-01,A,8")
+
+
+# Retractions of the operations have no time of their own; one that is observed is older here than the rest.
+LIVES = {
+    "op": [(1, "e1", "e32"), (3, "e32", "e122"), (8, "e122", None)],
+    "observed": [(1, "e1", "e4"), (8, "e122", None)],
+}
+
+
+@pytest.mark.parametrize("encoding", LIVES)
+def test_at_any_instant_a_record_has_one_row_at_most(store, tmp_path, encoding):  # 2.10
+    """After a late snapshot the newest event up to a time tells what was true then."""
+    merge = f"{{kind: Snapshot, primaryKey: [city], encoding: {encoding}}}"
+    dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, n INT")
+    for rows in LATE:
+        assert dataset.push(rows).error is None
+    found = Table(store, dataset.table.shape.table)
+    versions = found.timeline("A").versions
+    assert [(v["n"], day(v["valid_from"]), day(v["valid_to"])) for v in versions] == LIVES[encoding]
+
+
 def test_operations_say_the_same_where_nothing_is_retracted(table):
     found = table(UPSERT)
     assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e3")]

@@ -41,49 +41,45 @@ def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Colu
     """The rows that are versions, from when and to when each was true (NULL: still).
 
     An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
-    other logs a version ends at the time of the next event of its record, or when that is known to be gone.
+    other logs the newest event of a record up to a time tells what was true then (odf-ingest.md 2.10): a
+    version ends where any later event of its record begins, also where that is told late of an earlier
+    time, and what was true at no instant is none.
     """
     from pyspark.sql import Window
-    from pyspark.sql.functions import col, lead, lit, struct
+    from pyspark.sql.functions import coalesce, col, lag, lit
+    from pyspark.sql.functions import min as least
 
     names, shape = system_columns(table), table.shape
     rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
     time = _instant(rows, names["event_time"])
-    after = lead(struct("event op", time.alias("time")))
-    window = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]))
-    never = lit(None).cast("timestamp")
+    newest_first = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]).desc())
     if names["events"]:
-        if names["op"] is None:
-            return rows, time, never
-        rows = rows.withColumn("next event", after.over(window))
-        corrected = col("next event")["event op"].eqNullSafe(lit(int(Op.CORRECT_FROM)))
-        return rows.where(_holds() & ~corrected), time, never
+        if names["op"] is not None:
+            rows = rows.withColumn("next op", lag("event op").over(newest_first))
+            rows = rows.where(_holds() & ~col("next op").eqNullSafe(lit(int(Op.CORRECT_FROM))))
+        return rows, time, lit(None).cast("timestamp")
     rows = rows.where(col("event op") != Op.CORRECT_FROM)
-    if names["op"] is None and names["event_time"] not in shape.key:
-        rows = rows.withColumn("next event", after.over(window))
-        return rows.where(_holds()), time, col("next event")["time"]
-    return _with_known_ends(rows, time, column(names["system_time"]), window)
+    timely = names["op"] is None and names["event_time"] not in shape.key
+    begun = time if timely else _begun(time, column(names["system_time"]), newest_first)
+    later = newest_first.rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumn("event begun", begun)
+    rows = rows.withColumn("event ended", least("event begun").over(later))
+    begun, ended = col("event begun"), col("event ended")
+    return rows.where(_holds() & coalesce(ended > begun, lit(True))), begun, ended
 
 
-def _with_known_ends(
-    rows: "DataFrame", time: "Column", known: "Column", window: "WindowSpec"
-) -> "tuple[DataFrame, Column, Column]":
-    """The versions where a retraction has no time of its own: it ends one when it is known.
+def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Column":
+    """From when an event counts where a retraction has no time of its own: from when it is known.
 
-    What is back before that ends it earlier, and what is back at the time of its predecessor begins then.
+    What is back at the time of its predecessor, or before it, begins when that was known to be gone.
     """
-    from pyspark.sql.functions import col, greatest, lag, lead, least, struct, when
+    from pyspark.sql.functions import col, greatest, lead, struct, when
 
     event = struct("event op", time.alias("time"), known.alias("known"))
-    beside = {"next": lead(event), "second next": lead(event, 2), "previous": lag(event)}
-    beside["second previous"] = lag(event, 2)
-    rows = rows.withColumns({f"{name} event": value.over(window) for name, value in beside.items()})
-    following, back = col("next event"), col("second next event")["time"]
-    gone = when(back > time, least(following["known"], back)).otherwise(following["known"])
-    ended = when(following["event op"] == Op.RETRACT, gone).otherwise(following["time"])
-    before, there = col("previous event"), col("second previous event")["time"]
-    returned = (before["event op"] == Op.RETRACT) & (time <= there)
-    return rows.where(_holds()), when(returned, greatest(time, before["known"])).otherwise(time), ended
+    before, there = (lead(event, steps).over(newest_first) for steps in (1, 2))
+    returned = (before["event op"] == Op.RETRACT) & (time <= there["time"])
+    back = when(returned, greatest(time, before["known"])).otherwise(time)
+    return when(col("event op") == Op.RETRACT, known).otherwise(back)
 
 
 def _instant(rows: "DataFrame", name: str) -> "Column":

@@ -4,16 +4,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from backstory.errors import UsageError
+import structlog
+
+from backstory.errors import Refused, UsageError
 from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading import event_logs
 from backstory.tables.literals import column, instant, literal, micros_of, quoted
 from backstory.tables.store import Store, existing
+from backstory.tables.workers import carry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+log = structlog.get_logger()
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
@@ -73,6 +79,8 @@ def lives(store: Store, table: TableName) -> "DataFrame":
         names = {name: name for name in event_logs.data_columns(stored)}
         span = {VALID_FROM: begun, VALID_TO: ended}
     else:
+        if stored.disorderly:
+            log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
         rows, names = store.spark.table(store.sql_name(table)), _called(shape)
         span = _fivetran_span(shape) if shape.layout is Layout.FIVETRAN_HISTORY else _hist_span()
     users = (column(name).alias(_apart(source)) for name, source in names.items())
@@ -93,17 +101,29 @@ def _hist_span() -> "dict[str, Column]":
 def _fivetran_span(shape: Shape) -> "dict[str, Column]":
     """From when to when a version was true.
 
-    One whose successor starts within a millisecond of its end reaches up to that start; a deleted one
-    ends at its `_fivetran_end`.
+    One whose successor starts before its end, or within a millisecond of it, reaches up to that start: at
+    any instant at most one is true, that which began last. A deleted one ends at its `_fivetran_end`. Where
+    the flag is NULL the end tells; a row with neither fails the query, for nothing does.
     """
     from pyspark.sql import Window
-    from pyspark.sql.functions import col, expr, lead, when
+    from pyspark.sql.functions import coalesce, col, expr, lead, lit, raise_error, when
 
     key = [quoted(name) for name in shape.key]
     following = lead(START).over(Window.partitionBy(*key).orderBy(START))
-    adjoining = following.between(col(END), col(END) + expr("INTERVAL 1 MILLISECOND"))
-    open_ = col(ACTIVE) | (col(END) >= instant(micros_of(TMAX)))
-    return {VALID_FROM: col(START), VALID_TO: when(adjoining, following).when(~open_, col(END))}
+    open_ = coalesce(col(ACTIVE), lit(False)) | (col(END) >= instant(micros_of(TMAX)))
+    endless = raise_error(lit(carry(_endless(shape.table)))).cast("timestamp")
+    ended = when(coalesce(open_, lit(False)), lit(None)).when(col(END).isNull(), endless).otherwise(col(END))
+    reaches = ended.isNull() | (following <= ended + expr("INTERVAL 1 MILLISECOND"))
+    succeeded = following.isNotNull() & reaches
+    return {VALID_FROM: col(START), VALID_TO: when(succeeded, following).otherwise(ended)}
+
+
+def _endless(table: TableName) -> Refused:
+    return Refused(
+        "no-end",
+        f"A version in {table} has no {END} and no {ACTIVE}: nothing tells until when it was true.",
+        "Give such rows an end, or delete them, in the program that wrote them.",
+    )
 
 
 def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFrame":
@@ -119,6 +139,15 @@ def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFram
         )
     versions = lives(store, table)
     for name, value in key.items():
-        column = col(quoted(name))
-        versions = versions.where(column == literal(value).cast(versions.schema[name].dataType))
+        type_ = versions.schema[name].dataType
+        _refuse_unlike(store, name, value, type_)
+        versions = versions.where(col(quoted(name)) == literal(value).cast(type_))
     return versions.orderBy(VALID_FROM)
+
+
+def _refuse_unlike(store: Store, name: str, value: object, type_: "DataType") -> None:
+    """Raise UsageError for a value that no key of this type is written as."""
+    (read,) = store.spark.sql("SELECT 1").select(literal(value).try_cast(type_)).first() or (None,)
+    if value is not None and read is None:
+        kind = type_.simpleString()
+        raise UsageError("other-key", f"{name} is of type {kind}, and {value!r} is none.", "Give one.")

@@ -16,7 +16,12 @@ def carrying() -> Iterator[None]:
     try:
         yield
     except BackstoryError as error:
-        raise RuntimeError(MARK + json.dumps([type(error).__name__, error.to_dict()])) from None
+        raise RuntimeError(carry(error)) from None
+
+
+def carry(error: BackstoryError) -> str:
+    """The text by which `carried` knows the error again."""
+    return MARK + json.dumps([type(error).__name__, error.to_dict()])
 
 
 def carried(fault: str) -> BackstoryError | None:

@@ -49,7 +49,7 @@ def refusal(kind: str, text: str, key=("id",), *, history: bool = True, chunk: i
 
 GOOD = {
     "earliest": "id  _fivetran_start\nA1 T1\nB2 T2",
-    "replace": "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 - T2 -",
+    "replace": "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 - T2 T9",
     "update": "id v _fivetran_start _fivetran_end\nA1 ~ T1 T9\nB2 - T2 T9",
     "delete": "id _fivetran_end\nA1 T1\nB2 T2",
 }
@@ -88,7 +88,7 @@ def test_a_key_may_be_null_but_not_unmodified(kind):
 @pytest.mark.parametrize("history", [True, False])
 def test_a_replaced_row_is_given_whole(history):
     """2.8: an unmodified cell of a row that replaces has nothing to keep; NULL is a value."""
-    text = "id v _fivetran_start\nA1 x T1\nB2 ~ T2\nC3 ~ T3"
+    text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 ~ T2 T9\nC3 ~ T3 T9"
     assert "row 2, column v" in refusal("replace", text, history=history)
     assert refusal("replace", text.replace(SAME, "-"), history=history) is None
 
@@ -97,9 +97,17 @@ def test_a_replaced_row_is_given_whole(history):
 @pytest.mark.parametrize("missing", ["-", SAME])
 def test_a_row_needs_its_instant(kind, missing):
     """5: NULL or unmodified, a row without the instant of its kind stands nowhere in time."""
-    at = {"earliest": "T2", "replace": "T2 -", "delete": "T2"}[kind]
+    at = {"earliest": "T2", "replace": "T2 T9", "delete": "T2"}[kind]
     text = GOOD[kind].replace(at, missing + at[2:])
     assert f"row 2, column {NEEDED[kind]}" in refusal(kind, text)
+
+
+def test_a_replaced_version_needs_an_end():
+    """5.5: without one nothing tells whether it is still true; NULL is not for ever."""
+    text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 x T2 -"
+    assert "row 2, column _fivetran_end: the instant is missing" in refusal("replace", text)
+    assert "lacks the column _fivetran_end" in refusal("replace", "id v _fivetran_start\nA1 x T1")
+    assert refusal("replace", text, history=False) is None
 
 
 @pytest.mark.parametrize("missing", ["-", SAME])

@@ -25,9 +25,11 @@ def refuse_unplaceable(
 
     `kind` is earliest, replace, update or delete; `needed` is the instant that each row must give;
     `first` is how many rows of the file came before these.
+    A replaced version needs an end, too: without one nothing tells whether it is still true.
     An update row without `_fivetran_start` may close a version but change no value.
     """
-    required = [*key, *([needed] if needed else [])]
+    instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
+    required = [*key, *instants]
     for name in required:
         if name not in rows.values.column_names:
             raise Refused(
@@ -41,8 +43,9 @@ def refuse_unplaceable(
     if kind == "replace":
         for name in rows.known.column_names:
             _refuse(at, name, pc.invert(rows.known[name]), "a replaced row is given whole")
-    if needed and kind != "update":
-        _refuse(at, needed, rows.values[needed].is_null(), "the instant is missing")
+    if kind != "update":
+        for name in instants:
+            _refuse(at, name, rows.values[name].is_null(), "the instant is missing")
     if needed and kind == "update":
         _refuse_update(at, rows, key, needed)
 

@@ -1,0 +1,88 @@
+"""Histories at their borders: flags and ends that are NULL, versions that overlap, keys as people write them."""
+
+from datetime import UTC, datetime
+
+import pytest
+from tables_as_text import instant, table
+
+from backstory.errors import Refused, UsageError
+from backstory.model.column import ACTIVE, END, START, Column, ColumnType, Kind
+from backstory.model.table import Layout, Shape, TableName
+from backstory.reading.queries import answering
+from backstory.table import Table
+from backstory.tables.create import create, drop
+
+COLUMNS = {
+    "id": Kind.LONG,
+    "v": Kind.STRING,
+    START: Kind.UTC_DATETIME,
+    END: Kind.UTC_DATETIME,
+    ACTIVE: Kind.BOOLEAN,
+}
+
+
+@pytest.fixture
+def history(spark, store):
+    """A history of these rows, written by nobody who looks at them."""
+    name = TableName("reading", "lives")
+
+    def made(text):
+        columns = tuple(Column(each, ColumnType(kind)) for each, kind in COLUMNS.items())
+        drop(store, name)
+        create(store, Shape(name, columns, ("id",), Layout.FIVETRAN_HISTORY))
+        rows = [tuple(row.values()) for row in table(text)]
+        into = store.sql_name(name)
+        spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+        return Table(store, name)
+
+    return made
+
+
+def told(frame):
+    with answering():
+        return sorted((row["id"], row["v"]) for row in frame.toArrow().to_pylist())
+
+
+BORDERS = """id v       start end  active
+             1  closed  T1    T3   -
+             2  open    T1    TMAX -
+             3  endless T1    -    true
+             4  latter  T4    TMAX true
+             5  long    T1    TMAX true
+             5  within  T2    TMAX true
+             6  beyond  T1    T5   false
+             6  earlier T2    T3   false
+"""
+
+
+def test_at_any_instant_a_key_has_one_row_at_most(history):
+    """Law 6; the end tells where the flag is NULL, and of versions that overlap the one that began last."""
+    found = history(BORDERS)
+    assert told(found.current()) == [(2, "open"), (3, "endless"), (4, "latter"), (5, "within")]
+    assert told(found.as_of(instant("T2"))) == [
+        (1, "closed"),
+        (2, "open"),
+        (3, "endless"),
+        (5, "within"),
+        (6, "earlier"),
+    ]
+    assert told(found.as_of(instant("T4"))) == told(found.current())
+
+
+@pytest.mark.parametrize("flag", ["-", "false"])
+def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
+    """Neither flag nor end tell whether it is still true: no answer, and its cause."""
+    found = history(f"id v start end active\n1 a T1 - {flag}")
+    for question in (found.current, lambda: found.as_of(instant("T2"))):
+        with pytest.raises(Refused, match="has no _fivetran_end"):
+            told(question())
+
+
+def test_a_key_is_of_its_columns_type(history):
+    """A text is read as the key's type; what is none of it is wrong usage, not a fault."""
+    found = history("id v start end active\n7 a T1 TMAX true")
+    assert [row["v"] for row in found.timeline("7").versions] == ["a"]
+    assert str(found.timeline("8")) == "There is no version of this record."
+    with pytest.raises(UsageError, match="id is of type bigint, and 'abc' is none"):
+        found.timeline("abc")
+    assert datetime(2024, 2, 29, tzinfo=UTC) < found.timeline(7).versions[0]["valid_from"]
