@@ -1,30 +1,56 @@
-"""Ask a warehouse in SQL."""
+"""Ask a warehouse in SQL; what is asked can only read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError
+from backstory.spark.parsed_queries import cause_of, tables_read
+from backstory.tables.literals import quoted
 from backstory.tables.store import Store
+from backstory.tables.workers import carried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
+LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
+REMEDY: Final = "`backstory tables` lists the tables; put `` around odd names."
 
 
 def asked(store: Store, query: str) -> "DataFrame":
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
-    Raises UsageError for a query that Spark cannot read.
+    It may compute on rows of tables, list tables, or describe one: known by its parsed plan, before Spark
+    looks at anything. Raises UsageError for anything else, and for what Spark cannot read.
     """
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException
+
+    with _here(store):
+        if not _looks_up(store, query):
+            _require_tables(store, tables_read(store.spark, query))
+        try:
+            return store.spark.sql(query)
+        except AnalysisException as wrong:
+            raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
+
+
+def _looks_up(store: Store, query: str) -> bool:
+    """Whether it is one of the statements that show what there is."""
+    from pyspark.errors import AnalysisException
 
     try:
-        with _here(store):
-            return store.spark.sql(query)
-    except (AnalysisException, ParseException) as wrong:
-        raise UsageError(
-            "wrong-query", _cause(wrong), "`backstory tables` lists the tables; put `` around odd names."
-        ) from None
+        plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
+    except AnalysisException:
+        return False  # it is told where the query is looked at
+    return str(plan.getClass().getName()).removeprefix(PLANS) in LOOKING_UP
+
+
+def _require_tables(store: Store, names: Iterable[tuple[str, ...]]) -> None:
+    """Raise UsageError for a name of two parts that is no table: Spark would take it for a file's."""
+    for name in names:
+        if len(name) == 2 and not store.spark.catalog.tableExists(".".join(map(quoted, name))):  # noqa: PLR2004
+            raise UsageError("no-table", f"There is no table {'.'.join(name)}.", REMEDY)
 
 
 @contextmanager
@@ -35,7 +61,7 @@ def answering() -> Iterator[None]:
     try:
         yield
     except PySparkException as stop:
-        raise Failed("query-failed", _cause(stop), "Mend the query.") from None
+        raise carried(str(stop)) or Failed("query-failed", cause_of(stop), "Mend the query.") from None
 
 
 @contextmanager
@@ -47,9 +73,3 @@ def _here(store: Store) -> Iterator[None]:
         yield
     finally:
         store.spark.catalog.setCurrentCatalog(before)
-
-
-def _cause(wrong: Exception) -> str:
-    """What Spark says, without its code and its plan."""
-    text = str(wrong).partition("SQLSTATE")[0].strip()
-    return text.splitlines()[0][:300] if text else type(wrong).__name__

@@ -1,0 +1,62 @@
+"""A query reads, and does nothing else: known by its plan, before Spark looks at it."""
+
+import pytest
+
+from backstory.errors import UsageError
+from backstory.warehouse import Warehouse
+
+
+@pytest.fixture(scope="module")
+def reader(spark):
+    from backstory.tables.store import Store
+
+    store = Store(spark)
+    spark.sql("CREATE SCHEMA IF NOT EXISTS backstory.queries")
+    spark.sql("CREATE OR REPLACE TABLE backstory.queries.t USING iceberg AS SELECT 1 AS a")
+    return Warehouse(store, embedded=False)
+
+
+READING = {
+    "SELECT a + 1 AS b FROM queries.t": [2],
+    "WITH x AS (SELECT a FROM queries.t) SELECT count(*) FROM x JOIN queries.t USING (a)": [1],
+    "SELECT sum(a) OVER (ORDER BY a) FROM backstory.queries.t": [1],
+    "SELECT min(1) FROM queries.t.snapshots": [1],
+    "VALUES (3)": [3],
+    "SHOW TABLES IN queries": ["queries"],
+    "DESCRIBE queries.t": ["a"],
+}
+
+
+@pytest.mark.parametrize("query", READING)
+def test_what_reads_is_answered(reader, query):
+    assert [row[0] for row in reader.sql(query).collect()] == READING[query]
+
+
+WRITING = [
+    "CREATE TABLE queries.u USING iceberg AS SELECT 1 AS a",
+    "DELETE FROM queries.t",
+    "DROP TABLE queries.t",
+    "INSERT INTO queries.t VALUES (2)",
+    "MERGE INTO queries.t USING queries.t AS s ON false WHEN NOT MATCHED THEN INSERT *",
+    "ALTER TABLE queries.t ADD COLUMN b INT",
+    "CALL backstory.system.expire_snapshots('queries.t')",
+    "SET spark.sql.ansi.enabled = false",
+    "ADD JAR '/tmp/no.jar'",
+    "SELECT TRANSFORM(a) USING 'cat' AS (b STRING) FROM queries.t",
+    "SELECT reflect('java.lang.System', 'getenv', 'HOME')",
+    "SELECT java_method('java.lang.System', 'getenv', 'HOME')",
+    "SELECT a FROM queries.t; DROP TABLE queries.t",
+    "EXPLAIN ANALYZE queries.t",
+    "SELECT * FROM text.`/etc/passwd`",
+    "CREATE TEMPORARY VIEW v AS SELECT 1",
+    "SHOW TABLES; DROP TABLE queries.t",
+]
+
+
+@pytest.mark.parametrize("query", WRITING)
+def test_what_does_more_is_wrong_usage_and_does_nothing(reader, query):
+    before = reader.spark.sql("SELECT count(*) FROM backstory.queries.t.snapshots").first()
+    with pytest.raises(UsageError):
+        reader.sql(query)
+    assert reader.spark.sql("SELECT count(*) FROM backstory.queries.t.snapshots").first() == before
+    assert not reader.spark.catalog.tableExists("backstory.queries.u")
