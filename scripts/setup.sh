@@ -33,9 +33,14 @@ if [ .venv/ready -nt requirements.lock ] && [ .venv/ready -nt pyproject.toml ]; 
 python="${PYTHON:-python3}"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed." >&2; exit 1; }
 "$python" -c 'import ensurepip, venv' 2>/dev/null || install python3-venv "Python lacks venv: install python3-venv."
-echo "Setting up .venv ..." >&2
+began=$SECONDS
+packages=$(grep -cE '^[A-Za-z0-9._-]+==' requirements.lock)
+echo "Setting up .venv, once: $packages packages, some 600 MB, most of it Spark; a minute or two ..." >&2
+quiet=--quiet # uv draws bars of what is fetched and how much is left, for a terminal alone
+[ -t 2 ] && quiet=
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check uv
-.venv/bin/uv pip sync --quiet --python .venv/bin/python requirements.lock
+.venv/bin/uv pip sync $quiet --python .venv/bin/python requirements.lock
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
 touch .venv/ready
+echo "Ready after $((SECONDS - began)) s." >&2

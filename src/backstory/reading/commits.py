@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backstory.model.table import Layout, TableName
-from backstory.tables.store import Store, existing, load, tables
+from backstory.tables.store import Store, StoredTable, existing, load, tables
 
 # Which versions of a history are open.
 OPEN = {Layout.FIVETRAN_HISTORY: "_fivetran_active", Layout.HIST: "version_ended_at IS NULL"}
@@ -21,7 +21,7 @@ def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
         summary = snapshot.summary()
         found.append(
             {
-                "committed_at": datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC),
+                "committed_at": _committed(snapshot),
                 "snapshot_id": int(snapshot.snapshotId()),
                 "operation": snapshot.operation(),
                 "door": summary.get("backstory.door"),
@@ -53,16 +53,32 @@ def inventory(store: Store) -> list[dict[str, Any]]:
         table = load(store, name)
         if table is None:
             continue
-        rows = store.spark.table(store.sql_name(name))
-        open_ = OPEN.get(table.shape.layout)
-        newest = commits(store, name)[:1]
+        rows, open_ = _counted(store, table)
+        newest = table.iceberg.currentSnapshot()
         found.append(
             {
                 "table": str(name),
                 "layout": table.shape.layout.value,
-                "rows": rows.count(),
-                "open_versions": rows.where(open_).count() if open_ else None,
-                "last_commit": newest[0]["committed_at"] if newest else None,
+                "rows": rows,
+                "open_versions": open_,
+                "last_commit": None if newest is None else _committed(newest),
             }
         )
     return found
+
+
+def _counted(store: Store, table: StoredTable) -> tuple[int, int | None]:
+    """The rows, and the open versions of a history; read from the commit alone where it tells them."""
+    open_, newest = OPEN.get(table.shape.layout), table.iceberg.currentSnapshot()
+    if newest is None:
+        return 0, 0 if open_ else None
+    summary = newest.summary()
+    if open_ is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
+        return table.rows, None
+    asked = ["count(*) AS rows", f"count_if({open_ or 'NULL'}) AS open"]
+    (counts,) = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*asked).collect()
+    return counts["rows"], counts["open"] if open_ else None
+
+
+def _committed(snapshot: Any) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
+from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import launch, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ICEBERG = "1.12.0"
-SQLITE_JDBC = "3.54.1.0"
 JAVA = 17
 CATALOG_FILE = "catalog.db"
 EXISTING = 2  # SQLite opens for reading and writing what is there
@@ -125,10 +124,7 @@ def properties(settings: Settings) -> dict[str, str]:
         # Two servers may write to one catalog: a cached table would be an old one.
         found[f"{prefix}.cache-enabled"] = "false"
     found.update(settings.spark)
-    if "spark.jars" not in settings.spark:
-        own = settings.spark.get("spark.jars.packages", "")
-        found["spark.jars.packages"] = ",".join(filter(None, [_connectors(), own]))
-    return found
+    return found | connectors(settings.spark)
 
 
 def _embeds(settings: Settings) -> bool:
@@ -145,14 +141,6 @@ def _embedded(warehouse: Path) -> Mapping[str, str]:
     }
 
 
-def _connectors() -> str:
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return (
-        f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{ICEBERG},"
-        f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"
-    )
-
-
 def _pyspark() -> "type[SparkSession]":
     try:
         version("pyspark")
@@ -167,17 +155,26 @@ def _pyspark() -> "type[SparkSession]":
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    found = None
-    if java:
-        try:
-            told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-            found = re.search(r'version "(\d+)', told.stderr)
-        except OSError:
-            found = None
-    if found is None or int(found.group(1)) < JAVA:
+    if (_java_version(Path(java)) if java else 0) < JAVA:
         raise UsageError(
             "no-java",
             f"Java {JAVA} or later is needed to run Spark and was not found.",
             "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
             "elsewhere: any JDK 17 or later, with JAVA_HOME naming its folder.",
         )
+
+
+def _java_version(java: Path) -> int:
+    """What its folder says of it, for that is read in no time; else what it says itself; 0 for nothing."""
+    release = java.resolve().parent.parent / "release"
+    try:
+        told = release.read_text("utf-8") if os.access(java, os.X_OK) else ""
+    except OSError:
+        told = ""
+    if not told.startswith("JAVA_VERSION=") and "\nJAVA_VERSION=" not in told:
+        try:
+            told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+        except OSError:
+            return 0
+    found = re.search(r'(?:version |^JAVA_VERSION=)"(\d+)', told, re.MULTILINE)
+    return int(found.group(1)) if found else 0
