@@ -63,12 +63,18 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"The configuration has the unknown section {unknown[0]}.",
             f"Sections are {', '.join(sorted(SECTIONS))}.",
         )
-    folder = warehouse or os.environ.get("BACKSTORY_WAREHOUSE") or "warehouse"
+    folder = Path(warehouse or os.environ.get("BACKSTORY_WAREHOUSE") or "warehouse").absolute()
+    if "?" in str(folder):  # options of the catalog's address begin there
+        raise UsageError(
+            "no-warehouse",
+            f"The warehouse {folder} has a question mark in its path.",
+            "Name another folder with --warehouse or BACKSTORY_WAREHOUSE.",
+        )
     catalogs = {CATALOG: _texts(document.get("catalog", {}))}
     for name, properties in document.get("catalogs", {}).items():
         catalogs[name] = _texts(properties)
     return Settings(
-        warehouse=Path(folder).absolute(),
+        warehouse=folder,
         catalogs=catalogs,
         spark=_texts(document.get("spark", {})),
         format_version=_format_version(document.get("tables", {})),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from backstory.model.instant import instant_of
@@ -27,8 +27,8 @@ class Table:
 
         return lives.current(self.store, self.name)
 
-    def as_of(self, time: str | datetime) -> "DataFrame":
-        """The rows that were true at a time, with `valid_from` and `valid_to`."""
+    def as_of(self, time: str | date) -> "DataFrame":
+        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start."""
         from backstory.reading import lives
 
         return lives.as_of(self.store, self.name, instant_of(time))
@@ -59,9 +59,17 @@ class Timeline:
     columns: Sequence[str]
 
     def __str__(self) -> str:
-        from backstory.reading.timeline import draw
+        return self.drawn()
 
-        lines = draw(self.versions, self.columns, datetime.now(UTC))
+    def drawn(self, width: int | None = None) -> str:
+        """The drawing, in lines of so many letters at most; it tells of the columns that ever change.
+
+        Of a record of one version it tells all.
+        """
+        from backstory.reading.timeline import changing, draw
+
+        told = changing(self.versions, self.columns) or self.columns
+        lines = draw(self.versions, told, datetime.now(UTC), width)
         return "\n".join(lines) or "There is no version of this record."
 
     def _repr_html_(self) -> str:

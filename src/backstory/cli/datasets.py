@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.cli.read import opened
@@ -28,7 +28,7 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    with opened(options) as warehouse:
+    with opened(options, brief=True) as warehouse:
         rows = warehouse.datasets(namespace=namespace)
     if options.answer == "table":
         rows = [_listed(row) for row in rows]
@@ -85,8 +85,8 @@ def tail(
     dataset: str,
     /,
     *,
-    limit: Annotated[int, Parameter(alias="-n")] = 10,
-    skip: Annotated[int, Parameter(alias="-s")] = 0,
+    limit: Annotated[int, Parameter(alias="-n", validator=NOT_NEGATIVE)] = 10,
+    skip: Annotated[int, Parameter(alias="-s", validator=NOT_NEGATIVE)] = 0,
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> None:

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from backstory.cli.output import Output, chosen
 from backstory.settings import Settings, load
 
+NOT_NEGATIVE = Number(gte=0)
+Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 

@@ -8,9 +8,9 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
+from backstory.cli.wide import lay_out
 from backstory.errors import BackstoryError
 
 Output = Literal["table", "json", "csv"]
@@ -35,15 +35,11 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
         writer.writerow(names)
         writer.writerows([_cell(row[name], "") for name in names] for row in rows)
     else:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in names:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(row[name], "–") for name in names))
-        _draw(table)
+        cells = [[_cell(row[name], "–") for name in names] for row in rows]
+        _draw(lay_out(names, cells, console.width if console.is_terminal else None))
 
 
-def _draw(table: Table) -> None:
+def _draw(table: RenderableType) -> None:
     """Print a table; what is no terminal has no width, and nothing is folded there."""
     before = console.width
     if not console.is_terminal:

@@ -1,14 +1,17 @@
 """The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backstory import warehouse
-from backstory.cli.options import Options
+from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
+from backstory.cli.starting import starting
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.observe.logs import log_for_people
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DEFAULTS = Options()
+# Java compiles no code twice that runs but once.
+FOR_A_MOMENT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
@@ -24,11 +29,14 @@ LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "
 def tables(*, options: Options = DEFAULTS) -> None:
     """Show what the warehouse holds: layout, rows, open versions, last commit."""
     columns = ["table", "layout", "rows", "open_versions", "last_commit"]
-    with opened(options) as store:
-        show(store.tables(), options.answer, columns)
+    with opened(options, brief=True) as store:
+        found = store.tables()
+    if options.answer == "table":
+        found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
+    show(found, options.answer, columns)
 
 
-def current(table: str, *, limit: int | None = None, options: Options = DEFAULTS) -> None:
+def current(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
     """Show the rows that are true now.
 
     Args:
@@ -37,10 +45,10 @@ def current(table: str, *, limit: int | None = None, options: Options = DEFAULTS
         options: Common options.
     """
     with opened(options) as store:
-        _show(store.table(table).current(), limit, options)
+        show_frame(store.table(table).current(), limit, options)
 
 
-def as_of(table: str, time: str, *, limit: int | None = None, options: Options = DEFAULTS) -> None:
+def as_of(table: str, time: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
     """Show the rows that were true at a time.
 
     Args:
@@ -51,7 +59,7 @@ def as_of(table: str, time: str, *, limit: int | None = None, options: Options =
     """
     when = parse_instant(time)
     with opened(options) as store:
-        _show(store.table(table).as_of(when), limit, options)
+        show_frame(store.table(table).as_of(when), limit, options)
 
 
 def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
@@ -62,15 +70,17 @@ def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
         key: The key's value, or name=value for each column of a key of several.
         options: Common options.
     """
-    with opened(options) as store:
+    with opened(options, brief=True) as store:
         life = store.table(table).timeline(_key(key))
         if options.answer == "table":
-            console.print(str(life), markup=False)
+            console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
         else:
             show(life.versions, options.answer)
+            if not life.versions and not options.quiet:
+                errors.print(str(life), markup=False)
 
 
-def log(table: str, *, limit: int | None = None, options: Options = DEFAULTS) -> None:
+def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
     """Show a table's commits, newest first; of a dataset with blocks, offsets and watermarks.
 
     Args:
@@ -78,28 +88,40 @@ def log(table: str, *, limit: int | None = None, options: Options = DEFAULTS) ->
         limit: At most so many commits.
         options: Common options.
     """
-    with opened(options) as store:
+    with opened(options, brief=True) as store:
         commits = store.table(table).log()[:limit]
         of_dataset = bool(commits) and "block" in commits[0]
         if of_dataset and options.answer == "table":
             commits = [_block(commit) for commit in commits]
+        if options.answer == "table":
+            commits = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in commits]
         show(commits, options.answer, LOG_OF_DATASET if of_dataset else LOG)
 
 
 @contextmanager
-def opened(options: Options) -> Iterator[warehouse.Warehouse]:
-    """The warehouse of the options, while Spark runs."""
+def opened(options: Options, *, brief: bool = False) -> Iterator[warehouse.Warehouse]:
+    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower."""
     log_for_people(quiet=options.quiet, verbose=options.verbose)
-    if not options.quiet and sys.stderr.isatty():
-        errors.print("Starting Spark ... (the first start fetches its connectors)", style="dim")
-    with warehouse.open(options.warehouse, config=options.config, verbose=options.verbose) as found:
+    if brief:
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
+    with starting(options):
+        found = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
+    with found:
         yield found
         sys.stdout.flush()
 
 
-def _show(frame: "DataFrame", limit: int | None, options: Options) -> None:
-    rows = frame if limit is None else frame.limit(limit)
-    show(rows.toArrow().to_pylist(), options.answer, frame.columns)
+def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
+    """Print the rows of a frame; Refused or Failed if they cannot be computed."""
+    from backstory.reading.queries import answering
+
+    with answering():
+        rows = (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
+    show(rows, options.answer, frame.columns)
+
+
+def _second(instant: datetime | None) -> str | None:
+    return None if instant is None else short(instant)
 
 
 def _block(commit: dict[str, Any]) -> dict[str, Any]:

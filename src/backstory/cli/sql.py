@@ -1,15 +1,15 @@
 """`backstory sql`: one query."""
 
-from backstory.cli.options import Options
-from backstory.cli.output import show
-from backstory.cli.read import opened
+from backstory.cli.options import Limit, Options
+from backstory.cli.read import opened, show_frame
 
 DEFAULTS = Options()
 
 
-def sql(query: str, *, limit: int | None = None, options: Options = DEFAULTS) -> None:
-    """Answer one query of Spark SQL over the tables of the warehouse.
+def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+    """Answer one query of Spark SQL over the tables of the warehouse; it can only read.
 
+    It computes on rows with Spark's own functions, or lists and describes tables (SHOW TABLES, DESCRIBE).
     A table is schema.table; a name with dots or dashes stands in backticks: odf.`demo.city-2`.
 
     Args:
@@ -17,10 +17,5 @@ def sql(query: str, *, limit: int | None = None, options: Options = DEFAULTS) ->
         limit: At most so many rows.
         options: Common options.
     """
-    from backstory.reading.queries import answering
-
     with opened(options) as warehouse:
-        frame = warehouse.sql(query)
-        with answering():
-            rows = (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
-        show(rows, options.answer, frame.columns)
+        show_frame(warehouse.sql(query), limit, options)

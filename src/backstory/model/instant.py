@@ -1,6 +1,6 @@
 """Instants: those that the contract names, and how people write them."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import Final
 
 from backstory.errors import UsageError
@@ -19,19 +19,39 @@ def parse_instant(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
+        raise _unreadable(text) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else _in_utc(found)
+
+
+def instant_of(given: str | date) -> datetime:
+    """The instant that a caller means, in UTC; a date is its first one.
+
+    Raises UsageError for an unreadable text, a naive datetime, and what is no time at all.
+    """
+    if isinstance(given, str):
+        return parse_instant(given)
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise UsageError("naive-time", "The time has no zone.", "Give it one: datetime(…, tzinfo=UTC).")
+        return _in_utc(given)
+    if isinstance(given, date):
+        return datetime.combine(given, time(), UTC)
+    raise _unreadable(given)
+
+
+def _in_utc(aware: datetime) -> datetime:
+    try:
+        return aware.astimezone(UTC)
+    except OverflowError:
         raise UsageError(
-            "unreadable-time", f"{text!r} is not a time.", "Write it as 2026-01-31T12:00:00Z."
+            "unreadable-time",
+            f"{aware.isoformat()} is in no year from 1 to 9999 in UTC.",
+            "Give a time that is.",
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def instant_of(time: str | datetime) -> datetime:
-    """The instant that a caller means, in UTC; UsageError for an unreadable text or a naive datetime."""
-    if isinstance(time, str):
-        return parse_instant(time)
-    if time.tzinfo is None:
-        raise UsageError("naive-time", "The time has no zone.", "Give it one: datetime(…, tzinfo=UTC).")
-    return time.astimezone(UTC)
+def _unreadable(given: object) -> UsageError:
+    return UsageError("unreadable-time", f"{given!r} is not a time.", "Write it as 2026-01-31T12:00:00Z.")
 
 
 def iso(instant: datetime) -> str:

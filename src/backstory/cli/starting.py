@@ -1,0 +1,52 @@
+"""What people see while Spark starts: that it does, and on the first start what is fetched."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from backstory.cli.options import Options
+from backstory.cli.output import errors
+from backstory.spark.connectors import BYTES, bytes_so_far, missing
+
+STARTING = "Starting Spark ..."
+MEGABYTES = BYTES // 1_000_000
+
+
+@contextmanager
+def starting(options: Options) -> Iterator[None]:
+    """Tell of it on standard error; a line that moves is for terminals alone."""
+    given = options.settings().spark
+    fetching = missing(given)
+    if fetching and not options.quiet:
+        told = f"Fetching Spark's connectors (Iceberg, SQLite): {MEGABYTES} MB from Maven Central, once ..."
+        errors.print(told, style="dim")
+    if options.quiet or options.verbose or not sys.stderr.isatty():
+        yield
+        return
+    # Meanwhile standard error is Spark's, and that is a file.
+    terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
+    with terminal, _line(Console(file=terminal), given, fetching=fetching):
+        yield
+
+
+@contextmanager
+def _line(terminal: Console, given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
+    ended = threading.Event()
+    with terminal.status(STARTING) as line:
+
+        def tell() -> None:
+            while (so_far := bytes_so_far(given)) < BYTES and not ended.wait(0.5):
+                line.update(f"Fetching: {so_far // 1_000_000} of {MEGABYTES} MB")
+            line.update(STARTING)
+
+        watching = threading.Thread(target=tell if fetching else ended.wait, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()

@@ -1,0 +1,74 @@
+"""Tables and lives in a terminal of 80 columns: nothing breaks into columns of three letters."""
+
+from datetime import UTC, datetime
+from io import StringIO
+
+from rich.console import Console
+
+from backstory.cli.wide import lay_out
+from backstory.table import Timeline
+
+WIDTH = 80
+
+
+def seen(names, rows, width=WIDTH):
+    told = StringIO()
+    Console(file=told, width=width or 1 << 16).print(lay_out(names, rows, width))
+    return [line.rstrip() for line in told.getvalue().splitlines()]
+
+
+def test_what_fits_is_a_table():
+    assert seen(["id", "name"], [["1", "Ada"], ["2", "[b]Grace"]]) == ["id  name", "1   Ada", "2   [b]Grace"]
+    assert seen(["id", "name"], []) == ["id  name"]
+
+
+def test_a_long_cell_is_clipped_and_the_others_stay():
+    lines = seen(["id", "text", "at"], [["1", "x" * 200, "2024-01-01T00:00:00Z"]])
+    assert len(lines) == 2
+    assert lines[1].startswith("1   xxxx")
+    assert lines[1].endswith("x…  2024-01-01T00:00:00Z")
+    assert len(lines[1]) == WIDTH
+
+
+def test_many_columns_are_shown_record_by_record():
+    names = [f"column_{number}" for number in range(9)]
+    lines = seen(names, [["value " * 3] * 9] * 2)
+    assert len(lines) == 2 * (1 + 9)
+    assert lines[0].startswith("1 ─")
+    assert lines[1] == "column_0  value value value"
+
+
+def test_without_a_terminal_nothing_is_clipped():
+    assert len(seen(["a", "b"], [["x" * 500, "y"]], None)[1]) == 503
+
+
+def at(year):
+    return datetime(year, 1, 1, tzinfo=UTC)
+
+
+def life(*versions):
+    """Versions of a year each; what a record is called never changes."""
+    found = [
+        {"name": "Kazakhstan " * 9, "capital": capital, "people": people}
+        | {"valid_from": at(2010 + number), "valid_to": at(2011 + number)}
+        for number, (capital, people) in enumerate(versions)
+    ]
+    return Timeline(found, ["name", "capital", "people"])
+
+
+def test_a_life_tells_what_changes_not_the_whole_row():
+    drawn = str(life(("Astana", 1), ("Nur-Sultan", 1), ("Astana", 1)))
+    assert "capital: Astana\n" in drawn
+    assert "Kazakhstan" not in drawn
+    assert "people" not in drawn
+
+
+def test_a_life_of_one_version_tells_its_row():
+    assert "people: 1" in str(life(("Astana", 1)))
+
+
+def test_a_life_is_as_wide_as_the_terminal():
+    lines = life(("Astana " * 9, 1), ("Nur-Sultan " * 9, 2)).drawn(WIDTH).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert " ".join("".join(line[35:] for line in lines[1:]).split()).count("Nur-Sultan") == 9
+    assert [line[:4] for line in lines if line[:2] == "20"] == ["2010", "2011", "2012"]

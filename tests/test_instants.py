@@ -1,0 +1,38 @@
+"""Times as people give them."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+
+from backstory.errors import UsageError
+from backstory.model.instant import instant_of
+
+GIVEN = {
+    "2024-02-29": datetime(2024, 2, 29, tzinfo=UTC),
+    "2024-02-29T01:00:00+02:00": datetime(2024, 2, 28, 23, tzinfo=UTC),
+    date(2024, 2, 29): datetime(2024, 2, 29, tzinfo=UTC),
+    datetime(2024, 2, 29, 1, tzinfo=timezone(timedelta(hours=2))): datetime(2024, 2, 28, 23, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_a_time_is_an_instant_and_a_date_its_first(given):
+    assert instant_of(given) == GIVEN[given]
+
+
+NO_TIMES = [
+    "soon",
+    5,
+    None,
+    1.5,
+    datetime(2024, 1, 1),
+    "9999-12-31T23:59:59-01:00",
+    "0001-01-01T00:00:00+01:00",
+]
+
+
+@pytest.mark.parametrize("given", NO_TIMES, ids=str)
+def test_what_is_no_instant_is_wrong_usage(given):
+    with pytest.raises(UsageError) as refused:
+        instant_of(given)
+    assert refused.value.code in {"unreadable-time", "naive-time"}
