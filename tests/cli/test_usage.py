@@ -1,0 +1,24 @@
+"""Wrong usage is told as such before Spark starts, never as a bug."""
+
+import pytest
+
+from backstory.cli.app import run
+
+WRONG = {
+    "current a.b --limit -1": "--limit",
+    "log a.b --limit -1": "--limit",
+    "sql VALUES(1) --limit -1": "--limit",
+    "tail cities -n -1": "Must be >= 0",
+    "tail cities --skip -1": "Must be >= 0",
+    "as-of a.b 9999-12-31T23:59:59-01:00": "unreadable-time",
+    "as-of a.b tomorrow": "unreadable-time",
+    "tables --warehouse a?b": "question mark",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_usage_is_told_and_starts_nothing(words, capsys):
+    assert run([*words.split(), "--output", "table"]) == 2
+    said = capsys.readouterr()
+    assert WRONG[words] in said.err
+    assert not said.out
