@@ -105,8 +105,8 @@ def opened(options: Options, *, brief: bool = False) -> Iterator[warehouse.Wareh
     if brief:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
     with starting(options):
-        found = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
-    with found:
+        started = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
+    with started as found:
         yield found
         sys.stdout.flush()
 

@@ -96,8 +96,9 @@ def _make_warehouse(settings: Settings) -> None:
     """
     try:
         settings.warehouse.mkdir(0o700, parents=True, exist_ok=True)
-        if _embeds(settings):
-            (settings.warehouse / CATALOG_FILE).touch(0o600)
+        catalog = settings.warehouse / CATALOG_FILE
+        if _embeds(settings) and not catalog.exists():  # reading needs no more than that
+            catalog.touch(0o600)
     except OSError as stop:
         raise UsageError(
             "no-warehouse",
