@@ -1,11 +1,13 @@
 """A resource of an HTTP server: conditional requests, event time, and what each answer means (5.1 and 5.2)."""
 
+import logging
 import socket
 import threading
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import ClassVar
 
+import httpx2
 import pytest
 from web import Play, serving
 
@@ -398,6 +400,16 @@ class TestSecrets:
         written = told + caplog.text + "".join(capsys.readouterr())
         assert [secret for secret in (*self.SECRETS, "anna") if secret in written] == []
         assert web.url("/${{ env.PLACE }}/a.csv") in told
+
+    def test_what_the_process_asks_by_itself_is_logged_as_it_wishes(self, web, ask, caplog):
+        """A library changes no level of a log, and keeps nobody's lines but its own."""
+        caplog.set_level(0)
+        web.play("/a.csv", Play(BODY))
+        ask(web.url("/a.csv"))
+        assert "a.csv" not in caplog.text
+        httpx2.get(web.url("/a.csv"))
+        assert "a.csv" in caplog.text
+        assert [logging.getLogger(name).level for name in ("httpx2", "httpcore2")] == [0, 0]
 
     def test_no_savepoint_keeps_them(self, web, ask, asking):
         web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))

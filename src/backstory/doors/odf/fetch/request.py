@@ -4,6 +4,7 @@ import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -28,9 +29,9 @@ _TEXTS: Final = ("text/", "application/json", "application/problem+json", "appli
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# The libraries log addresses with passwords and queries, and headers: only their warnings are let through.
-for _name in ("httpx2", "httpcore2"):
-    logging.getLogger(_name).setLevel(logging.WARNING)
+_PARTS: Final = ("connection", "http11", "http2", "proxy", "socks")
+LOGGERS: Final = ("httpx2", *(f"httpcore2.{part}" for part in _PARTS))
+_asking: ContextVar[bool] = ContextVar("asking", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,36 @@ def answered(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> Iter
 
     Raises Unreachable when there is none, UsageError for an address or a header that cannot be sent.
     """
+    with _unlogged():
+        response = _first(client, wanted, conditions)
+        try:
+            yield response
+        finally:
+            response.close()
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """The libraries log addresses with passwords and queries, and headers: of ours only their warnings.
+
+    What the process asks through the same libraries by itself is logged as it wishes.
+    """
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_harmless)
+    before = _asking.set(True)
     try:
-        response = _followed(client, wanted, conditions)
+        yield
+    finally:
+        _asking.reset(before)
+
+
+def _harmless(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or not _asking.get()
+
+
+def _first(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> httpx2.Response:
+    try:
+        return _followed(client, wanted, conditions)
     except httpx2.InvalidURL:
         raise no_address() from None
     except (httpx2.LocalProtocolError, UnicodeError):
@@ -78,10 +107,6 @@ def answered(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> Iter
             f"{wanted.name} cannot be reached: {_cause(error, wanted)}.",
             "Try again later, or mend the url of the source.",
         ) from None
-    try:
-        yield response
-    finally:
-        response.close()
 
 
 def refusal(response: httpx2.Response, wanted: Wanted) -> BackstoryError:
