@@ -162,6 +162,10 @@ class Place:
         self.create("stage", name, made)
         self.insert(f"stage.{name}", rows)
 
+    def lock(self, name: str = "rc_c") -> Path:
+        """The lock file of a dataset at this place."""
+        return self.folder / f"{self.target.place}.rawcore.{name}.hist.lock.yaml"
+
     def has(self, schema: str, table: str) -> bool:
         return self.target.columns(schema, table) is not None
 

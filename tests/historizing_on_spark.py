@@ -12,7 +12,7 @@ from backstory.model.table import TableName
 from backstory.tables.create import create, drop, ensure_schema
 from backstory.tables.store import tables
 
-SCHEMAS = {"rawcore", "meta", "stage"}
+SCHEMAS = {"rawcore", "rawcore_us", "meta", "stage"}
 
 
 class SparkPlace(Place):

@@ -83,12 +83,13 @@ def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
     """R50: a dry run makes no table, no lock file; it tells counts and keys."""
     historize(folder, "--run-id", "r1")
     (folder / "stage.csv").write_text(SECOND)
-    (folder / "rc_c.hist.lock.yaml").unlink()
+    (lock,) = folder.glob("*.rawcore.rc_c.hist.lock.yaml")
+    lock.unlink()
     capsys.readouterr()
     assert historize(folder, "--run-id", "r2", "--dry-run") == 0
     (receipt,) = told(capsys)
     assert receipt["keys"] == {"new": ["3"], "changed": ["1"], "deleted": ["2"]}
-    assert not (folder / "rc_c.hist.lock.yaml").exists()
+    assert not lock.exists()
     historize(folder, "--run-id", "r2")
     assert told(capsys)[0]["counts"] == receipt["counts"]
 

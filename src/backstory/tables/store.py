@@ -1,6 +1,7 @@
 """A catalog of a Spark session, and the tables in it."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from backstory.tables.schema import columns_of, layout_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PLACES = ("uri", "warehouse")
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
 CALLED = "backstory.source-names"
@@ -51,6 +53,14 @@ class Store:
         """The folder of an embedded warehouse; None for any other catalog."""
         root = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None)
         return None if root is None or "://" in root else Path(root)
+
+    @property
+    def address(self) -> str:
+        """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
+        if self.folder is not None:
+            return str(self.folder.resolve())
+        told = (self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{each}", None) for each in PLACES)
+        return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
 
     def namespace(self, schema: str) -> Any:
         """Iceberg's name of a schema, which is always one level deep."""

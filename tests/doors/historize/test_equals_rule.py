@@ -56,7 +56,7 @@ class Side:
     def load(self, run, at):
         """The outcome, or the code of the refusal."""
         receipt = HistoryReceipt(self.dataset.name, run, None, "success")
-        work = Run(self.dataset, run, second(at), DAY, skip_base=True)
+        work = Run(self.dataset, "rawcore", run, second(at), DAY, skip_base=True)
         try:
             return self.place.target.load(self.plan, work, lambda _: receipt)
         except Refused as refused:
@@ -64,7 +64,7 @@ class Side:
 
     def crash(self, run, at, steps):
         """The first of the four statements, each committed."""
-        values = self.place.target._values(Run(self.dataset, run, second(at), DAY))
+        values = self.place.target._values(Run(self.dataset, "rawcore", run, second(at), DAY))
         for statement in hist_steps(self.plan)[:steps]:
             self.place.target._engine.run(statement.sql, values)
 

@@ -68,11 +68,11 @@ class Owner:
         return sorted(self.place.rows(f"SELECT {listed} FROM {table} WHERE {where}"), key=repr)
 
     def lock_text(self, name="rc_c"):
-        path = self.folder / f"{name}.hist.lock.yaml"
+        path = self.place.lock(name)
         return path.read_text() if path.exists() else None
 
     def state(self, name="rc_c"):
-        return read_state(self.folder / f"{name}.hist.lock.yaml")
+        return read_state(self.place.lock(name))
 
 
 CSV = "k,a,b;1,x,10;2,y,20"
@@ -125,9 +125,8 @@ def test_r36_a_base_never_becomes_a_history(owner):
     """R36: a former name that does not end in `_hist` is no history, even where such a table stands."""
     owner.place.sql("CREATE SCHEMA rawcore")
     owner.place.sql("CREATE TABLE rawcore.rc_old (k INT)")
-    state = "former_names: [rc_old]\ntarget_dataset_name: rc_c_hist\nlineage_key: x\n"
-    (owner.folder / "rc_c.hist.lock.yaml").write_text(state)
-    changes, _ = owner.loaded("k* a b", CSV)
+    state = {"former_names": ["rc_old"], "target_dataset_name": "rc_c_hist", "lineage_key": "x"}
+    changes, _ = owner.loaded("k* a b", CSV, hist_state=state)
     assert changes == ["CREATE_TABLE rc_c", "CREATE_TABLE rc_c_hist"]
     assert owner.place.rows("SELECT COUNT(*) FROM rawcore.rc_old") == [(0,)]
 
@@ -260,7 +259,7 @@ def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
     before = owner.place.dump(HIST)
-    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    owner.place.lock().unlink()
     assert owner.loaded("k* a", CSV) == ([], "unchanged=2")
     assert owner.place.dump(HIST) == before
     told = [(each.name, each.datatype, each.active) for each in owner.state().target_columns[2:5]]
@@ -270,7 +269,7 @@ def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
 def test_a_lost_lock_file_and_a_rename_at_once(owner):
     """R34, R35: former names alone are enough to find everything again."""
     owner.loaded("k* a b:BIGINT", CSV)
-    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    owner.place.lock().unlink()
     _, counts = owner.loaded("k* z<a b:BIGINT", "k,z,b;1,x,10;2,y,20", name="rc_d", former_names=["rc_c"])
     assert counts == "unchanged=2"
     found = owner.rows("k, z, b", table="rawcore.rc_d_hist")
@@ -281,7 +280,7 @@ def test_the_lock_file_is_the_history_s_metadata(owner):
     """1.3: readable YAML that says where it comes from; loaded again it is the same state; unchanged
     loads do not touch it."""
     owner.loaded("k* a b:DECIMAL(10,2)", CSV)
-    path = owner.folder / "rc_c.hist.lock.yaml"
+    path = owner.place.lock()
     text = path.read_text()
     assert text.startswith("# Written by backstory historize")
     tree = YAML(typ="safe").load(text)
@@ -299,7 +298,7 @@ def test_the_lock_file_is_the_history_s_metadata(owner):
 def test_a_broken_lock_file_stops_the_load(owner):
     """E1, R43: what the history's metadata says is not guessed."""
     owner.loaded("k* a b", CSV)
-    path = owner.folder / "rc_c.hist.lock.yaml"
+    path = owner.place.lock()
     path.write_text(path.read_text().replace("lineage_key:", "lineage_kye:", 1))
     receipt = owner.load("k* a b", CSV)
     assert (receipt.status, receipt.error["code"]) == ("rejected", "wrong-model")
@@ -311,7 +310,7 @@ def test_the_state_may_stand_in_the_model(owner):
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
     state = YAML(typ="safe").load(owner.lock_text())
-    (owner.folder / "rc_c.hist.lock.yaml").unlink()
+    owner.place.lock().unlink()
     assert owner.loaded("k* a", CSV, hist_state=state) == ([], "unchanged=2")
     (left,) = [each for each in owner.state().target_columns if not each.active]
     assert (left.name, left.retired_at) == ("b", "2025-01-02 00:00:02.000000")

@@ -118,7 +118,7 @@ def test_the_rename_and_the_drop(loaded):
     assert all(row["borders"] is None for row in late)
     early = rows.where("version_started_at < '2021-01-01' AND borders IS NOT NULL")
     assert early.count() > 100
-    lock = (folder / "rc_world_country.hist.lock.yaml").read_text()
+    lock = next(folder.glob("*.rawcore.rc_world_country.hist.lock.yaml")).read_text()
     assert "retired_at" in lock
 
 

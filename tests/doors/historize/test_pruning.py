@@ -63,7 +63,7 @@ def empty(place: Place) -> Upkeep:
     """The place as it was before anything was pruned."""
     for kind, name in (("VIEW", "rc_p_hist_all"), ("TABLE", "rc_p_hist_archive")):
         place.sql(f"DROP {kind} IF EXISTS rawcore.{name}")
-    (place.folder / "rc_p.hist.lock.yaml").unlink(missing_ok=True)
+    place.lock("rc_p").unlink(missing_ok=True)
     return upkeep(place)
 
 
@@ -282,13 +282,13 @@ def test_a_copy_that_is_not_equal_is_not_deleted(two):
             upkeep(two, "rc_c").prune(second(9), apply=True)
         assert failed.value.code == "ARCHIVE_DIFFERS"
         assert two.dump() == before
-        assert not (two.folder / "rc_c.hist.lock.yaml").exists()
+        assert not two.lock().exists()
 
 
 def test_the_lock_file_has_the_watermark(two):
     """R55: the watermark stands in the lock file; without the file the archive tells it."""
     upkeep(two, "rc_c").prune(second(9), apply=True)
-    lock = two.folder / "rc_c.hist.lock.yaml"
+    lock = two.lock()
 
     assert read_state(lock).prune_watermark == "2025-01-02T00:00:04.000000Z"
     lock.unlink()

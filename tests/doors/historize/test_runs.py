@@ -277,7 +277,7 @@ def lease(place, run, until):
         "meta.hist_run",
         [
             {
-                "dataset_key": "rawcore:rc_c",
+                "dataset_key": "rawcore.rawcore:rc_c",
                 "load_run_id": run,
                 "load_timestamp": second(2),
                 "engine": place.name,
@@ -424,10 +424,10 @@ def test_a_dry_run_touches_nothing(place, engine):
     place.stage("s", "k* a", [{"k": "b", "a": "1"}])
     tables = ("rawcore.rc_c", "rawcore.rc_c_hist", "meta.hist_run", "meta.load_run_log", "meta.hist_step_log")
     before = place.dump(*tables)
-    lock = (place.folder / "rc_c.hist.lock.yaml").read_bytes()
+    lock = place.lock().read_bytes()
     (receipt,) = place.loads("r2", 2, dry_run=True)
 
     assert (receipt.counts["new"], receipt.counts["deleted"]) == (1, 1)
     assert (receipt.keys["new"], receipt.keys["deleted"]) == (["b"], ["a"])
     assert place.dump(*tables) == before
-    assert (place.folder / "rc_c.hist.lock.yaml").read_bytes() == lock
+    assert place.lock().read_bytes() == lock

@@ -95,7 +95,7 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
     """R18, A27: the same run and T after a crash behind any of the four statements end as undisturbed."""
     loaded.base("a:2 c:1")
     four = prepared(loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect)
-    values = loaded.target._values(Run(loaded.dataset, "r2", second(2), second(2)))
+    values = loaded.target._values(Run(loaded.dataset, "rawcore", "r2", second(2), second(2)))
     for statement in hist_steps(four)[:steps]:
         loaded.target._engine.run(statement.sql, values)
     receipt = loaded.load("r2", 2)

@@ -111,7 +111,7 @@ def test_the_pepper_is_in_no_plan(place, store):
     hist = sync_hist(place.dataset, None, second(1))
     load_ = prepared(place.model, place.dataset, hist, place.dialect)
     path = place.folder / "stage.parquet"
-    run = Run(place.dataset, "r1", second(1), second(1), stage=Stage("stage.parquet", path))
+    run = Run(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
     rows = _staged(SparkWork(store, load_, run, place.pepper))
     said = io.StringIO()
     with redirect_stdout(said):
@@ -275,7 +275,7 @@ def test_a_renamed_dataset_is_renamed_with_its_keys(place):
     columns = set(place.target.columns("rawcore", "rc_new_hist"))
     assert {"rc_new_hist_key", "rc_new_key"} <= columns
     assert not place.has("rawcore", "rc_c_hist")
-    assert not (place.folder / "rc_c.hist.lock.yaml").exists()
+    assert not place.lock().exists()
 
 
 def test_a_removed_column_stays_and_comes_back(place):
@@ -309,10 +309,10 @@ def test_a_lost_lock_file_is_read_from_the_table(place):
     """Without its lock file the history keeps the columns that only it knows."""
     evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
     evolved(place, "k* a", "k,a\n1,x\n", "r2", 2)
-    (place.folder / "rc_c.hist.lock.yaml").unlink()
+    place.lock().unlink()
     assert evolved(place, "k* a", "k,a\n1,z\n", "r3", 3).error is None
     assert place.history("b")[0] == "1 - [2,3) changed r3"
-    assert "active: false" in (place.folder / "rc_c.hist.lock.yaml").read_text()
+    assert "active: false" in place.lock().read_text()
 
 
 def test_histories_say_what_they_are(place, store):

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import structlog
 
+from backstory.attempts import tried
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
 from backstory.doors.historize.preparing import adopted, prepared
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, refusal
-from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.run_log import RunLog
-from backstory.doors.historize.runs import Known
+from backstory.doors.historize.runs import Known, hist_names, names_of
 from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
@@ -23,7 +24,6 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.model.instant import iso
 
 BEHIND = timedelta(seconds=1)
-ATTEMPTS = 3
 
 events = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class DatasetLoads:
         began = self.clock()
         run: Run | None = None
         try:
-            with self.target.holding(dataset, self.run_id):
+            with self.target.holding(self._schema(dataset), dataset, self.run_id):
                 known = (
                     self.target.known(self._schema(dataset), dataset, self.run_id)
                     if self.asked.run_id
@@ -55,17 +55,14 @@ class DatasetLoads:
                 self._refuse_other_instant(known)
                 if known and known.receipt:
                     return replace(HistoryReceipt(**known.receipt), dataset=dataset.name)
-                run = self._run(dataset, known, began)
-                last = run.attempt + ATTEMPTS - 1
-                while True:
-                    try:
-                        return self._loaded(run)
-                    except TryAgain as busy:
-                        if run.attempt == last:
-                            raise
-                        events.warning(f"trying again: {busy}", dataset=dataset.name)
-                        self.log.refused(dataset, run, began, busy)
-                        run = replace(run, attempt=run.attempt + 1)
+                run = begun = self._run(dataset, known, began)
+
+                def failed(busy: TryAgain) -> None:
+                    nonlocal run, begun
+                    self.log.refused(dataset, begun, began, busy)
+                    run = begun = replace(begun, attempt=begun.attempt + 1)
+
+                return tried(lambda: self._loaded(begun), failed)
         except BackstoryError as error:
             return self._refused(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
@@ -81,7 +78,7 @@ class DatasetLoads:
         return refusal(dataset.name, self.run_id, run.instant if run else None, error)
 
     def _schema(self, dataset: Dataset) -> str:
-        return schema_of(self.model, dataset).schema_name or dataset.target_schema
+        return namespace_of(self.model, dataset)
 
     def blocked(self, dataset: Dataset, upstream: str) -> HistoryReceipt:
         """The receipt of a dataset that is not begun, because what it is loaded from failed."""
@@ -105,6 +102,7 @@ class DatasetLoads:
         instant = known.load_timestamp if known else self.instant or self._allocated(dataset)
         return Run(
             dataset,
+            self._schema(dataset),
             self.run_id,
             instant,
             began,
@@ -119,8 +117,7 @@ class DatasetLoads:
         """The clock's instant, raised a little where the clock is behind by at most a second."""
         now = self.clock()
         schema = self._schema(dataset)
-        names = [dataset.hist_name, *(f"{name}_hist" for name in dataset.former_names)]
-        newest = self.target.newest(schema, names)
+        newest = self.target.newest(schema, hist_names(dataset))
         if newest is None or newest < now:
             return now
         if newest - now > BEHIND:
@@ -133,7 +130,8 @@ class DatasetLoads:
 
     def _loaded(self, run: Run) -> HistoryReceipt:
         dataset = self._overridden(run.dataset)
-        state = find_state(dataset, self.folder) or self._adopted(dataset)
+        found = find_state(dataset, self.folder, run.schema, self.target)
+        state = found or self._adopted(dataset)
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
         run, hist = self._decided(replace(run, dataset=dataset), state, hist)
@@ -169,7 +167,7 @@ class DatasetLoads:
     def _adopted(self, dataset: Dataset) -> HistState | None:
         """The state that the table itself tells, where no lock file is left."""
         schema = self._schema(dataset)
-        for name in (dataset.name, *dataset.former_names):
+        for name in names_of(dataset):
             stored = self.target.columns(schema, f"{name}_hist")
             if stored is not None:
                 return adopted(dataset, name, stored, self.target.dialect)
@@ -178,7 +176,7 @@ class DatasetLoads:
     def _write_state(self, dataset: Dataset, hist: HistState) -> None:
         """The load is committed: a lock file that cannot be written is told, and read from the table next."""
         try:
-            write_state(dataset, hist, self.model, self.folder)
+            write_state(dataset, hist, self.model, self.folder, self.target)
         except BackstoryError as error:
             events.warning(str(error))
 

@@ -9,7 +9,7 @@ from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
 from backstory.doors.historize.placeholders import without_placeholders
-from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.resolve import namespace_of, schema_of
 
 COPY = "copy number"  # no column of a model is called so
 # Types that some database cannot compare or sort as they are.
@@ -52,8 +52,7 @@ class Load:
     @cached_property
     def schema(self) -> str:
         """The namespace of both tables."""
-        schema = schema_of(self.model, self.dataset)
-        return schema.schema_name or schema.short_name
+        return namespace_of(self.model, self.dataset)
 
     @cached_property
     def base_table(self) -> str:

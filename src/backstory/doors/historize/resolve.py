@@ -56,6 +56,12 @@ def schema_of(model: Model, dataset: Dataset) -> TargetSchema:
     return next(schema for schema in model.target_schemas if schema.short_name == dataset.target_schema)
 
 
+def namespace_of(model: Model, dataset: Dataset) -> str:
+    """The namespace that the dataset's tables stand in."""
+    schema = schema_of(model, dataset)
+    return schema.schema_name or schema.short_name
+
+
 def is_hist(dataset: Dataset) -> bool:
     """Whether the dataset is a history itself (R3)."""
     return dataset.target_schema == RAWCORE and dataset.incremental_strategy == "historize"

@@ -15,7 +15,7 @@ from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, HistState, Model
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.resolve import HIST, findings, is_hist, resolve, schema_of
+from backstory.doors.historize.resolve import HIST, findings, is_hist, namespace_of, resolve
 from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.views import SUFFIXES
@@ -99,14 +99,14 @@ def _refuse_wrong(
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset).lower())
         _refuse_taken(model, target, dataset, datasets)
-        prepared(model, dataset, _metadata(dataset, folder), target.dialect)
+        prepared(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
 
 
 def _refuse_taken(model: Model, target: Target, dataset: Dataset, datasets: Sequence[Dataset]) -> None:
     """A name that a dataset has given up is another one's only when the tables have their new names."""
-    schema = schema_of(model, dataset).schema_name or dataset.target_schema
+    schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
         if (
             dataset.name in other.former_names
@@ -117,11 +117,11 @@ def _refuse_taken(model: Model, target: Target, dataset: Dataset, datasets: Sequ
             raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
 
 
-def _metadata(dataset: Dataset, folder: Path) -> HistState:
+def _metadata(model: Model, dataset: Dataset, folder: Path, target: Target) -> HistState:
     """The history's metadata; what is wrong with a lock file is told by the dataset's own load."""
     now = datetime.now(UTC)
     try:
-        hist = sync_hist(dataset, find_state(dataset, folder), now)
+        hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)
     except BackstoryError:
         hist = sync_hist(dataset, None, now)
     assert hist is not None
@@ -139,7 +139,7 @@ def _given(instant: str | datetime | None) -> datetime | None:
 
 
 def _table(model: Model, dataset: Dataset) -> str:
-    return f"{schema_of(model, dataset).schema_name}.{dataset.name}"
+    return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
 def _bare(name: str | None) -> str:

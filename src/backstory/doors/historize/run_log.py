@@ -10,7 +10,7 @@ import structlog
 
 from backstory.doors.historize.model import Dataset, Model
 from backstory.doors.historize.receipts import Outcome
-from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import dataset_key, error_text
 from backstory.doors.historize.scopes import source_of
 from backstory.doors.historize.work import Run, Target
@@ -47,7 +47,7 @@ class RunLog:
         row = {**self._row(dataset, began, "error"), **status}
         self._add("load_run_log", [{**row, "attempt_no": run.attempt if run else 1}])
         step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
-        ids = {"dataset_key": dataset_key(dataset), "load_run_id": self.run_id}
+        ids = {"dataset_key": self._key(dataset), "load_run_id": self.run_id}
         attempt = {"attempt_no": run.attempt if run else 1}
         self._add("hist_step_log", [{**ids, **attempt, **step, "status": "error", "error_code": error.code}])
 
@@ -60,7 +60,7 @@ class RunLog:
         self._add("load_run_log", [{**row, **told, "delta_cutoff": run.cutoff}])
         steps = [
             {
-                "dataset_key": dataset_key(dataset),
+                "dataset_key": self._key(dataset),
                 "load_run_id": run.run_id,
                 "attempt_no": run.attempt,
                 "step_no": number,
@@ -73,12 +73,15 @@ class RunLog:
         ]
         self._add("hist_step_log", steps)
 
+    def _key(self, dataset: Dataset) -> str:
+        return dataset_key(namespace_of(self.model, dataset), dataset)
+
     def _row(self, dataset: Dataset, began: datetime, status: str) -> dict[str, Any]:
         source = source_of(self.model, dataset)
         return {
             "batch_run_id": self.batch,
             "load_run_id": self.run_id,
-            "target_schema": schema_of(self.model, dataset).schema_name,
+            "target_schema": namespace_of(self.model, dataset),
             "target_dataset": dataset.hist_name,
             "target_system": self.target.dialect.DIALECT_NAME,
             "profile": self.model.environment,

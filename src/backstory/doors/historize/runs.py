@@ -64,9 +64,32 @@ class Known:
     receipt: Mapping[str, Any] | None = None
 
 
-def dataset_key(dataset: Dataset) -> str:
-    """The name of a dataset in the registry, which stays when the dataset is renamed."""
+def dataset_key(schema: str, dataset: Dataset) -> str:
+    """The name of a dataset in the registry of its warehouse or database; it stays when it is renamed.
+
+    A run is known by its warehouse or database, schema, dataset and run id (decision H6).
+    """
+    return f"{schema}.{earlier_key(dataset)}"
+
+
+def earlier_key(dataset: Dataset) -> str:
+    """The name that rows of earlier versions have: they do not tell the schema."""
     return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
+
+
+def names_of(dataset: Dataset) -> list[str]:
+    """The names that the base may have: that of now, and former ones, the latest first."""
+    return [dataset.name, *reversed(dataset.former_names)]
+
+
+def hist_names(dataset: Dataset) -> list[str]:
+    """The names that the history may have."""
+    return [f"{name}_hist" for name in names_of(dataset)]
+
+
+def wrote(receipt: Mapping[str, Any]) -> bool:
+    """Whether a run began or ended versions."""
+    return any(count for name, count in receipt["counts"].items() if name != "unchanged")
 
 
 def error_text(message: str) -> str:

@@ -10,6 +10,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, Model
 from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.steps import base_steps, hist_steps
@@ -25,7 +26,7 @@ def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None
 
 
 def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
-    hist = sync_hist(dataset, find_state(dataset, folder), datetime.now(UTC))
+    hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
     assert hist is not None
     load = prepared(model, dataset, hist, dialect)
     live = [column for column in hist.target_columns if column.active]

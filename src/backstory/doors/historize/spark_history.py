@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
@@ -29,7 +29,7 @@ from backstory.doors.historize.spark_versions import (
     column_of,
     versions,
 )
-from backstory.doors.historize.spark_work import RECEIPT, SparkWork
+from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
@@ -98,27 +98,34 @@ class PlannedHistory:
     newest: datetime | None
 
     def commit(
-        self, work: SparkWork, table: StoredTable, finished: Callable[[Outcome], HistoryReceipt]
+        self,
+        work: SparkWork,
+        table: StoredTable,
+        finished: Callable[[Outcome], HistoryReceipt],
+        staged: Any = None,
     ) -> Outcome:
         """Write what changes, in one commit that carries the receipt; none if nothing does.
 
-        The rows that begin a version are read from the base as it was just committed.
+        The rows that begin a version are read from the base as it was just committed. `staged` is a
+        transaction on the table that becomes part of the commit.
         """
         found, outcome = self.found, self.outcome
         if found.nothing:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        base = work.store.spark.table(work.store.sql_name(base_shape(work.load).table))
+        base_name = base_shape(work.load).table
+        base = work.store.spark.table(work.store.sql_name(base_name))
+        made_from = existing(work.store, base_name).iceberg.currentSnapshot()
+        more |= {} if made_from is None else {BASE: str(made_from.snapshotId())}
         come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
         come = come.unionByName(closing(work, found, table)) if closes else come
         count = found.appeared + found.changed + closes
         note = work.note(outcome.counts, **more)
-        return replace(
-            outcome, version=str(replace_rows(work.store, table, positions, come, note, count=count))
-        )
+        made = replace_rows(work.store, table, positions, come, note, count=count, staged=staged)
+        return replace(outcome, version=str(made))
 
 
 @contextmanager

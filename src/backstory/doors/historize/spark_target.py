@@ -16,18 +16,18 @@ from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
 from backstory.doors.historize.spark_history import PlannedHistory, maintain, newest_of, planned_history
+from backstory.doors.historize.spark_lease import leased, recover, refuse_leased, released
+from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import Standing, standing, synchronised
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
-from backstory.doors.historize.spark_work import DOOR, RECEIPT, TIMESTAMP, SparkWork, token_of
+from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.stage_files import column_type
-from backstory.doors.historize.work import Run, Target, run_row
+from backstory.doors.historize.work import Run, Target, place_name, run_row
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.model.column import Column
-from backstory.model.instant import parse_instant
 from backstory.model.table import Layout, Shape, TableName
 from backstory.tables.add_rows import add_rows, opened
 from backstory.tables.commit import Note
-from backstory.tables.literals import column
 from backstory.tables.locks import writing
 from backstory.tables.store import Store, load
 
@@ -40,6 +40,10 @@ class SparkTarget(Target):
         self._store = store
         self._pepper = pepper
 
+    @property
+    def place(self) -> str:
+        return place_name(self._store.address)
+
     def close(self) -> None:
         """The session is its owner's."""
 
@@ -47,44 +51,14 @@ class SparkTarget(Target):
         return types_of(self._store, TableName(schema, table))
 
     @contextmanager
-    def holding(self, dataset: Dataset, run_id: str) -> Iterator[None]:
+    def holding(self, schema: str, dataset: Dataset, run_id: str) -> Iterator[None]:
         del run_id
-        # Other processes are kept out by the commit itself, which holds only on the table that was read.
-        with writing(self._store, TableName("", dataset_key(dataset))):
+        # Other processes are kept out by the commits, which hold only on what was read, and by the lease.
+        with writing(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
     def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
-        token, begun = token_of(dataset, run_id), None
-        for name in (dataset.hist_name, dataset.name):
-            found = self._committed(TableName(schema, name), token)
-            if found and found.receipt:
-                return found
-            begun = begun or found
-        return self._logged(dataset, run_id) or begun
-
-    def _committed(self, name: TableName, token: str) -> Known | None:
-        table = load(self._store, name)
-        if table is None:
-            return None
-        for snapshot in table.iceberg.snapshots():
-            told = snapshot.summary()
-            if told.get("backstory.token") == token:
-                receipt = told.get(RECEIPT)
-                return Known(parse_instant(told.get(TIMESTAMP)), 1, json.loads(receipt) if receipt else None)
-        return None
-
-    def _logged(self, dataset: Dataset, run_id: str) -> Known | None:
-        """A run that changed nothing made no commit: the log knows it."""
-        name = TableName(META, "hist_run")
-        if load(self._store, name) is None:
-            return None
-        rows = self._store.spark.table(self._store.sql_name(name))
-        rows = rows.where((column("dataset_key") == dataset_key(dataset)) & (column("load_run_id") == run_id))
-        found = rows.where(column("status") == "success").select("receipt").take(1)
-        if not found:
-            return None
-        receipt = json.loads(found[0]["receipt"])
-        return Known(parse_instant(receipt["load_timestamp"]), 1, receipt)
+        return known_run(self._store, schema, dataset, run_id)
 
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for name in tables:
@@ -118,6 +92,7 @@ class SparkTarget(Target):
     def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
+        recover(work)
         upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         base, hist = self._standing(work)
         if not work.run.dry_run and (upkeep or base.evolves or hist.evolves):
@@ -135,9 +110,14 @@ class SparkTarget(Target):
                 return history.outcome
             base_table = synchronised(self._store, base)
             hist_table = synchronised(self._store, hist)
-            if planned:
+            if planned is None or planned.found.nothing:
+                return history.commit(work, hist_table, finished)
+            if history.found.nothing:
                 planned.commit(work, base_table)
-            return history.commit(work, hist_table, finished)
+                return history.outcome
+            with leased(work, base_table, hist_table) as held:
+                planned.commit(work, base_table)
+                return history.commit(work, held, finished, released(held))
 
     def _standing(self, work: SparkWork) -> tuple[Standing, Standing]:
         the, store = work.load, self._store
@@ -150,6 +130,7 @@ class SparkTarget(Target):
             self.dialect,
             lambda plan: require_hist_columns(the, plan.added),
         )
+        refuse_leased(hist.table)
         return base, hist
 
     @contextmanager

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 DOOR = "historize"
 COPY_NUMBER = "copy number"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
+# The snapshot of the base that a history's commit was made from.
+BASE = "backstory.base"
 
 
-def token_of(dataset: Dataset, run_id: str) -> str:
-    """What the commits of a run carry."""
-    return f"{dataset_key(dataset)} {run_id}"
+def token_of(schema: str, dataset: Dataset, run_id: str) -> str:
+    """What the commits of a run carry (decision H6)."""
+    return f"{dataset_key(schema, dataset)} {run_id}"
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,15 @@ class SparkWork:
         numbered = row_number().over(Window.partitionBy(*identity).orderBy(*texts))
         return rows.withColumn(COPY_NUMBER, numbered).where(column(COPY_NUMBER) == 1).drop(COPY_NUMBER)
 
+    @property
+    def token(self) -> str:
+        """What the commits of this run carry."""
+        return token_of(self.load.schema, self.load.dataset, self.run.run_id)
+
     def note(self, counts: Mapping[str, int], **more: str) -> Note:
         """What a commit says of this run."""
         told = {TIMESTAMP: iso(self.run.instant), **more}
-        return Note(DOOR, token_of(self.load.dataset, self.run.run_id), counts, told)
+        return Note(DOOR, self.token, counts, told)
 
     def keys(self, rows: "DataFrame", side: str = "") -> list[str]:
         """Up to ten business keys of the rows, or of a struct in them."""

@@ -8,7 +8,8 @@ from typing import Any
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.model import Dataset
-from backstory.doors.historize.runs import META, TABLES, Known, dataset_key
+from backstory.doors.historize.pruning import in_utc
+from backstory.doors.historize.runs import META, TABLES, Known, dataset_key, earlier_key, hist_names
 from backstory.doors.historize.work import Run, run_row
 
 
@@ -19,34 +20,65 @@ class Registry:
         self.dialect = dialect
         self._engine = engine
 
-    def leased(self, key: str, run_id: str) -> str | None:
-        """Another run that loads the dataset now."""
+    def leased(self, schema: str, dataset: Dataset, run_id: str) -> str | None:
+        """Another run that loads the dataset now; one of an earlier version may be of another schema."""
         if self._engine.introspect_table(META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
         found = self._engine.fetch_all(
-            f"SELECT load_run_id FROM {self._meta('hist_run')} WHERE dataset_key = {text(key)} "
+            f"SELECT load_run_id FROM {self._meta('hist_run')} WHERE {self._of(schema, dataset)} "
             f"AND status = 'running' AND load_run_id <> {text(run_id)} "
             f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}"
         )
         return found[0][0] if found else None
 
-    def known(self, dataset: Dataset, run_id: str) -> Known | None:
-        """What is registered of a run."""
+    def _of(self, schema: str, dataset: Dataset) -> str:
+        """The rows of a dataset, those of earlier versions among them."""
+        keys = (dataset_key(schema, dataset), earlier_key(dataset))
+        return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
+
+    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+        """What is registered of a run, whether or not it still stands."""
         stored = self._engine.introspect_table(META, "hist_run")
         if stored is None:
             return None
         text = self.dialect.string_literal
         told = "receipt" if "receipt" in stored else "NULL"
         found = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, {told} FROM {self._meta('hist_run')} "
-            f"WHERE dataset_key = {text(dataset_key(dataset))} AND load_run_id = {text(run_id)}"
+            f"SELECT load_timestamp, attempt_no, status, {told}, dataset_key FROM {self._meta('hist_run')} "
+            f"WHERE {self._of(schema, dataset)} AND load_run_id = {text(run_id)}"
         )
-        if not found:
+        own = [row for row in found if row[-1] == dataset_key(schema, dataset)]
+        if not own and found and self._logged(schema, dataset, run_id):
+            own = found
+        if not own:
             return None
-        instant, attempt, status, receipt = found[0]
-        instant = instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-        return Known(instant, attempt, json.loads(receipt) if status == "success" and receipt else None)
+        instant, attempt, status, receipt, _ = own[0]
+        ended_well = status == "success" and receipt
+        return Known(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
+
+    def _logged(self, schema: str, dataset: Dataset, run_id: str) -> bool:
+        """Whether the log of loads has the run for this schema: the registry's earlier rows do not tell."""
+        if self._engine.introspect_table(META, "load_run_log") is None:
+            return False
+        text = self.dialect.string_literal
+        sql = (
+            f"SELECT 1 FROM {self._meta('load_run_log')} WHERE target_schema = {text(schema)} "
+            f"AND target_dataset IN ({', '.join(map(text, hist_names(dataset)))}) "
+            f"AND load_run_id = {text(run_id)} LIMIT 1"
+        )
+        return bool(self._engine.fetch_all(sql))
+
+    def last_that_wrote(self, schema: str, dataset: Dataset, until: datetime) -> datetime | None:
+        """The instant of the last run up to then that began or ended versions."""
+        key = self.dialect.string_literal(dataset_key(schema, dataset))
+        counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
+        (found,) = self._engine.fetch_all(
+            f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} WHERE dataset_key = {key} "
+            f"AND status = 'success' AND {counts} > 0 "
+            f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
+        )
+        return found[0] and in_utc(found[0])
 
     def _meta(self, table: str) -> str:
         return self.dialect.render_table_identifier(META, table)

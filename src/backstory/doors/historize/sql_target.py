@@ -12,12 +12,23 @@ from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.histories import ARCHIVE
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import PLACEHOLDER
+from backstory.doors.historize.pruning import in_utc
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
-from backstory.doors.historize.runs import LEASE_MINUTES, Known, counted, dataset_key, error_text
+from backstory.doors.historize.runs import (
+    LEASE_MINUTES,
+    Known,
+    counted,
+    dataset_key,
+    error_text,
+    hist_names,
+    names_of,
+    wrote,
+)
 from backstory.doors.historize.sql_history import load_history, run_statements
 from backstory.doors.historize.sql_registry import Registry
 from backstory.doors.historize.sql_tables import (
@@ -28,7 +39,7 @@ from backstory.doors.historize.sql_tables import (
     synchronised,
 )
 from backstory.doors.historize.steps import base_steps
-from backstory.doors.historize.work import Run, Target
+from backstory.doors.historize.work import Run, Target, place_name
 from backstory.errors import BackstoryError, Failed, TryAgain
 
 
@@ -47,6 +58,10 @@ class SqlTarget(Target):
             engine.bind_secret("pepper", pepper)
         self._pepper = dialect.secret_reference("pepper") or dialect.string_literal(pepper)
 
+    @property
+    def place(self) -> str:
+        return place_name(self._engine.address or self.dialect.DIALECT_NAME)
+
     def close(self) -> None:
         self._engine.close()
 
@@ -54,10 +69,9 @@ class SqlTarget(Target):
         return self._engine.introspect_table(schema, table)
 
     @contextmanager
-    def holding(self, dataset: Dataset, run_id: str) -> Iterator[None]:
-        key = dataset_key(dataset)
-        with self._engine.lock(f"backstory {key}") as taken:
-            other = None if not taken else self._registry.leased(key, run_id)
+    def holding(self, schema: str, dataset: Dataset, run_id: str) -> Iterator[None]:
+        with self._engine.lock(f"backstory {dataset_key(schema, dataset)}") as taken:
+            other = self._registry.leased(schema, dataset, run_id) if taken else None
             if not taken or other:
                 raise TryAgain(
                     "CONCURRENT_RUN",
@@ -67,8 +81,35 @@ class SqlTarget(Target):
             yield
 
     def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
-        del schema  # the registry is one for all
-        return self._registry.known(dataset, run_id)
+        found = self._registry.known(schema, dataset, run_id)
+        if found is None or found.receipt is None or self._stands(schema, dataset, found):
+            return found
+        return None  # what is not in the tables was not loaded
+
+    def _stands(self, schema: str, dataset: Dataset, known: Known) -> bool:
+        """Whether the versions that a run began or ended are in the history or its archive.
+
+        Of a run that wrote none: those of the last one before it that did.
+        """
+        histories = [name for name in hist_names(dataset) if self.columns(schema, name) is not None]
+        if not histories or all(self.columns(schema, name) is None for name in names_of(dataset)):
+            return False
+        instant: datetime | None = known.load_timestamp
+        if not wrote(known.receipt or {}):
+            instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
+        started, at = Role.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
+        # Where none wrote before it: the history is not younger than the run.
+        told = f"{started} = {at} OR {Role.ENDED} = {at}" if instant else f"{started} <= {at}"
+        tables = [histories[0], f"{histories[0]}{ARCHIVE}"]
+        there = [table for table in tables if self.columns(schema, table) is not None]
+        return self._any(schema, there, told) or not (instant or self._any(schema, there, "1 = 1"))
+
+    def _any(self, schema: str, tables: Sequence[str], condition: str) -> bool:
+        """Whether one of the tables has a row for which the condition holds."""
+        names = (self.dialect.render_table_identifier(schema, table) for table in tables)
+        return any(
+            self._engine.fetch_all(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1") for name in names
+        )
 
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for table in tables:
@@ -76,9 +117,7 @@ class SqlTarget(Target):
             if columns and {Role.STARTED, Role.ENDED} <= set(columns):
                 name = self.dialect.render_table_identifier(schema, table)
                 found = self._engine.fetch_all(f"SELECT MAX({Role.STARTED}), MAX({Role.ENDED}) FROM {name}")
-                times = [each for each in found[0] if each is not None]
-                aware = [each.replace(tzinfo=UTC) if each.tzinfo is None else each for each in times]
-                return max(aware, default=None)
+                return max((in_utc(each) for each in found[0] if each is not None), default=None)
         return None
 
     def register(self, run: Run) -> None:

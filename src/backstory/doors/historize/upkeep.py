@@ -16,7 +16,7 @@ from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
 from backstory.doors.historize.preparing import adopted, prepared
 from backstory.doors.historize.pruning import Cut, Pruned, in_utc
-from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.sync import sync_hist
@@ -57,13 +57,12 @@ class Upkeep:
     @cached_property
     def schema(self) -> str:
         """The namespace of the tables."""
-        layer = schema_of(self.model, self.dataset)
-        return layer.schema_name or layer.short_name
+        return namespace_of(self.model, self.dataset)
 
     @cached_property
     def state(self) -> HistState:
         """The history's metadata, by its lock file, else by its table."""
-        found = find_state(self.dataset, self.folder)
+        found = find_state(self.dataset, self.folder, self.schema, self.target)
         stored = self.target.columns(self.schema, self.dataset.hist_name)
         if found is None and stored is not None:
             told = adopted(self.dataset, self.dataset.name, stored, self.target.dialect)
@@ -146,7 +145,7 @@ class Upkeep:
                 "Say allow_prune: true in its historization.",
             )
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
-        with self.target.holding(self.dataset, run):
+        with self.target.holding(self.schema, self.dataset, run):
             pruned = self._pruned(cut, run)
         self._log(run, "prune", pruned.versions, began)
         return pruned
@@ -161,7 +160,7 @@ class Upkeep:
 
     def _remember(self, watermark: datetime) -> None:
         state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
-        write_state(self.dataset, state, self.model, self.folder)
+        write_state(self.dataset, state, self.model, self.folder, self.target)
 
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
         """Erase a record's values, or with `rows` the record; the count of its versions.
@@ -171,7 +170,7 @@ class Upkeep:
         history = self.history()
         load = prepared(self.model, self.dataset, self.state, self.target.dialect)
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
-        with self.target.holding(self.dataset, run), self.engine.transaction():
+        with self.target.holding(self.schema, self.dataset, run), self.engine.transaction():
             erasure.refuse_present(load, history, self.engine, key)
             if not apply:
                 return sum(
@@ -184,7 +183,7 @@ class Upkeep:
 
     def _log(self, run: str, step: str, rows: int, began: float) -> None:
         row: Mapping[str, Any] = {
-            "dataset_key": dataset_key(self.dataset),
+            "dataset_key": dataset_key(self.schema, self.dataset),
             "load_run_id": run,
             "attempt_no": 1,
             "step_no": 1,

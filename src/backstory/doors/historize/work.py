@@ -1,5 +1,7 @@
 """One dataset's load as the places that run it know it."""
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +17,8 @@ from backstory.doors.historize.runs import Known, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 
+LONGEST_PLACE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -25,6 +29,7 @@ class Run:
     """
 
     dataset: Dataset
+    schema: str
     run_id: str
     instant: datetime
     began: datetime
@@ -37,11 +42,16 @@ class Run:
     rehash_base: bool = False
     relabel: StateLabels | None = None
 
+    @property
+    def key(self) -> str:
+        """The dataset in the registry."""
+        return dataset_key(self.schema, self.dataset)
+
 
 def run_row(run: Run, engine: str, status: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """A run's row in the registry."""
     return {
-        "dataset_key": dataset_key(run.dataset),
+        "dataset_key": run.key,
         "load_run_id": run.run_id,
         "load_timestamp": run.instant,
         "engine": engine,
@@ -53,23 +63,38 @@ def run_row(run: Run, engine: str, status: str, more: Mapping[str, Any]) -> dict
     }
 
 
+def place_name(address: str) -> str:
+    """A warehouse or database by a word of its address and a digest of all of it.
+
+    Two places never have one name, wherever a model is loaded to.
+    """
+    words = re.findall(r"[A-Za-z0-9_-]+", re.sub(r"\.\w+$", "", address.rstrip("/")))
+    digest = hashlib.sha256(address.encode()).hexdigest()[:8]
+    return "-".join([*words[-1:], digest])[-LONGEST_PLACE:]
+
+
 class Target(ABC):
     """Where tables stand and loads run."""
 
     dialect: Dialect
     system: ClassVar[str] = ""
 
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The warehouse or database as a part of a file's name; see `place_name`."""
+
     @abstractmethod
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
         """The columns of a table with their types; None if there is no such table."""
 
     @abstractmethod
-    def holding(self, dataset: Dataset, run_id: str) -> AbstractContextManager[None]:
+    def holding(self, schema: str, dataset: Dataset, run_id: str) -> AbstractContextManager[None]:
         """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
 
     @abstractmethod
     def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
-        """What is registered of a run."""
+        """What is registered of a run; a success only if what it wrote still stands in the tables."""
 
     @abstractmethod
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:

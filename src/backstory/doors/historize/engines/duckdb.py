@@ -25,6 +25,10 @@ class DuckDBEngine(Engine):
         self._connection = connection
         self._path = path
 
+    @property
+    def address(self) -> str:
+        return str(Path(self._path).resolve()) if self._path else ""
+
     def execute(self, sql: str) -> int:
         with _translated():
             found = self._connection.execute(sql).fetchone()

@@ -18,6 +18,11 @@ class Engine(ABC):
     for anything else.
     """
 
+    @property
+    def address(self) -> str:
+        """Where the database is, without its login; empty where a connection does not tell."""
+        return ""
+
     @abstractmethod
     def execute(self, sql: str) -> int:
         """Run a statement, and give the count of rows that it touched; 0 where it has none."""

@@ -26,6 +26,11 @@ class PostgresEngine(Engine):
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
 
+    @property
+    def address(self) -> str:
+        info = self._connection.info
+        return f"{info.host}:{info.port}/{info.dbname}"
+
     def execute(self, sql: str) -> int:
         with _translated():
             cursor = self._connection.execute(sql.encode())

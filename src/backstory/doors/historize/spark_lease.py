@@ -1,0 +1,164 @@
+"""Base and history of a load stand or fall together, though each has a commit of its own (section 3.8).
+
+While a load is between the two, the history's properties say so: whose load it is, until when it is
+waited for, and what the base was before. The history's own commit takes that away. A load that fails
+there, or one that finds it left by a process that was killed, puts the base back.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from backstory.doors.historize.runs import LEASE_MINUTES, hist_names, names_of
+from backstory.doors.historize.spark_runs import first_of
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.errors import BackstoryError, TryAgain
+from backstory.model.instant import iso, parse_instant
+from backstory.tables.faults import conflict, translated
+from backstory.tables.store import Store, StoredTable, existing, settle
+
+LEASE = "backstory.loading"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A load between its two commits: whose it is, its end, and the snapshot that the base had before."""
+
+    load: str
+    run_id: str
+    until: str
+    base: int | None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its load may still go on."""
+        return parse_instant(self.until) > datetime.now(UTC)
+
+
+def lease_of(table: StoredTable | None) -> Lease | None:
+    """The lease that a history's properties tell."""
+    told = table and table.iceberg.properties().get(LEASE)
+    return Lease(**json.loads(told)) if told else None
+
+
+def refuse_leased(table: StoredTable | None) -> None:
+    """Raises TryAgain (CONCURRENT_RUN) while another load is between its commits."""
+    lease = lease_of(table)
+    if table is not None and lease is not None:
+        raise _concurrent(table, lease)
+
+
+def recover(work: SparkWork) -> None:
+    """Put the base back that an interrupted load left ahead of its history.
+
+    A run goes on at once where it was killed itself. Raises TryAgain (CONCURRENT_RUN) while another
+    load may go on, and in a dry run.
+    """
+    store, schema, dataset = work.store, work.load.schema, work.load.dataset
+    hist = first_of(store, schema, hist_names(dataset))
+    lease = lease_of(hist)
+    if hist is None or lease is None:
+        return
+    if work.run.dry_run or (lease.lasts and lease.load != work.token):
+        raise _concurrent(hist, lease)
+    base = first_of(store, schema, names_of(dataset))
+    if base is not None:
+        put_back(store, base, hist, lease)
+
+
+@contextmanager
+def leased(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
+    """Hold the history for a load of both tables, and give it as it then stands.
+
+    What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
+    """
+    until = datetime.now(UTC) + timedelta(minutes=LEASE_MINUTES)
+    lease = Lease(work.token, work.run.run_id, iso(until), snapshot_of(base))
+    held = _written(work.store, hist, lease)
+    try:
+        yield held
+    except BaseException:
+        try:
+            put_back(work.store, base, held, lease)
+        except BackstoryError as error:
+            # The lease stays, and the next load puts the base back.
+            log.warning(f"the base {base.shape.table} could not be put back: {error}")
+        raise
+
+
+def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: Lease) -> None:
+    """Give the base the rows that it had before the lease, then end the lease.
+
+    Nothing is done if the history has another lease by now, or none: its load is over.
+    """
+    hist = existing(store, hist.shape.table)
+    if lease_of(hist) != lease:
+        return
+    # Written anew first: a commit of the leased load that is still on its way cannot hold any more.
+    ended = replace(lease, until=iso(datetime.now(UTC)))
+    hist = _written(store, hist, ended)
+    _roll_back(store, existing(store, base.shape.table), lease)
+    _written(store, hist, None)
+
+
+def snapshot_of(table: StoredTable) -> int | None:
+    """The id of a table's snapshot; None for one that never had rows."""
+    snapshot = table.iceberg.currentSnapshot()
+    return None if snapshot is None else int(snapshot.snapshotId())
+
+
+def released(table: StoredTable) -> "object":
+    """A transaction on the table that ends its lease."""
+    transaction = table.begin()
+    transaction.updateProperties().remove(LEASE).commit()
+    return transaction
+
+
+def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTable:
+    """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
+    name, before = hist.shape.table, snapshot_of(hist)
+    with translated(name):
+        transaction = hist.begin()
+        properties = transaction.updateProperties()
+        if lease is None:
+            properties.remove(LEASE)
+        else:
+            properties.set(LEASE, json.dumps(asdict(lease)))
+        properties.commit()
+        settle(transaction)
+    held = existing(store, name)
+    if lease_of(held) != lease or snapshot_of(held) != before:
+        raise conflict(name)
+    return held
+
+
+def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
+    current = base.iceberg.currentSnapshot()
+    if current is None or int(current.snapshotId()) == lease.base:
+        return
+    name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
+    if current.summary().get("backstory.token") != lease.load or expired:
+        log.warning(f"{name} was changed after an interrupted load, and stays as it is")
+        return
+    with translated(name):
+        transaction = base.begin()
+        if lease.base is None:
+            every = store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+            transaction.newDelete().deleteFromRowFilter(every).commit()
+        else:
+            transaction.manageSnapshots().setCurrentSnapshot(lease.base).commit()
+        settle(transaction)
+
+
+def _concurrent(table: StoredTable, lease: Lease) -> TryAgain:
+    return TryAgain(
+        "CONCURRENT_RUN",
+        f"Another run ({lease.run_id}) is loading {table.shape.table}; it is waited for until {lease.until}.",
+        "Wait for its end; a run that was killed goes on under its own run id at once.",
+    )

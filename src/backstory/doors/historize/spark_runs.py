@@ -1,0 +1,140 @@
+"""The registry of runs on Spark: the commits of base and history that still stand (decision H6)."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from backstory.doors.historize.model import Dataset, Role
+from backstory.doors.historize.runs import (
+    META,
+    Known,
+    dataset_key,
+    earlier_key,
+    hist_names,
+    names_of,
+    wrote,
+)
+from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
+from backstory.model.instant import iso, parse_instant
+from backstory.model.table import TableName
+from backstory.tables.literals import column
+from backstory.tables.store import Store, StoredTable, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
+
+
+def first_of(store: Store, schema: str, names: Sequence[str]) -> StoredTable | None:
+    """The first of these tables that is there."""
+    return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
+
+
+def known_run(store: Store, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+    """What tables and log tell of a run; what is not in the tables was not loaded.
+
+    Only ancestors of the current snapshots count, and the log of a run that made no commit only while
+    the versions stand that it found.
+    """
+    base = first_of(store, schema, names_of(dataset))
+    hist = first_of(store, schema, hist_names(dataset))
+    if base is None or hist is None:
+        return None
+    tokens = {token_of(schema, dataset, run_id), f"{earlier_key(dataset)} {run_id}"}
+    begun = None
+    for table in (hist, base):
+        standing, gone = _told(store, table, tokens)
+        for told in standing:
+            if told.get(RECEIPT):
+                return _of(told) if _stands(store, base, told) else None
+            begun = begun or _of(told)
+        if gone and not standing:
+            return None  # it was rolled back
+    return _logged(store, schema, dataset, run_id, hist) or begun
+
+
+def _of(told: Any) -> Known:
+    receipt = told.get(RECEIPT)
+    return Known(parse_instant(told.get(TIMESTAMP)), 1, json.loads(receipt) if receipt else None)
+
+
+def _told(store: Store, table: StoredTable, tokens: set[str]) -> tuple[list[Any], bool]:
+    """The summaries of a run's commits that stand, and whether there are others that do not."""
+    ancestors = _ancestors(store, table)
+    found = [each for each in table.iceberg.snapshots() if each.summary().get("backstory.token") in tokens]
+    standing = [each.summary() for each in found if int(each.snapshotId()) in ancestors]
+    return standing, len(standing) < len(found)
+
+
+def _ancestors(store: Store, table: StoredTable) -> set[int]:
+    """The snapshots that the table's rows come from, that of now among them."""
+    util = store.jvm.org.apache.iceberg.util.SnapshotUtil
+    return {int(each) for each in util.currentAncestorIds(table.iceberg)}
+
+
+def _stands(store: Store, base: StoredTable, told: Any) -> bool:
+    """Whether the base that a history was made from still stands; an expired snapshot tells nothing."""
+    made_from = told.get(BASE)
+    if made_from is None or base.iceberg.snapshot(int(made_from)) is None:
+        return True
+    return int(made_from) in _ancestors(store, base)
+
+
+def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: StoredTable) -> Known | None:
+    """A run that changed nothing made no commit, and old commits expire: the log knows them."""
+    runs = _log(store, "hist_run")
+    if runs is None:
+        return None
+    own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
+    success = runs.where(column("status") == "success").where(column("receipt").isNotNull())
+    mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
+    rows = mine.orderBy("finished_at").select("dataset_key", "receipt").collect()
+    found = {row["dataset_key"]: row["receipt"] for row in rows}
+    key = own if own in found else earlier
+    if key not in found or (key == earlier and not _named(store, schema, dataset, run_id)):
+        return None
+    receipt = json.loads(found[key])
+    instant: datetime | None = parse_instant(receipt["load_timestamp"])
+    if not wrote(receipt):
+        instant = _last_that_wrote(success.where(column("dataset_key") == key), receipt["load_timestamp"])
+    known = Known(parse_instant(receipt["load_timestamp"]), 1, receipt)
+    return known if _has_versions(store, hist, instant, known.load_timestamp) else None
+
+
+def _named(store: Store, schema: str, dataset: Dataset, run_id: str) -> bool:
+    """Whether the log of loads has the run for this schema: earlier rows of `hist_run` do not tell."""
+    loads = _log(store, "load_run_log")
+    if loads is None:
+        return False
+    ours = column("target_dataset").isin(hist_names(dataset)) & (column("target_schema") == schema)
+    return bool(loads.where(ours & (column("load_run_id") == run_id)).take(1))
+
+
+def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
+    """The instant of the last run up to then that began or ended versions."""
+    from pyspark.sql.functions import col, lit
+
+    written = reduce(add, (col(name) for name in COUNTS)) > 0
+    earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
+    found = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
+    return parse_instant(json.loads(found[0]["receipt"])["load_timestamp"]) if found else None
+
+
+def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, until: datetime) -> bool:
+    """Whether versions begin or end at an instant; without one, whether the history is not younger."""
+    from pyspark.sql.functions import lit
+
+    at = lit(iso(wrote_at or until)).cast("timestamp")
+    rows = store.spark.table(store.sql_name(hist.shape.table))
+    if wrote_at:
+        return bool(rows.where((column(Role.STARTED) == at) | (column(Role.ENDED) == at)).take(1))
+    return bool(rows.where(column(Role.STARTED) <= at).take(1)) or not rows.take(1)
+
+
+def _log(store: Store, table: str) -> "DataFrame | None":
+    name = TableName(META, table)
+    return None if load(store, name) is None else store.spark.table(store.sql_name(name))

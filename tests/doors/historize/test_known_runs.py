@@ -1,0 +1,120 @@
+"""A run is known by warehouse or database, schema, dataset and id, and only while its rows stand (H6)."""
+
+import pytest
+from historizing import Place, dataset, document, second
+from historizing_on_spark import SparkPlace
+
+EU, US = "rawcore", "rawcore_us"
+
+
+@pytest.fixture(params=["duckdb", "postgres", "spark"])
+def place(request, tmp_path):
+    """An empty place of each kind."""
+    if request.param == "spark":
+        found = SparkPlace(request.getfixturevalue("store"), tmp_path)
+    else:
+        found = Place(request.param, request.getfixturevalue(f"{request.param}_url"), tmp_path)
+    yield found
+    found.close()
+
+
+def load(place, schema, run, rows, at=None, columns="k* a"):
+    """A load of these rows, `a:1 b:2`, into the tables of a schema."""
+    words = [word.split(":") for word in rows.split()]
+    names = ",".join(word.split(":")[0].rstrip("*") for word in columns.split())
+    (place.folder / "stage.csv").write_text("\n".join([names, *map(",".join, words), ""]))
+    place.use(document(dataset(columns, input="stage.csv"), schema={"schema_name": schema}))
+    (receipt,) = place.loads(run, at, max_delete_ratio=1.0)
+    assert receipt.error is None, receipt.error
+    return receipt
+
+
+def test_a_run_is_of_its_schema(place):
+    """Two datasets of one name in two schemas are two, under one run id, too; each rerun has its own receipt."""
+    first = load(place, EU, "2026-01-31", "a:1 b:1")
+    other = load(place, US, "2026-01-31", "c:1")
+    assert (first.counts["new"], other.counts["new"]) == (2, 1)
+    assert place.rows("SELECT k FROM rawcore_us.rc_c_hist") == [("c",)]
+    keys = "SELECT DISTINCT dataset_key FROM meta.hist_run ORDER BY 1"
+    assert place.rows(keys) == [("rawcore.rawcore:rc_c",), ("rawcore_us.rawcore:rc_c",)]
+    again = [load(place, schema, "2026-01-31", "z:9") for schema in (EU, US)]
+    assert again == [first, other]
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_a_lock_file_is_of_its_schema(place):
+    """What another schema's history knows of its columns is not true of this one, whose first load is a first."""
+    load(place, EU, "r1", "a:1:2", 1, "k* a b:BIGINT")
+    load(place, EU, "r2", "a:1", 2)
+    load(place, US, "r1", "a:1:x", 1, "k* a b")
+    assert len(list(place.folder.glob("*.hist.lock.yaml"))) == 2
+    assert "retired_at: '2025" in place.lock().read_text()
+
+
+def test_a_rerun_of_what_is_gone_loads_it(place):
+    """With its tables dropped a run was not loaded, whatever the registry says."""
+    load(place, EU, "r1", "a:1", 1)
+    for table in ("rc_c_hist", "rc_c"):
+        place.sql(f"DROP TABLE rawcore.{table}")
+    again = load(place, EU, "r1", "a:1 b:1")
+    assert again.counts["new"] == 2
+    assert [line.split()[:2] for line in place.history()] == [["a", "1"], ["b", "1"]]
+    assert load(place, EU, "r1", "z:9") == again
+
+
+def test_a_rerun_of_what_was_made_anew_loads_it(place):
+    """Tables that a later run made do not hold an earlier one, be it that it wrote or that it changed nothing."""
+    load(place, EU, "r1", "a:1", 1)
+    load(place, EU, "r2", "a:1", 2)
+    for table in ("rc_c_hist", "rc_c"):
+        place.sql(f"DROP TABLE rawcore.{table}")
+    load(place, EU, "r3", "a:1", 3)
+    assert load(place, EU, "r1", "a:2").counts["changed"] == 1
+    assert load(place, EU, "r2", "a:3").counts["changed"] == 1
+
+
+def test_registries_of_earlier_versions_are_read(place):
+    """Rows whose key does not tell the schema are those of the schema that the log of loads names."""
+    first = load(place, EU, "r1", "a:1", 1)
+    load(place, EU, "r2", "a:1", 2)
+    if isinstance(place, SparkPlace):
+        for table in ("rc_c", "rc_c_hist"):
+            place.sql(f"CALL system.expire_snapshots('rawcore.{table}', TIMESTAMP '2999-01-01', 1)")
+    place.sql("UPDATE meta.hist_run SET dataset_key = 'rawcore:rc_c'")
+    assert load(place, EU, "r1", "z:9") == first
+    assert load(place, EU, "r2", "z:9").status == "unchanged"
+    assert load(place, US, "r1", "z:9").counts["new"] == 1
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_lock_files_of_earlier_versions_are_read(place):
+    """One without place and schema in its name is taken for a history that stands, as far as its columns do."""
+    load(place, EU, "r1", "a:1:2", 1, "k* a b:BIGINT")
+    load(place, EU, "r2", "a:1", 2)
+    place.lock().rename(place.folder / "rc_c.hist.lock.yaml")
+    load(place, US, "r1", "a:1:x", 1, "k* a b")
+    load(place, EU, "r3", "a:2", 3)
+    assert "retired_at: '2025-01-02 00:00:02" in place.lock().read_text()
+
+
+def test_another_database_has_a_lock_file_of_its_own(tmp_path):
+    """One model, two databases of one name: the first load of each is a first."""
+    for number, columns in enumerate(("k* a b:BIGINT", "k* a", "k* a b")):
+        folder = tmp_path / ("one" if number < 2 else "two")
+        folder.mkdir(exist_ok=True)
+        place = Place("duckdb", f"duckdb://{folder / 'lake.duckdb'}", tmp_path)
+        load(place, EU, f"r{number}", "a:1:2" if "b" in columns else "a:1", number + 1, columns)
+        place.close()
+
+
+@pytest.mark.parametrize("place", ["duckdb", "postgres"], indirect=True)
+def test_a_rerun_of_versions_that_were_taken_away(place):
+    """A run whose versions are not in the history was not loaded; one whose versions were pruned was."""
+    first = load(place, EU, "r1", "a:1", 1)
+    load(place, EU, "r2", "a:2", 2)
+    place.sql("CREATE TABLE rawcore.rc_c_hist_archive AS SELECT * FROM rawcore.rc_c_hist WHERE k = 'a'")
+    place.sql(f"DELETE FROM rawcore.rc_c_hist WHERE version_started_at = {place.literal(second(1))}")
+    assert load(place, EU, "r1", "z:9") == first
+    place.sql("DROP TABLE rawcore.rc_c_hist_archive")
+    place.sql("DELETE FROM rawcore.rc_c_hist")
+    assert load(place, EU, "r2", "a:2").counts["new"] == 1

@@ -1,0 +1,189 @@
+"""On Spark base and history of a run stand or fall together, though each has its own commit (sections 3.5, 3.8)."""
+
+import json
+import threading
+from contextlib import nullcontext
+
+import pytest
+from historizing import dataset, document, second, versions
+from historizing_on_spark import SparkPlace
+
+from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.run import run_model
+
+LEASE = "backstory.loading"
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    found = SparkPlace(store, tmp_path)
+    found.use(document(dataset(input="stage.csv")))
+    yield found
+    found.close()
+
+
+def load(place, run, rows, at=None, **asked):
+    """A load of the rows `a:1 b:2`."""
+    lines = [word.replace(":", ",") for word in rows.split()]
+    (place.folder / "stage.csv").write_text("\n".join(["k,a", *lines, ""]))
+    (receipt,) = place.loads(run, at, **asked)
+    return receipt
+
+
+def between(place, act):
+    """Do something once, after the base's commit and before the history's."""
+    loading, left = place.target.load, [act]
+
+    def load(the, run, finished):
+        def told(outcome):
+            if left:
+                left.pop()()
+            return finished(outcome)
+
+        return loading(the, run, told)
+
+    place.target.load = load
+
+
+def properties(place):
+    return dict(place.rows("SHOW TBLPROPERTIES rawcore.rc_c_hist"))
+
+
+def current(place, table):
+    """The id of the table's snapshot."""
+    ((found,),) = place.rows(f"SELECT snapshot_id FROM rawcore.{table}.refs WHERE name = 'main'")
+    return found
+
+
+def base(place):
+    return " ".join(f"{k}:{a}" for k, a in place.rows("SELECT k, a FROM rawcore.rc_c ORDER BY k"))
+
+
+def interrupted(place, run, rows, at, until):
+    """What a process leaves that is killed between the two commits; its lease lasts until then."""
+    found = {}
+
+    def die():
+        found.update(lease=json.loads(properties(place)[LEASE]), base=current(place, "rc_c"))
+        raise KeyboardInterrupt
+
+    between(place, die)
+    with pytest.raises(KeyboardInterrupt):
+        load(place, run, rows, at)
+    del place.target.load
+    assert LEASE not in properties(place)  # one that is only stopped leaves nothing
+    place.sql(f"CALL system.set_current_snapshot('rawcore.rc_c', {found['base']})")
+    lease = json.dumps(found["lease"] | {"until": until})
+    place.sql(f"ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('{LEASE}' = '{lease}')")
+    assert base(place) == rows
+
+
+LATER, PAST = "2999-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
+
+
+def test_a_history_that_is_refused_takes_its_base_back(place):
+    """Another writer came between the commits, so that the history is refused: the base is as it was."""
+    load(place, "r1", "a:1 b:1", 1)
+    before = place.dump("rawcore.rc_c")
+    moved = f"UPDATE rawcore.rc_c_hist SET version_started_at = {place.literal(second(50))}"
+    between(place, lambda: place.sql(moved))
+    receipt = load(place, "r2", "a:2 b:1", 2)
+    assert (receipt.status, receipt.error["code"]) == ("rejected", "NON_MONOTONIC_TIMESTAMP")
+    assert place.dump("rawcore.rc_c") == before
+    assert LEASE not in properties(place)
+
+
+def test_a_conflict_between_the_commits_is_planned_anew(place):
+    """Another writer came between the commits and is no hindrance: the run ends well, base and history alike."""
+    load(place, "r1", "a:1 b:1", 1)
+    between(place, lambda: place.sql("DELETE FROM rawcore.rc_c_hist WHERE k = 'b'"))
+    assert load(place, "r2", "a:2 b:1", 2).counts == {
+        "new": 1, "changed": 1, "deleted": 0, "reappeared": 0, "unchanged": 0,
+    }  # fmt: skip
+    assert base(place) == "a:2 b:1"
+    assert versions("a 2 [2,-) changed r2\nb 1 [2,-) new r2") == place.history()[1:]
+    assert LEASE not in properties(place)
+
+
+def test_the_first_load_takes_its_base_back_too(place):
+    """A base that had no rows before has none after a load that was interrupted."""
+    load(place, "r0", "", 1, allow_empty=True)
+    interrupted(place, "r1", "a:1", 2, PAST)
+    assert load(place, "r2", "b:1", 3).counts["new"] == 1
+    assert base(place) == "b:1"
+    assert place.history() == versions("b 1 [3,-) new r2")
+
+
+def test_a_run_that_was_killed_between_the_commits_goes_on(place):
+    """R18: at once, under its own id and with its own instant; then it is as if nothing had happened."""
+    load(place, "r1", "a:1 b:1", 1)
+    interrupted(place, "r2", "a:2 b:1", 2, LATER)
+    assert load(place, "r2", "a:2 b:1").counts["changed"] == 1
+    assert base(place) == "a:2 b:1"
+    assert place.history() == versions("a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1")
+
+
+def test_another_run_waits_for_one_between_its_commits(place, monkeypatch):
+    """P9: while it may still go on the other is told to come later; then what it left of its rows is gone."""
+    monkeypatch.setattr("backstory.attempts.ATTEMPTS", 1)
+    load(place, "r1", "a:1 b:1", 1)
+    interrupted(place, "r2", "a:2 b:1", 2, LATER)
+    waiting = load(place, "r3", "a:1 b:3", 3)
+    assert (waiting.error["code"], waiting.exit_code) == ("CONCURRENT_RUN", 75)
+    lease = json.dumps(json.loads(properties(place)[LEASE]) | {"until": PAST})
+    place.sql(f"ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('{LEASE}' = '{lease}')")
+    assert load(place, "r4", "a:1 b:3", 4, dry_run=True).error["code"] == "CONCURRENT_RUN"
+    assert load(place, "r3", "a:1 b:3", 3).counts["changed"] == 1
+    assert base(place) == "a:1 b:3"
+    assert place.history() == versions("a 1 [1,-) new r1\nb 1 [1,3) changed r3\nb 3 [3,-) changed r3")
+
+
+def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
+    """R31: without this process's locks, as two processes would be: the base is what the history's open versions are."""
+    monkeypatch.setattr("backstory.doors.historize.spark_target.writing", lambda *_: nullcontext())
+    load(place, "r0", "a:0 b:0")
+
+    def one(name):
+        folder = place.folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / "stage.csv").write_text(f"k,a\na,{name}\nb,{name}\n")
+        told[name] = run_model(place.model, folder, place.connected(), Asked(run_id=name))[0]
+
+    told = {}
+    threads = [threading.Thread(target=one, args=(name,)) for name in ("p", "q")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {each.exit_code for each in told.values()} <= {0, 3, 75}
+    assert any(each.status == "success" for each in told.values())
+    live = place.rows("SELECT k, a FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL ORDER BY k")
+    assert place.rows("SELECT k, a FROM rawcore.rc_c ORDER BY k") == live
+    assert LEASE not in properties(place)
+    place.history()
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_rerun_after_a_rollback_loads_again(place, logged):
+    """H6: only ancestors of the current snapshots count, with the log and without it."""
+    load(place, "r1", "a:1 b:1", 1)
+    before = {table: current(place, table) for table in ("rc_c", "rc_c_hist")}
+    load(place, "r2", "a:8 b:1", 2)
+    load(place, "r3", "a:8 b:1", 3)
+    for table, snapshot in before.items():
+        place.sql(f"CALL system.rollback_to_snapshot('rawcore.{table}', {snapshot})")
+    if not logged:
+        place.drop("meta.hist_run")
+    assert load(place, "r3", "a:1 b:1", 3).status == "unchanged"
+    assert load(place, "r2", "a:2 b:1", 4).counts["changed"] == 1
+    assert place.history() == versions("a 1 [1,4) changed r2\na 2 [4,-) changed r2\nb 1 [1,-) new r1")
+
+
+def test_a_rerun_after_a_rollback_of_the_base_alone_loads_again(place):
+    """A history whose base was put back is no loaded run."""
+    load(place, "r1", "a:1", 1)
+    before = current(place, "rc_c")
+    load(place, "r2", "a:2", 2)
+    place.sql(f"CALL system.rollback_to_snapshot('rawcore.rc_c', {before})")
+    load(place, "r2", "a:2")
+    assert base(place) == "a:2"
