@@ -45,6 +45,9 @@ def test_a_snapshot_may_not_retract_too_much(dataset):  # R46, section 2.4
     strict = dataset(merge % 0, KV)
     strict.push("A,1")
     assert strict.refused("B,1", code="too-many-retracted").keys == [{"k": "A"}]
+    exact = dataset(merge % 0.29, KV)
+    exact.push(" ".join(f"{n},1" for n in range(100)))
+    assert exact.push(" ".join(f"{n},1" for n in range(71))).counts == counts(retracted=29, unchanged=71)
 
 
 def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a batch older than the last one

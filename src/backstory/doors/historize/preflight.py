@@ -5,7 +5,6 @@ the history.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
@@ -15,6 +14,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Datatype, Historization, Role
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
+from backstory.model.guards import exceeds
 
 REMEDIES = {
     "NULL_KEY": "Load the base anew; every row needs its key.",
@@ -93,7 +93,7 @@ def base_checks(load: Load) -> Iterator[Check]:
 def mass_delete(rules: Historization, gone: int, open_: int) -> str | None:
     """P7: what is told if more than the allowed part of the open versions would be closed as deleted."""
     ratio = rules.max_delete_ratio
-    if ratio is None or gone <= Decimal(str(ratio)) * open_:  # 0.29 * 100 is less than 29 in floats
+    if ratio is None or not exceeds(gone, ratio, open_):
         return None
     return f"{gone} of {open_} open versions would be closed as deleted."
 

@@ -7,6 +7,7 @@ from backstory.doors.odf.manifest.merge import ChangelogStream, OnLate, Snapshot
 from backstory.doors.odf.querying import keeps_order
 from backstory.doors.odf.work import Head, Work
 from backstory.errors import Refused, UsageError
+from backstory.model.guards import exceeds
 from backstory.model.instant import iso
 from backstory.strategies.events.plan import Happened
 from backstory.strategies.events.terms import (
@@ -75,14 +76,14 @@ def refuse_retractions(found: Happened, terms: Terms) -> list[str]:
         return []
     stored = gone + counts["corrected"] + counts["unchanged"]
     told = f"The snapshot retracts {gone} of {stored} records."
-    if terms.max_retract is not None and gone > terms.max_retract * stored:
+    if terms.max_retract is not None and exceeds(gone, terms.max_retract, stored):
         raise Refused(
             TOO_MANY_RETRACTED,
             told,
             f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if they are really gone.",
             found.retracted(terms),
         )
-    return [told] if gone > MANY * stored else []
+    return [told] if exceeds(gone, MANY, stored) else []
 
 
 def refuse_late(work: Work, head: Head) -> list[str]:

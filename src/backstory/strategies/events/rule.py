@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backstory.model.guards import exceeds
 from backstory.strategies.events.log import (
     Event,
     Outcome,
@@ -117,7 +118,7 @@ def _snapshot(
     for key, row in delivered.items():
         found += _compared(stored.get(key), row, terms, moment, counts)
     gone = [event for key, event in stored.items() if key not in delivered]
-    if terms.max_retract is not None and len(gone) > terms.max_retract * len(stored):
+    if terms.max_retract is not None and exceeds(len(gone), terms.max_retract, len(stored)):
         raise Rejected(TOO_MANY_RETRACTED, [_key(terms, event.values) for event in gone])
     return found + [_retracted(event, moment, terms) for event in gone]
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from backstory.model.guards import exceeds
+
 NEW, CHANGED, DELETED = "new", "changed", "deleted"
 
 
@@ -89,7 +91,8 @@ def historize(
             made = hist_key(key, started)
             after[made] = Version(made, key, row.row_hash, row.values, started, None, action, run, started)
             counts[f"inserted_{action}"] += 1
-    if rules.max_delete_ratio is not None and len(gone) > rules.max_delete_ratio * len(open_):
+    ratio = rules.max_delete_ratio
+    if ratio is not None and exceeds(len(gone), ratio, len(open_)):
         raise Rejected("MASS_DELETE", gone)
     return list(after.values()), counts
 

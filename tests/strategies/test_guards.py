@@ -1,0 +1,53 @@
+"""How much may go at once: the ratio is the decimal that is written, wherever it is asked (P7, R46)."""
+
+import pytest
+
+from backstory.model.guards import exceeds
+from backstory.strategies.events.log import Rejected as NotIngested
+from backstory.strategies.events.log import Row as Arrived
+from backstory.strategies.events.rule import ingest
+from backstory.strategies.events.terms import Encoding, Moment, Strategy, Terms
+from backstory.strategies.full_state.rule import Rejected, Row, Rules, historize
+
+# What goes, of what, at which ratio, and whether that is too much.
+GUARDS = [
+    (29, 100, 0.29, False),  # in floats 0.29 * 100 is 28.999999999999996
+    (30, 100, 0.29, True),
+    (57, 100, 0.57, False),
+    (1, 1, 1.0, False),
+    (0, 100, 0.0, False),
+    (1, 10**17, 1e-17, False),
+    (2, 10**17, 1e-17, True),
+]
+
+
+@pytest.mark.parametrize(("part", "whole", "ratio", "refused"), GUARDS)
+def test_a_guard_is_exact(part, whole, ratio, refused):
+    """P7, R46: as much as the ratio is allowed, one more is not."""
+    assert exceeds(part, ratio, whole) == refused
+
+
+@pytest.mark.parametrize(("gone", "refused"), [(29, False), (30, True)])
+def test_rules_count_as_the_guard_does(gone, refused):
+    """P7, R46: 29 of 100 at 0.29 are loaded and ingested; 30 are not."""
+    keys = range(100)
+    history, _ = historize([], [Row(key, "h") for key in keys], 1, "r1", lambda key, at: (key, at))
+    left = [Row(key, "h") for key in keys[gone:]]
+    terms = Terms(Strategy.SNAPSHOT, ("k",), encoding=Encoding.OP, max_retract=0.29)
+    log = ingest([], [Arrived(None, {"k": key}) for key in keys], terms, Moment("s1", "e1", None, 0)).events
+    rows = [Arrived(None, {"k": key}) for key in keys[gone:]]
+
+    def loaded():
+        return historize(history, left, 2, "r2", lambda key, at: (key, at), Rules(max_delete_ratio=0.29))
+
+    def ingested():
+        return ingest(log, rows, terms, Moment("s2", "e2", "e1", 100))
+
+    if refused:
+        with pytest.raises(Rejected, match="MASS_DELETE"):
+            loaded()
+        with pytest.raises(NotIngested, match="too-many-retracted"):
+            ingested()
+    else:
+        assert loaded()[1]["closed_deleted"] == gone
+        assert ingested().counts["retracted"] == gone
