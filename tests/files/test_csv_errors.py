@@ -89,6 +89,41 @@ def test_an_unclosed_quote_is_refused_where_its_column_is_not_read(content):
     refusal(content, TEXTS, MARKED, wanted={"id"})
 
 
+GOING_ON = [
+    (2, 'id,v\n1,"Ada"x\n'),
+    (2, 'id,v\n1,"Ada" \n'),
+    (2, 'id,v\n"1" ,"Ada"\n'),
+    (2, 'id,v\n1,""x\n'),
+    (2, 'id,v\n1,"a""b"c\n'),
+    (5, 'id,v\n1,"a\nb"\n3,"c\nd"e\n'),
+    (3, 'id,v\n1,a"b\n2,"c"d\n'),
+    (2, '"id","v"\n1,"Ada"x'),
+    (5002, "id,v\n" + ("a" * 1000 + ",1\n") * 5000 + '1,"Ada"x\n'),
+    (5001, "id,v\n" + 'k,a"b\n' + ('a,"' + "b" * 1000 + '"\n') * 4998 + '1,"x"y\n'),
+]
+
+
+@pytest.mark.parametrize(("line", "content"), GOING_ON, ids=[ascii(text)[-30:] for _, text in GOING_ON])
+@pytest.mark.parametrize("wanted", ["id", "v"])
+def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
+    """E1: it is no part of the value, whatever is read of the file; the line is told."""
+    assert f"line {line}: a value goes on" in refusal(content, TEXTS, wanted={wanted})
+    streamed = refusal(content, {"id": "STRING", "v": "BOOLEAN"}, wanted={wanted, "v"})
+    assert f"line {line}: a value goes on" in streamed or "column v" in streamed
+
+
+@pytest.mark.parametrize("name", ['"id', '"id"x'])
+def test_a_broken_name_is_refused_by_its_line(name):
+    """63: the header is a row like others."""
+    assert "line 1" in refusal(f"v,{name}\n1,2\n", TEXTS)
+
+
+@pytest.mark.parametrize(("line", "content"), [(1, b"id,\xff\n1,2\n"), (3, b'id,v\n1,2\n3,"\xff\n"\n')])
+def test_the_line_of_what_is_no_text_is_told(line, content):
+    """63: bytes that are no UTF-8 are refused where they stand."""
+    assert f"line {line} is not UTF-8" in refusal(content, TEXTS)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -67,6 +67,11 @@ def _converted(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values
         raise UnreadableCell(first_failing(cells, convert)) from None
 
 
+def null_where_empty(text: pa.Array) -> pa.Array:
+    """The cells with NULL for each empty one, which is no value of any type but text (O27)."""
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+
+
 def parser_type(type_: ColumnType) -> pa.DataType:
     """The type as which Arrow's CSV parser may read a column; `finish` makes the column's type of it."""
     if type_.kind in _LOOKED_AT:

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 
 from backstory.files.base64_cells import invalid_base64
 from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.cells import UnreadableCell, finish, parse_rounding, parser_type
-from backstory.files.csv_text import BLOCK, LONGEST_LINE, CsvText, broken, line_of, parse_csv
+from backstory.files.cells import UnreadableCell, finish, null_where_empty, parse_rounding, parser_type
+from backstory.files.csv_text import BLOCK, CsvText, broken, by_growing_blocks, line_of, parse_csv
 from backstory.files.header import chosen_columns
 from backstory.files.memory import Lease
 from backstory.files.mended import RAW, ROUNDED, Mended
@@ -17,6 +17,8 @@ from backstory.files.rows import Rows
 from backstory.model.column import ColumnType, Kind
 
 THREADS = 2
+# An empty cell of any other type is NULL (O27).
+EMPTY_IS_A_VALUE = {Kind.STRING, Kind.JSON, Kind.XML, Kind.BINARY}
 
 
 def read_csv(
@@ -85,7 +87,7 @@ def _typed(
         with next(texts, None) or _opened(file, encoding, lease) as text:
             return parse_csv(text, text, _parser_types(types), block)
 
-    return _finished(file, encoding, types, lambda: _by_growing_blocks(file, encoding, parsed_with))
+    return _finished(file, encoding, types, lambda: by_growing_blocks(file, encoding, parsed_with))
 
 
 def _parser_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
@@ -158,6 +160,7 @@ def _cells(
     for name, type_ in types.items():
         cells, known[name] = split_unmodified(text[name].combine_chunks(), encoding.unmodified_string)
         mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
+        cells = cells if type_.kind in EMPTY_IS_A_VALUE else null_where_empty(cells)
         try:
             values[name], mended[file.name, name, ROUNDED] = parse_rounding(cells, type_)
         except UnreadableCell as cell:
@@ -172,21 +175,3 @@ def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa
         return cells, pa.repeat(pa.scalar(True), len(cells))
     known = pc.fill_null(pc.not_equal(cells, marker), True)
     return pc.if_else(known, cells, pa.scalar(None, cells.type)), known
-
-
-def _by_growing_blocks(
-    file: BatchFile, encoding: Encoding, parsed_with: Callable[[int], pa.Table]
-) -> pa.Table:
-    """What a parser gives of a file; a row that does not fit a block needs larger ones."""
-    block = BLOCK
-    while True:
-        try:
-            return parsed_with(block)
-        except OSError as stop:
-            raise broken(file, encoding, stop) from None
-        except pa.ArrowInvalid as stop:
-            if "straddl" not in str(stop):
-                raise
-        if block >= LONGEST_LINE:
-            raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
-        block *= 8

@@ -2,22 +2,24 @@
 
 import csv
 import io
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding
+from backstory.files.csv_quotes import BYTE_ORDER_MARK, Quotes
 from backstory.files.memory import Lease, Meter
 
 BLOCK = 1 << 22
 LONGEST_LINE = 1 << 28
-LONGEST_NAME = 1 << 16
-QUOTE, NEWLINE = b'"'[0], b"\n"[0]
+BLANK_LINES = b"\r\n"
+# What a byte that is no UTF-8 becomes in a text that is decoded to find it.
+NO_TEXT = re.compile("[\udc80-\udcff]")
 
 
 class CsvText(io.RawIOBase):
@@ -32,15 +34,17 @@ class CsvText(io.RawIOBase):
         self._file = file
         self._meter = Meter(file, lease)
         self._inner = file.open(encoding)
-        self._held = _first_block(self._inner)
-        self._meter.add(len(self._held))
-        self.header = _header(file, self._held)
+        start = _first_block(self._inner)
+        self._meter.add(len(start))
+        self._held = _without_blank_lines(start)
+        self._quotes = Quotes()
+        self.header = _header(file, self._held) if start else []
         self.mark = encoding.null_string or secrets.token_hex(32)
         row = io.StringIO()
         csv.writer(row, lineterminator="\n").writerow([self.mark] * len(self.header))
         self._tail = row.getvalue().encode() if self.header else b""
         self._last = self._held[-1:]
-        if len(self._held) < BLOCK:
+        if len(start) < BLOCK:
             self._held += self._end()
 
     def readable(self) -> bool:
@@ -51,7 +55,13 @@ class CsvText(io.RawIOBase):
         """`size` bytes, fewer only at the end: the parser takes what one call gives for a block.
 
         A block that comes whole from a decompressor is handed on as Arrow's own buffer, not copied.
+        Raises pa.ArrowInvalid for text behind a closing quote, which the parser would add to the value.
         """
+        data = self._next(size)
+        self._quotes.take(data)
+        return data
+
+    def _next(self, size: int) -> Any:
         data, self._held = self._held, b""
         if not data and hasattr(self._inner, "read_buffer"):
             buffer = self._inner.read_buffer(size)
@@ -73,16 +83,15 @@ class CsvText(io.RawIOBase):
     def blocks(self) -> Iterator[bytes]:
         """The text in pieces of whole rows, each with the header and the row more.
 
-        A piece is about a block; Refused for one that would grow beyond `LONGEST_LINE`.
+        A piece is about a block; Refused for one that would grow beyond `LONGEST_LINE`, pa.ArrowInvalid
+        for text behind a closing quote.
         """
         row = self._tail
-        first = bytes(self.read(BLOCK))
-        start, _, _ = _row_ends(first)
-        head, data = first[:start], first[start:]
+        first = bytes(self._next(BLOCK))
+        start, end = self._quotes.row_ends(first)
+        head, data, end = first[:start], first[start:], end - start
         held: list[bytes] = []
-        inside = False
         while data:
-            _, end, inside = _row_ends(data, inside=inside)
             if end and self._tail:
                 yield b"".join([head, *held, data[:end], row])
                 held = [data[end:]]
@@ -90,7 +99,8 @@ class CsvText(io.RawIOBase):
                 held.append(data)
             if sum(map(len, held)) > LONGEST_LINE:
                 raise self._file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
-            data = bytes(self.read(BLOCK))
+            data = bytes(self._next(BLOCK))
+            _, end = self._quotes.row_ends(data)
         yield b"".join([head, *held])
 
     def _end(self) -> bytes:
@@ -104,18 +114,6 @@ class CsvText(io.RawIOBase):
         super().close()
 
 
-def _row_ends(text: bytes, *, inside: bool = False) -> tuple[int, int, bool]:
-    """Where the first and the last row of the text end, 0 if none does, and whether a quote is open.
-
-    `inside` tells whether one was open before. Quotes come in pairs in whole rows.
-    """
-    letters = np.frombuffer(text, np.uint8)
-    quotes = np.cumsum(letters == QUOTE, dtype=np.uint32) + inside
-    ends = np.flatnonzero((letters == NEWLINE) & (quotes & 1 == 0)) + 1
-    first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
-    return first, last, bool(quotes[-1] & 1) if len(quotes) else inside
-
-
 def _first_block(stream: Any) -> bytes:
     """The first block; shorter only if the stream ends in it."""
     held = b""
@@ -124,24 +122,42 @@ def _first_block(stream: Any) -> bytes:
     return held
 
 
+def _without_blank_lines(start: bytes) -> bytes:
+    """The beginning of a text from its header on: blank lines before it are none of its rows."""
+    mark = BYTE_ORDER_MARK if start.startswith(BYTE_ORDER_MARK) else b""
+    return mark + start[len(mark) :].lstrip(BLANK_LINES)
+
+
 def _header(file: BatchFile, start: bytes) -> list[str]:
-    """The names in the first line, none for an empty file; Refused if there is no such line."""
-    if not start:
-        return []
-    text = start.decode(errors="replace").removeprefix("\ufeff")
+    """The names in the first row; Refused if there is no such row."""
+    csv.field_size_limit(LONGEST_LINE)
+    text = start.decode(errors="surrogateescape").removeprefix("\ufeff")
     try:
         header = next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
     except csv.Error:
-        header = []
-    if not header or max(map(len, header)) > LONGEST_NAME:
-        raise file.unreadable("it does not begin with a header; the key may be wrong")
+        if NO_TEXT.search(text):
+            header = []
+        else:
+            raise _refused(file, 1, "a quoted name is not closed, or goes on behind its quote") from None
+    if not header:
+        raise file.unreadable("line 1 is no header; the key may be wrong")
+    if any(map(NO_TEXT.search, header)):
+        raise file.unreadable("line 1 is not UTF-8; the key may be wrong")
     return header
 
 
-def parse_csv(source: Any, text: CsvText, types: Mapping[str, pa.DataType], block: int) -> pa.Table:
+def parse_csv(
+    source: Any,
+    text: CsvText,
+    types: Mapping[str, pa.DataType],
+    block: int,
+    *,
+    unquoted_empty_is_null: bool = False,
+) -> pa.Table:
     """The named columns as these types, without the extra row; `source` reads what `text` gives.
 
-    Raises pa.ArrowInvalid for what is not CSV or not of the types, and for an unclosed quote.
+    Raises pa.ArrowInvalid for what is not CSV or not of the types, and for a quote that is not closed,
+    or not at the end of its value.
     """
     last_column = text.header[-1]  # an unclosed quote swallows the extra row into this one
     table = pa_csv.read_csv(
@@ -155,11 +171,11 @@ def parse_csv(source: Any, text: CsvText, types: Mapping[str, pa.DataType], bloc
         convert_options=pa_csv.ConvertOptions(
             column_types={last_column: pa.string()} | dict(types),
             include_columns=list(dict.fromkeys([*types, last_column])),
-            null_values=[text.mark],
+            null_values=[text.mark, *([""] if unquoted_empty_is_null else [])],
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=True,
+            quoted_strings_can_be_null=not unquoted_empty_is_null,
         ),
     )
     rows = table.num_rows - 1
@@ -168,19 +184,39 @@ def parse_csv(source: Any, text: CsvText, types: Mapping[str, pa.DataType], bloc
     return table.select(list(types)).slice(0, rows)
 
 
+def by_growing_blocks(
+    file: BatchFile, encoding: Encoding, parsed_with: Callable[[int], pa.Table]
+) -> pa.Table:
+    """What a parser gives of a file; a row that does not fit a block needs larger ones.
+
+    Raises Refused for a file that cannot be read, and pa.ArrowInvalid as the parser does.
+    """
+    block = BLOCK
+    while True:
+        try:
+            return parsed_with(block)
+        except OSError as stop:
+            raise broken(file, encoding, stop) from None
+        except pa.ArrowInvalid as stop:
+            if "straddl" not in str(stop):
+                raise
+        if block >= LONGEST_LINE:
+            raise file.unreadable(f"a line is longer than {LONGEST_LINE >> 20} MiB")
+        block *= 8
+
+
 def broken(file: BatchFile, encoding: Encoding, stop: Exception) -> Refused:
     """The error for a file that is not CSV, with the line where that is known."""
     if isinstance(stop, OSError):
         return file.unreadable(f"it is not {encoding.compression}; the key may be wrong")
     if "UTF8" in str(stop):
-        return file.unreadable("its text is not UTF-8; the key may be wrong")
-    line = 1
+        return file.unreadable(f"line {_not_text(file, encoding)} is not UTF-8; the key may be wrong")
     try:
         for line, fields, expected in _rows(file, encoding):
             if fields != expected:
                 return _refused(file, line, f"{fields} fields where the header has {expected}")
-    except csv.Error:
-        return _refused(file, line, "a quoted value after it is not closed, or goes on")
+    except _BrokenQuote as quote:
+        return _refused(file, quote.line, quote.why)
     return file.unreadable("it is not CSV; the key may be wrong")
 
 
@@ -189,18 +225,41 @@ def line_of(file: BatchFile, encoding: Encoding, row: int) -> int:
     return next((line for place, (line, *_) in enumerate(_rows(file, encoding)) if place == row), 0)
 
 
+class _BrokenQuote(Exception):
+    """A quote is not closed, or not at the end of its value."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(why)
+        self.line, self.why = line, why
+
+
 def _rows(file: BatchFile, encoding: Encoding) -> Iterator[tuple[int, int, int]]:
     """For each row its first line, its fields and those of the header: slow, to tell what is wrong."""
     csv.field_size_limit(LONGEST_LINE)
-    with io.TextIOWrapper(
-        io.BufferedReader(_Raw(file.open(encoding))), "utf-8", errors="replace", newline=""
-    ) as text:
-        reader = csv.reader(text, strict=True)
-        expected, line = len(next(reader, [])), reader.line_num
-        for fields in reader:
-            if fields or expected == 1:
-                yield line + 1, max(len(fields), 1), expected
-            line = reader.line_num
+    with _decoded(file, encoding, "replace") as text:
+        reader, expected, line = csv.reader(text, strict=True), 0, 0
+        try:
+            for fields in reader:
+                if expected == 0:
+                    expected = len(fields)
+                elif fields or expected == 1:
+                    yield line + 1, max(len(fields), 1), expected
+                line = reader.line_num
+        except csv.Error as stop:
+            if "end of data" in str(stop):
+                raise _BrokenQuote(line + 1, "a quoted value is not closed") from None
+            raise _BrokenQuote(reader.line_num, "a value goes on behind its closing quote") from None
+
+
+def _not_text(file: BatchFile, encoding: Encoding) -> int:
+    """The line of the first byte that is no UTF-8."""
+    with _decoded(file, encoding, "surrogateescape") as text:
+        return next((line for line, found in enumerate(text, start=1) if NO_TEXT.search(found)), 0)
+
+
+def _decoded(file: BatchFile, encoding: Encoding, errors: str) -> io.TextIOWrapper:
+    raw = io.BufferedReader(_Raw(file.open(encoding)))
+    return io.TextIOWrapper(raw, "utf-8-sig", errors=errors, newline="")
 
 
 def _refused(file: BatchFile, line: int, why: str) -> Refused:

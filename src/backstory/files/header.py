@@ -25,13 +25,7 @@ def chosen_columns(
             f"{file}, line 1: the header names no column of the table.",
             "Nothing was written; send the batch again with a header, and with its own key.",
         )
-    twice = [name for name, count in Counter(header).items() if count > 1]
-    if twice:
-        raise Refused(
-            "repeated-column",
-            f"{file}, line 1: the header names {_listed(twice)} more than once.",
-            "Nothing was written; send the batch again with one column for each name.",
-        )
+    refuse_repeated(file, header, "Nothing was written; send the batch again with one column for each name.")
     unknown = [name for name in header if name not in known]
     if unknown:
         raise Refused(
@@ -40,6 +34,14 @@ def chosen_columns(
             "Nothing was written; add the column to the table first.",
         )
     return [name for name in header if name in columns and name in wanted]
+
+
+def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:
+    """Raises Refused for a name that stands twice: which of the two is meant cannot be told."""
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        told = f"{file}, line 1: the header names {_listed(twice)} more than once."
+        raise Refused("repeated-column", told, remedy)
 
 
 def _listed(names: Sequence[str]) -> str:

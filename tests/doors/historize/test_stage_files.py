@@ -15,6 +15,9 @@ from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.stage_files import read_stage
 from backstory.errors import Refused
+from backstory.files.batch_file import BatchFile, Encoding
+from backstory.files.csv_rows import read_csv
+from backstory.model.column import ColumnType, Kind
 
 ID = uuid.UUID("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF")
 TYPES = "STRING INTEGER BIGINT DECIMAL(10,2) FLOAT BOOLEAN DATE TIME TIMESTAMP BINARY UUID JSON"
@@ -95,11 +98,56 @@ def test_no_rows(tmp_path):
         (b"k,a\n1\n", "broken-csv"),
         (b"k,b\n1,2\n", "missing-column"),
         (b"k,a,a\n1,2,3\n", "repeated-column"),
+        (b"k,a,x,x\n1,2,3,4\n", "repeated-column"),
+        (b'k,a\n1,2\n3,"Rome\n4,Oslo\n5,Graz\n', "broken-csv"),
+        (b'k,a\n1,"Ada"x\n', "broken-csv"),
+        (b'k,a,x\n1,Ada,"y"z\n', "broken-csv"),
     ],
 )
 def test_a_file_that_is_not_csv(tmp_path, text, code):
     """R19: a file that is something else is refused as what it is."""
     assert refusal(of_csv, tmp_path, text).code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (1, b"k,a,a\n1,2,3\n"),
+        (1, b"k,\xff\n1,2\n"),
+        (3, b"k,a\n1,2\n3,\xff\n"),
+        (3, b'k,a\n1,2\n3,"Rome\n4,Oslo\n5,Graz\n'),
+        (4, b'k,a\n"1\n",2"\n3,"Ada"x\n'),
+        (2, b'k,a\n1,"Ada" \n'),
+        (3, b"k,a\n1,2\n3\n"),
+    ],
+)
+def test_the_line_is_told(tmp_path, line, text):
+    """E1: a refusal names the file and the line, and nothing of a key that a stage does not have."""
+    told = refusal(of_csv, tmp_path, text)
+    assert f"line {line}" in told.message
+    assert "s.csv" in told.message
+    assert "key may be" not in told.message
+    assert "batch" not in told.remedy
+
+
+@pytest.mark.parametrize("text", ["1,a", '1,""', "1,", '1,"a\n""b"', '1,a"b', " 1, a ", "1,a\n\n2,b"])
+def test_a_file_says_the_same_at_every_door(tmp_path, text):
+    """E1: what a stage reads, unquoted empty cells aside, is what a delivery reads."""
+    stage = of_csv(tmp_path, f"k,a\n{text}\n")
+    columns = dict.fromkeys(("k", "a"), ColumnType(Kind.STRING))
+    (delivered,) = read_csv(BatchFile(tmp_path / "s.csv"), Encoding(), columns, frozenset(columns))
+    empty = text == "1,"
+    assert [row | ({"a": ""} if empty else {}) for row in stage] == delivered.values.to_pylist()
+
+
+@pytest.mark.parametrize("type_", TYPES.split())
+def test_an_empty_cell(tmp_path, type_):
+    """O27: NULL of any type; in quotes an empty text is a value where the column is one of text."""
+    quoted = {"STRING": "", "BINARY": b""}.get(type_)
+    assert of_csv(tmp_path, 'k,a\n1,\n2,""\n', f"k* a:{type_}") == [
+        {"k": "1", "a": None},
+        {"k": "2", "a": quoted},
+    ]
 
 
 @pytest.mark.parametrize("digits", ["1234567", "123456001", "0000001"])

@@ -1,19 +1,20 @@
 """Files as stage input: rows of the declared types, or an error with file and line (decision H7)."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from backstory.doors.historize.model import Column, Datatype
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
 from backstory.files.batch_file import BatchFile, Encoding, Format
-from backstory.files.cells import UnreadableCell, parse
-from backstory.files.csv_text import LONGEST_LINE, broken, line_of
+from backstory.files.cells import UnreadableCell, null_where_empty, parse
+from backstory.files.csv_text import CsvText, broken, by_growing_blocks, line_of, parse_csv
+from backstory.files.header import refuse_repeated
 from backstory.files.rows import arrow_type
 from backstory.model.column import ColumnType, Kind
 
@@ -36,7 +37,8 @@ MEND = "Nothing was written; mend the file."
 # stage, where two instants that become one would be silently wrong (E1).
 FINER = r"\.\d{6}\d*[1-9]"
 _TIMES = {Kind.NAIVE_TIME, Kind.UTC_DATETIME}
-BLANK = b"\xef\xbb\xbf\r\n"
+# Types of which an empty text is a value.
+_TEXTS = {Datatype.STRING, Datatype.BINARY}
 
 
 def column_type(column: Column) -> ColumnType:
@@ -49,9 +51,9 @@ def column_type(column: Column) -> ColumnType:
 def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
     """The rows of a stage file, each column under its name in the file.
 
-    In CSV an unquoted empty cell is NULL, a quoted one an empty text; the columns are found by the
-    header, and others than those that the model names are passed over. Raises Refused for a
-    missing file or column, broken CSV and an unreadable cell.
+    In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
+    by the header, and others than those that the model names are passed over. Raises Refused for a
+    missing file or column, broken CSV and an unreadable cell, with the line.
     """
     assert stage.path is not None
     if not stage.path.is_file():
@@ -69,71 +71,50 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
             )
     if stage.format is Format.PARQUET:
         return _parquet(stage.path, wanted)
-    return _csv(stage.path, wanted)
+    texts = {column.input or column.name for column in columns if column.datatype in _TEXTS}
+    return _csv(stage.path, wanted, texts)
 
 
-def _csv(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:
+def _csv(path: Path, wanted: dict[str, ColumnType], texts: Container[str]) -> pa.Table:
+    """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
     file = BatchFile(path)
-    if not path.stat().st_size:
+    if not file.size():
         raise _unreadable(file, "it is empty")
-    try:
-        header = _header(path)
-    except UnicodeDecodeError:
-        raise _unreadable(file, "its text is not UTF-8") from None
-    except pa.ArrowInvalid as stop:
-        raise _of_stage(broken(file, PLAIN, stop)) from None
+    with _told_of_stage(file), CsvText(file, PLAIN) as opened:
+        header = opened.header
+    refuse_repeated(file.name, header, MEND)
     _refuse_missing(path, wanted, header)
-    options = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()),
-        include_columns=list(wanted),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    try:
-        text = pa_csv.read_csv(
-            path,
-            read_options=_one_block(path.stat().st_size),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=options,
-        )
-    except pa.ArrowInvalid as stop:
-        raise _of_stage(broken(file, PLAIN, stop)) from None
+
+    def parsed(block: int) -> pa.Table:
+        columns = dict.fromkeys(wanted, pa.string())
+        with CsvText(file, PLAIN) as text:
+            return parse_csv(text, text, columns, block, unquoted_empty_is_null=True)
+
+    with _told_of_stage(file):
+        cells = by_growing_blocks(file, PLAIN, parsed)
     values = {}
     for name, type_ in wanted.items():
+        column = cells[name].combine_chunks()
         try:
-            values[name] = _parsed(text[name].combine_chunks(), type_)
+            values[name] = _parsed(column if name in texts else null_where_empty(column), type_)
         except UnreadableCell as cell:
             line = line_of(file, PLAIN, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
     return pa.table(values)
 
 
-def _header(path: Path) -> list[str]:
-    """The names as the parser tells them, from the header's row alone: the rows are not read twice."""
-    start = _through_header(path)
-    # A quote inside an unquoted name looks open here, so a piece of a row may stand at the end.
-    parsed = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
-    source = pa.BufferReader(start)
-    with pa_csv.open_csv(source, read_options=_one_block(len(start)), parse_options=parsed) as opened:
-        return list(opened.schema.names)
-
-
-def _through_header(path: Path) -> bytes:
-    """The file's bytes as far as the end of the first row that is not blank, whatever its length."""
-    lines, quotes = [], 0
-    with path.open("rb") as file:
-        for line in file:
-            lines.append(line)
-            quotes += line.count(b'"')
-            if quotes % 2 == 0 and line.strip(BLANK):
-                break
-    return b"".join(lines)
-
-
-def _one_block(size: int) -> pa_csv.ReadOptions:
-    """The parser holds no row that is longer than a block."""
-    return pa_csv.ReadOptions(block_size=min(LONGEST_LINE, max(size, 1 << 20)))
+@contextmanager
+def _told_of_stage(file: BatchFile) -> Iterator[None]:
+    """What is told of a delivered file, in the words of a stage: nobody sent it, and it has no key."""
+    try:
+        yield
+    except pa.ArrowInvalid as stop:
+        error = broken(file, PLAIN, stop)
+    except Refused as refused:
+        error = refused
+    else:
+        return
+    raise Refused(error.code, error.message.replace("; the key may be wrong", ""), MEND) from None
 
 
 def _parsed(text: pa.Array, type_: ColumnType) -> pa.Array:
@@ -168,11 +149,6 @@ def _unreadable(file: BatchFile, why: str) -> Refused:
     return Refused("unreadable-file", f"{file.name} cannot be read: {why}.", MEND)
 
 
-def _of_stage(error: Refused) -> Refused:
-    """An error of a delivered file in the words of a stage: nobody sent it, and it has no key."""
-    return Refused(error.code, error.message.replace("; the key may be wrong", ""), MEND)
-
-
 def _converted(values: pa.Array, type_: ColumnType) -> pa.Array:
     """Stored values as those of the type; UnreadableCell or pa.ArrowException if they are none."""
     stored = values.type
@@ -205,11 +181,6 @@ def _exactly(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _refuse_missing(path: Path, wanted: dict[str, ColumnType], header: list[str]) -> None:
-    twice = [name for name in wanted if header.count(name) > 1]
-    if twice:
-        raise Refused(
-            "repeated-column", f"{path.name} has {', '.join(twice)} twice.", "Name each column once.", twice
-        )
     missing = [name for name in wanted if name not in header]
     if missing:
         raise Refused(
