@@ -80,6 +80,28 @@ def save(written: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
+# Histories that no load of ours left so, and a base that is loaded onto each at instant 5.
+PASTS = """
+    closed 1 [1,2) deleted r0
+    imported 1 [1,2) changed r0
+    healed 1 [1,5) changed r5
+    archived 1 [1,2) deleted r0
+    pruned 1 [1,2) changed r0
+    pruned 2 [2,3) deleted r0
+    open 1 [1,-) new r0
+"""
+BASE = "closed:1 imported:1 healed:2 archived:1 pruned:1 open:1 fresh:1"
+BACK = ["archived", "closed", "imported", "pruned"]
+
+
+def archived_pasts(place: "Place") -> None:
+    """`PASTS` as a history and its archive: all versions of one record in it, and the first of another."""
+    gone = "k = 'archived' OR (k = 'pruned' AND version_state = 'changed')"
+    place.put(PASTS)
+    place.sql(f"CREATE TABLE rawcore.rc_c_hist_archive AS SELECT * FROM rawcore.rc_c_hist WHERE {gone}")
+    place.sql(f"DELETE FROM rawcore.rc_c_hist WHERE {gone}")
+
+
 def versions(text: str) -> list[str]:
     """The lines of a history, as `Place.history` gives them."""
     return sorted(line.strip() for line in text.strip().splitlines() if line.strip())

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
+_UNTIL = "valid until"  # no column of a source is called so
 STARTED, ENDED = "version_started_at", "version_ended_at"
 HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loaded_at")
 
@@ -44,15 +45,26 @@ def _called(shape: Shape) -> dict[str, str]:
 
 def current(store: Store, table: TableName) -> "DataFrame":
     """The rows that are true now: the user's columns, and `valid_from` and `valid_to` with a history."""
-    from pyspark.sql.functions import col, lit
+    from pyspark.sql.functions import col
 
     shape = existing(store, table).shape
     if shape.layout in HISTORIES:
         return lives(store, table).where(col(VALID_TO).isNull())
-    rows = store.spark.table(store.sql_name(table))
-    if shape.column(DELETED):
-        rows = rows.where(~col(DELETED).eqNullSafe(lit(True)))
+    rows = delivered_rows(store, shape)
     return rows.select(*(column(name).alias(source) for name, source in _called(shape).items()))
+
+
+def delivered_rows(store: Store, shape: Shape) -> "DataFrame":
+    """The rows of a table with every column; of one that Fivetran marks those that are true now."""
+    from pyspark.sql.functions import col, lit
+
+    rows = store.spark.table(store.sql_name(shape.table))
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        ended = _fivetran_span(shape)[VALID_TO]
+        return rows.withColumn(_UNTIL, ended).where(col(quoted(_UNTIL)).isNull()).drop(_UNTIL)
+    if shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED):
+        return rows.where(~col(DELETED).eqNullSafe(lit(True)))
+    return rows
 
 
 def as_of(store: Store, table: TableName, time: datetime) -> "DataFrame":

@@ -11,14 +11,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import launch, quiet
+from backstory.spark.settled import SETTLED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
 
 JAVA = 17
 CATALOG_FILE = "catalog.db"
@@ -36,7 +41,6 @@ DEFAULTS = {
     "spark.sql.autoBroadcastJoinThreshold": "64m",
     # Keys as a set and not as code: the next delivery's keys need no compilation of their own.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Where in Python each column was named takes half of all calls to the JVM.
@@ -69,10 +73,13 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_warehouse(settings)
     chosen = properties(settings)
+    for name in SETTLED:
+        if settings.spark.get(name, chosen[name]) != chosen[name]:
+            log.warning(f"{name} is {chosen[name]} here, whatever the settings say")
     builder = session.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with quiet(verbose=verbose) as log:
+    with quiet(verbose=verbose) as output:
         try:
             launch(chosen, alone=_embeds(settings))
             spark = builder.getOrCreate()
@@ -80,7 +87,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
             raise Failed(
                 "spark-did-not-start",
                 f"Spark did not start: {str(stop).splitlines()[0]}.",
-                f"Its own log is {log}." if log else "Its own log is above.",
+                f"Its own log is {output}." if output else "Its own log is above.",
             ) from stop
     spark.sparkContext.setLogLevel("ERROR")
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -108,7 +115,7 @@ def _make_warehouse(settings: Settings) -> None:
 
 
 def properties(settings: Settings) -> dict[str, str]:
-    """The Spark properties of a session with these settings; the settings' own come last."""
+    """The Spark properties of a session with these settings; only what values depend on is not theirs."""
     found = {
         **DEFAULTS,
         "spark.sql.warehouse.dir": str(settings.warehouse),
@@ -125,6 +132,7 @@ def properties(settings: Settings) -> dict[str, str]:
         # Two servers may write to one catalog: a cached table would be an old one.
         found[f"{prefix}.cache-enabled"] = "false"
     found.update(settings.spark)
+    found.update(SETTLED)
     return found | connectors(settings.spark)
 
 

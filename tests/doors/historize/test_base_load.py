@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from historizing import DAY, aware, dataset, document, second, versions
+from structlog.testing import capture_logs
 
 COLUMNS = "k* a changed:TIMESTAMP"
 SOURCE = {
@@ -432,3 +433,22 @@ def test_a_stage_that_lacks_a_table_or_a_column(full):
 
     full.sql("DROP TABLE stage.s")
     assert load(full, 2).error["code"] == "no-stage"
+
+
+COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]
+COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
+
+
+@pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)])
+def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
+    """Section 2.4: where the default profile's known collisions meet changed columns, the load names them."""
+    place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
+    for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
+        (place.folder / "s.csv").write_text("\n".join(lines) + "\n")
+        with capture_logs() as logs:
+            (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+        warned = [each for each in logs if "hash of before" in each["event"]]
+        assert len(warned) == (told if number == 2 else 0)
+    assert receipt.counts["changed"] == 3 - 2 * told
+    assert [each["columns"] for each in warned] == [["a", "b"]] * told

@@ -202,9 +202,7 @@ class Life:
             made,
             replace(self.rules, allow_empty=True, max_delete_ratio=None),
         )
-        known = {version.key for version in interrupted}
-        new = [v for v in after if v.started == second(at) and v.state == "new" and v not in interrupted]
-        again = sum(version.key in known for version in new)
+        again = counts["reappeared"]
         assert outcome.counts == {
             "new": counts["inserted_new"] - again,
             "changed": counts["inserted_changed"],

@@ -4,12 +4,13 @@ Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERG
 """
 
 import pytest
-from historizing import second, versions
+from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, versions
 
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
+from backstory.strategies.full_state.rule import Row, Rules, Version, historize
 
 A23 = """
     a 1 [1,-) new r1
@@ -266,3 +267,49 @@ def test_many_loads_on_one_key(place, engine):
     assert place.history() == versions(
         "\n".join(f"a {n} [{n},{n + 1}) changed r{n + 1}" for n in range(1, 7)) + "\na 7 [7,-) changed r7"
     )
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_record_reappears_if_it_was_there_and_is_not_open(place, engine, stored):
+    """R15, 7.2: whatever closed its versions, archived ones too; what is healed does not."""
+    labels = {"new": "N", "changed": "changed", "deleted": "D", "reappeared": "R", "mode": "stored"}
+    place.mode(engine, **({"state_labels": labels} if stored else {}))
+    archived_pasts(place)
+    receipt = place.base(BASE).load("r5", 5, relabel=stored)
+    assert receipt.error is None
+    assert receipt.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
+    began = place.rows("SELECT k, version_state FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL")
+    states = dict.fromkeys(BACK, "R") | {"fresh": "N", "open": "N", "healed": "changed"}
+    assert dict(began) == {k: state if stored or k == "healed" else "new" for k, state in states.items()}
+
+
+def test_relabelling_knows_who_reappeared(place, engine):
+    """R53, 7.2: by the same meaning, when labels are stored later."""
+    place.mode(engine)
+    archived_pasts(place)
+    place.base(BASE).load("r5", 5)
+    labels = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R", "mode": "stored"}
+    place.mode(engine, state_labels=labels)
+    assert place.load("r6", 6, relabel=True).error is None
+    opened = place.rows("SELECT k, version_state FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL")
+    assert dict(opened) == dict.fromkeys(BACK, "R") | {"fresh": "N", "open": "N", "healed": "C"}
+
+
+def test_the_rule_knows_who_reappeared():
+    """R15, 7.2: the same of these pasts as every engine says."""
+    lines = [VERSION.fullmatch(line) for line in versions(PASTS)]
+    gone = [
+        told["key"] == "archived" or (told["key"], told["state"]) == ("pruned", "changed") for told in lines
+    ]
+    made = [
+        Version((t["key"], t["start"]), t["key"], t["value"], {}, int(t["start"]),
+                None if t["end"] == "-" else int(t["end"]), t["state"], t["run"], 1)
+        for t in lines
+    ]  # fmt: skip
+    history = [version for version, away in zip(made, gone, strict=True) if not away]
+    archived = {version.key for version, away in zip(made, gone, strict=True) if away}
+    rows = [Row(*word.split(":")) for word in BASE.split()]
+    _, found = historize(history, rows, 5, "r5", lambda *key: key, Rules(archived=archived))
+    assert found == {
+        "closed_changed": 0, "closed_deleted": 0, "inserted_changed": 1, "inserted_new": 5, "reappeared": 4,
+    }  # fmt: skip

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 from depth import deep
-from historizing import DAY, assert_lawful, aware, dataset, document, second, versions
+from historizing import (
+    BACK,
+    BASE,
+    DAY,
+    archived_pasts,
+    assert_lawful,
+    aware,
+    dataset,
+    document,
+    second,
+    versions,
+)
 from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.expressions import PEPPER
@@ -300,3 +311,29 @@ def test_another_writer_is_not_overwritten(place, store):
     place.base("a:2")
     receipts = [place.load(run, at) for run, at in (("r2", 2), ("r3", 3))]
     assert [receipt.counts["changed"] for receipt in receipts] == [1, 0]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_record_reappears_if_it_was_there_and_is_not_open(place, stored):
+    """R15, 7.2: whatever closed its versions, archived ones too; what is healed does not."""
+    labels = {"new": "N", "changed": "changed", "deleted": "D", "reappeared": "R", "mode": "stored"}
+    place.mode("auto", **({"state_labels": labels} if stored else {}))
+    archived_pasts(place)
+    receipt = place.base(BASE).load("r5", 5, relabel=stored)
+    assert receipt.error is None
+    assert receipt.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
+    began = place.rows("SELECT k, version_state FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL")
+    states = dict.fromkeys(BACK, "R") | {"fresh": "N", "open": "N", "healed": "changed"}
+    assert dict(began) == {k: state if stored or k == "healed" else "new" for k, state in states.items()}
+
+
+def test_relabelling_knows_who_reappeared(place):
+    """R53, 7.2: by the same meaning, when labels are stored later."""
+    place.mode("auto")
+    archived_pasts(place)
+    place.base(BASE).load("r5", 5)
+    labels = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R", "mode": "stored"}
+    place.mode("auto", state_labels=labels)
+    assert place.load("r6", 6, relabel=True).error is None
+    opened = place.rows("SELECT k, version_state FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL")
+    assert dict(opened) == dict.fromkeys(BACK, "R") | {"fresh": "N", "open": "N", "healed": "C"}

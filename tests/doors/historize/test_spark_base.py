@@ -11,14 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
+from structlog.testing import capture_logs
 
+from backstory.doors.historize.model import Datatype
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.spark_base import _staged
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
-from backstory.model.table import TableName
+from backstory.model.column import Column, ColumnType
+from backstory.model.table import Layout, Shape, TableName
+from backstory.reading.lives import current
+from backstory.tables.create import create
 from backstory.tables.store import load
 
 EVERY = "k:BIGINT* t i:INTEGER l:BIGINT d:DECIMAL(10,3) b:BOOLEAN day:DATE at:TIMESTAMP tm:TIME raw:BINARY u:UUID j:JSON"
@@ -362,3 +367,123 @@ def test_random_stages_become_their_base(place):
         assert counts["deleted"] == len(before.keys() - now.keys())
         assert counts["changed"] == sum(before[k] != now[k] for k in before.keys() & now.keys())
         before = now
+
+
+@pytest.fixture
+def strange(store):
+    """A session of a zone with summer time and without ANSI mode, as platforms have them."""
+    strange = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.ansi.enabled": "false"}
+    before = {name: store.spark.conf.get(name) for name in strange}
+    for name, value in strange.items():
+        store.spark.conf.set(name, value)
+    yield store.spark
+    found = {name: store.spark.conf.get(name) for name in strange}
+    for name, value in before.items():
+        store.spark.conf.set(name, value)
+    assert found == strange  # as its owner set it
+
+
+def test_summer_time_changes_nothing(place, strange):
+    """E3, R6: two instants of an hour that the session's zone leaves out are two; naive times stay."""
+    place.use(document(dataset("k* t:TIMESTAMP", input="s.csv")))
+    for run, hour in enumerate(("02", "03"), start=1):
+        (place.folder / "s.csv").write_text(f"k,t\n1,2024-03-10T{hour}:30:00Z\n")
+        (receipt,) = place.loads(f"r{run}", run)
+    assert receipt.counts["changed"] == 1
+    hours = [datetime(2024, 3, 10, hour, 30, 0, micro, UTC) for hour in range(8) for micro in (0, 500000)]
+    expected = [place.hashes.row_hash(place.dataset, {"t": hour}) for hour in hours]
+    told = place.dialect.canonical_text("t", Datatype.TIMESTAMP)
+    rows = strange.createDataFrame(pa.table({"t": hours})).selectExpr(f"sha2({told}, 256) h")
+    assert [row["h"] for row in rows.collect()] == expected
+    naive = ["2024-11-03 05:30:00", "2024-11-03 06:30:00", "2024-03-10 02:30:00"]
+    listed = ", ".join(f"('{k}', TIMESTAMP_NTZ'{time}')" for k, time in enumerate(naive))
+    place.sql("CREATE TABLE stage.naive (k STRING, t TIMESTAMP_NTZ) USING iceberg")
+    place.sql(f"INSERT INTO stage.naive VALUES {listed}")
+    place.use(document(dataset("k* t:TIMESTAMP", name="rc_naive", input="stage.naive")))
+    assert place.loads("n1", 9)[0].error is None
+    stored = place.rows("SELECT k, unix_micros(t) FROM rawcore.rc_naive ORDER BY k")
+    assert [datetime.fromtimestamp(t / 1e6, UTC).strftime("%F %T") for _, t in stored] == naive
+
+
+@pytest.mark.parametrize("value", ["123456789012.5", "NaN", "Infinity"])
+def test_what_does_not_fit_its_hash_is_no_null(place, strange, value):
+    """E1, R6: without ANSI mode it would be NULL, and a change of it unseen."""
+    written = dataset("k* x:FLOAT", input="s.csv")
+    written["target_columns"][-1]["hash_as"] = "DECIMAL(10,2)"
+    place.use(document(written))
+    (place.folder / "s.csv").write_text(f"k,x\n1,{value}\n")
+    (receipt,) = place.loads("r1", 1)
+    assert receipt.status in {"rejected", "failed"}
+    assert receipt.error["code"] != "bug"
+    assert place.target.columns("rawcore", "rc_c_hist") is None or place.history("x") == []
+
+
+MODES = {
+    Layout.FIVETRAN_HISTORY: (
+        "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN",
+        (
+            "(1,'old',TIMESTAMP'2024-01-01',TIMESTAMP'2024-02-01',false),"
+            "(1,'now',TIMESTAMP'2024-02-01',TIMESTAMP'9999-12-31 23:59:59.999',true),"
+            "(2,'gone',TIMESTAMP'2024-01-01',TIMESTAMP'2024-06-01',false)"
+        ),
+    ),
+    Layout.FIVETRAN_LIVE: (
+        "_fivetran_deleted:BOOLEAN",
+        "(1,'now',false),(2,'gone',true),(3,'unmarked',NULL)",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", MODES)
+def test_a_table_of_fivetran_is_read_as_its_current(place, store, layout):
+    """E1: records that its source deleted, and versions that ended, are not there."""
+    words, rows = MODES[layout]
+    made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", *words.split())]
+    table = TableName("stage", "sent")
+    create(store, Shape(table, tuple(made), ("id",), layout))
+    place.sql(f"INSERT INTO stage.sent VALUES {rows}")
+    place.use(document(dataset("id:BIGINT* v", input="stage.sent")))
+    assert place.loads("r1", 1)[0].error is None
+    found = place.rows("SELECT id, v FROM rawcore.rc_c_hist ORDER BY id")
+    assert found == [
+        tuple(row.values())[:2] for row in current(store, table).orderBy("id").toArrow().to_pylist()
+    ]
+    assert found[0] == (1, "now")
+    assert "gone" not in {v for _, v in found}
+
+
+def _typed(word):
+    name, _, kind = word.partition(":")
+    return name, ColumnType.parse(kind)
+
+
+def test_a_model_may_take_the_mark_of_deletion_itself(place, store):
+    """Section 7.3: then flagged rows come into the base, and the flag closes their versions."""
+    made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", "_fivetran_deleted:BOOLEAN")]
+    create(store, Shape(TableName("stage", "sent"), tuple(made), ("id",), Layout.FIVETRAN_LIVE))
+    place.sql("INSERT INTO stage.sent VALUES (1, 'now', false), (2, 'gone', true)")
+    rules = {"soft_delete": {"column": "gone", "deleted_values": ["true"]}}
+    written = dataset("id:BIGINT* v gone:BOOLEAN", input="stage.sent", historization=rules)
+    written["target_columns"][-1]["input"] = "_fivetran_deleted"
+    place.use(document(written))
+    assert place.loads("r1", 1)[0].counts["new"] == 1
+    assert place.rows("SELECT count(*) FROM rawcore.rc_c") == [(2,)]
+
+
+COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]
+COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
+
+
+@pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)])
+def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
+    """Section 2.4: where the default profile's known collisions meet changed columns, the load names them."""
+    place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
+    for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
+        (place.folder / "s.csv").write_text("\n".join(lines) + "\n")
+        with capture_logs() as logs:
+            (receipt,) = place.loads(f"r{number}", number)
+        assert receipt.error is None
+        warned = [each for each in logs if "hash of before" in each["event"]]
+        assert len(warned) == (told if number == 2 else 0)
+    assert receipt.counts["changed"] == 3 - 2 * told
+    assert [each["columns"] for each in warned] == [["a", "b"]] * told

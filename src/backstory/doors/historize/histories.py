@@ -31,6 +31,13 @@ class Shown(NamedTuple):
     sql: str
 
 
+class Archive(NamedTuple):
+    """The table of what was pruned out of a history, and the record's key in it."""
+
+    table: str
+    key: str
+
+
 @dataclass(frozen=True)
 class History:
     """A history table in one dialect.

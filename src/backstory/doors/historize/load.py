@@ -7,6 +7,7 @@ from functools import cached_property
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
+from backstory.doors.historize.histories import Archive
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
 from backstory.doors.historize.placeholders import without_placeholders
 from backstory.doors.historize.resolve import namespace_of, schema_of
@@ -26,7 +27,7 @@ class Load:
     `brought` names its load columns, which are then taken from it (decision H9); `spelled` has the
     stage's own spelling of columns. `delete_scope` is SQL on the alias `b` of the base: rows outside it
     are never deleted; `hist_scope` the same on the alias `h` of the history. With `merges` the
-    history is loaded by one MERGE.
+    history is loaded by one MERGE. `archive` is there once something was pruned.
     """
 
     model: Model
@@ -41,6 +42,7 @@ class Load:
     hist_scope: str | None = None
     closes_deleted: bool = True
     merges: bool = False
+    archive: Archive | None = None
 
     # Names
 
@@ -280,8 +282,17 @@ class Load:
         )
 
     def seen_before(self, alias: str = "r") -> str:
-        """Whether a base row's record has any version at all."""
-        return f"EXISTS (SELECT 1 FROM {self.hist_table} AS p WHERE {self.same_key('p', alias)})"
+        """Whether a base row's record has any version at all, be it an archived one."""
+        here = f"EXISTS (SELECT 1 FROM {self.hist_table} AS p WHERE {self.same_key('p', alias)})"
+        return f"({here}{self.or_archived(alias)})"
+
+    def or_archived(self, alias: str) -> str:
+        """Or whether the record of a row has versions in the archive; empty where there is none."""
+        if self.archive is None:
+            return ""
+        table = self.dialect.render_table_identifier(self.schema, self.archive.table)
+        same = f"{self.of('z', self.archive.key)} = {self.of(alias, self.dataset.key)}"
+        return f" OR EXISTS (SELECT 1 FROM {table} AS z WHERE {same})"
 
     def new_label(self) -> str:
         """The state of a version that begins a life, or begins it again."""

@@ -65,7 +65,7 @@ def _returned(load: Load, before: StateLabels) -> str:
     continued = f"{load.of('p', Role.ENDED)} = {started} AND {load.of('p', Role.STATE)} = "
     return (
         f"{load.open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
-        f" AND EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started})"
+        f" AND (EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started}){load.or_archived('h')})"
         f" AND NOT EXISTS ({earlier} AND {continued}{load.text(before.changed)})"
     )
 

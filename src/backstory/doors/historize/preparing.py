@@ -1,12 +1,14 @@
 """How a dataset is loaded, which way and with what scopes; and what its table tells of it by itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.ddl import logical
 from backstory.doors.historize.dialects.dialect import Dialect
+from backstory.doors.historize.histories import ARCHIVE, Archive
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, HistState, Model
+from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, HistState, Model, Role
 from backstory.doors.historize.scopes import hist_scope, increment_scope
 from backstory.errors import UsageError
 
@@ -34,6 +36,22 @@ def prepared(model: Model, dataset: Dataset, hist: HistState, dialect: Dialect) 
         closes_deleted=rules.snapshot == "full" or rules.delete_scope is not None,
         merges=merges,
     )
+
+
+def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
+    """The load, knowing the archive of its history, under a former name if it has that still (section 7.5).
+
+    `columns` tells the columns of a table, None if there is no such table.
+    """
+    hist = load.hist
+    key = next(each for each in hist.target_columns if each.system_role is Role.ENTITY_KEY)
+    for name in (hist.target_dataset_name, *reversed(hist.former_names)):
+        table = f"{name}{ARCHIVE}"
+        stored = columns(load.schema, table) or ()
+        named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
+        if named:
+            return replace(load, archive=Archive(table, named))
+    return load
 
 
 def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
+from backstory.doors.historize.collisions import differing, same_hash, warn_of_collisions
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
 from backstory.doors.historize.maintenance import rehashed
 from backstory.doors.historize.model import Datatype, Role
@@ -87,6 +88,7 @@ def planned_base(work: SparkWork, before: Standing) -> Iterator[PlannedBase]:
         differs, scope, nulls = _differs(work), _scope(work), _nulls(work)
         with outcomes(staged, stored, the.dataset.key, differs, scope, nulls) as found:
             _refuse(work, staged, stored, found)
+            _warn_of_collisions(work, found)
             took = round((time.monotonic() - began) * 1000)
             steps = [
                 Step("base_delete", found.vanished),
@@ -168,6 +170,19 @@ def _refuse(work: SparkWork, staged: "DataFrame", stored: "DataFrame", found: Ou
     allowed = dataset.historization.allow_empty_snapshot
     if full and found.stored and not found.delivered and not allowed:
         work.refuse("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
+
+
+def _warn_of_collisions(work: SparkWork, found: Outcomes) -> None:
+    from pyspark.sql.functions import count, when
+
+    differs = differing(work.load, "r", "v") if found.changed else {}
+    if differs:
+        alike = found.actions.where(column("action") == CHANGED).where(
+            work.sql(same_hash(work.load, "r", "v"))
+        )
+        counted = [count(when(work.sql(sql), 1)) for sql in differs.values()]
+        (counts,) = alike.agg(*counted).collect()
+        warn_of_collisions(work.load, dict(zip(differs, counts, strict=True)))
 
 
 def _refuse_moved(work: SparkWork, found: Outcomes) -> None:

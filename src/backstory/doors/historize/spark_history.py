@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import mass_delete
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.scopes import hist_scope
+from backstory.doors.historize.spark_maintenance import maintained
 from backstory.doors.historize.spark_standing import Standing
-from backstory.doors.historize.spark_tables import base_shape, hist_shape
+from backstory.doors.historize.spark_tables import base_shape
 from backstory.doors.historize.spark_versions import (
     AGAIN,
     HEALED,
@@ -33,7 +33,6 @@ from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
-from backstory.tables.conditions import change_where
 from backstory.tables.faults import translated
 from backstory.tables.literals import column, quoted
 from backstory.tables.positions import positions_of
@@ -66,26 +65,6 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
         ends = [greatest(unix_micros(column(role))) for role in (Role.STARTED, Role.ENDED)]
         micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
-
-
-def maintain(work: SparkWork) -> None:
-    """Make open versions' hashes anew, or give states other labels, where the run asks for it."""
-    if work.run.rehash:
-        _update(work, _open(), Role.ROW_HASH, rehashed(work.load))
-    if work.run.relabel is not None:
-        pairs = relabels(work.run.relabel, work.load.labels)
-        _update(work, column(Role.STATE).isin(list(pairs)), Role.STATE, relabelled(work.load, pairs))
-
-
-def _update(work: SparkWork, where: "Column", name: str, value: str) -> None:
-    table = existing(work.store, hist_shape(work.load).table)
-    change_where(
-        work.store,
-        table,
-        where,
-        lambda rows: rows.alias("h").withColumn(name, work.sql(value)),
-        replace(work.note({}), token=""),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +119,7 @@ def planned_history(
     newest = None if before.table is None else newest_of(work.store, before.table)
     late = newest is not None and newest >= work.run.instant
     with translated(before.wanted.table):
-        before = _maintained(work, before)
+        before = maintained(work, before)
         live, open_ = _live(work, base), _open_versions(work, before)
         checks = {
             "NULL_KEY": column(work.load.dataset.key).isNull(),
@@ -156,17 +135,6 @@ def planned_history(
             if work.run.dry_run:
                 outcome = replace(outcome, keys=_sample(work, found))
             yield PlannedHistory(outcome, begun, found, newest)
-
-
-def _maintained(work: SparkWork, before: Standing) -> Standing:
-    """The versions with the hashes and labels that they are about to have."""
-    rows = before.rows
-    if work.run.rehash:
-        rows = rows.alias("h").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load)))
-    if work.run.relabel is not None:
-        pairs = relabels(work.run.relabel, work.load.labels)
-        rows = rows.alias("h").withColumn(Role.STATE, work.sql(relabelled(work.load, pairs)))
-    return replace(before, rows=rows)
 
 
 def _open() -> "Column":

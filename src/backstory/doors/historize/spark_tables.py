@@ -1,6 +1,6 @@
 """Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,13 @@ from backstory.doors.historize import ddl
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column as ModelColumn
-from backstory.doors.historize.model import Datatype, Role
+from backstory.doors.historize.model import Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import column_type, read_stage
 from backstory.errors import Refused
-from backstory.model.column import Column
+from backstory.model.column import DELETED, Column
 from backstory.model.table import Layout, Shape, TableName
+from backstory.reading.lives import delivered_rows
 from backstory.strategies.actions import FILE, POSITION
 from backstory.tables.frames import frame_of
 from backstory.tables.literals import column, quoted
@@ -35,7 +36,11 @@ LOAD_COLUMNS = (Role.LOAD_RUN_ID, Role.LOADED_AT)
 def types_of(store: Store, table: TableName) -> dict[str, str] | None:
     """The columns of a table with Spark's types; None if there is no such table."""
     found = load(store, table)
-    return None if found is None else {each.name: spark_type(each.type) for each in found.shape.columns}
+    return None if found is None else _types(found.shape)
+
+
+def _types(shape: Shape) -> dict[str, str]:
+    return {each.name: spark_type(each.type) for each in shape.columns}
 
 
 def base_shape(the: Load) -> Shape:
@@ -57,18 +62,20 @@ def _shape(the: Load, name: str, columns: Sequence[ModelColumn], layout: Layout)
 def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns that it brings.
 
-    Raises Refused for a missing table or column, and for a type that does not fit.
+    Of a table that Fivetran keeps in history or soft-delete mode they are the rows that are true now, unless
+    the model itself takes the mark of deletion for one. Raises Refused for a missing table or column, and
+    for a type that does not fit.
     """
     columns = user_columns(the.dataset)
     if stage.path:
         rows = _file_rows(store, stage, columns)
-        return rows.select(*_renamed(columns, {})), frozenset()
-    table = TableName(*stage.table)
-    stored = types_of(store, table)
-    if stored is None:
+        return rows.select(*_renamed(columns)), frozenset()
+    found = load(store, TableName(*stage.table))
+    if found is None:
         raise Refused(
             "no-stage", f"There is no table {stage.name}.", "Load the stage first, or mend the model."
         )
+    stored = _types(found.shape)
     for each in columns:
         source = each.input or each.name
         if source not in stored:
@@ -84,8 +91,19 @@ def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", froz
                 [each.name],
             )
     brought = frozenset(name for name in LOAD_COLUMNS if name in stored)
-    rows = store.spark.table(store.sql_name(table))
-    return rows.select(*_renamed(columns, stored), *(column(name) for name in sorted(brought))), brought
+    rows = (
+        store.spark.table(store.sql_name(found.shape.table))
+        if _marks_deletion(the)
+        else delivered_rows(store, found.shape)
+    )
+    return rows.select(*_renamed(columns), *(column(name) for name in sorted(brought))), brought
+
+
+def _marks_deletion(the: Load) -> bool:
+    """Whether the dataset's flag of deletion is Fivetran's own: then flagged rows are needed."""
+    soft = the.dataset.historization.soft_delete
+    flags = [each for each in user_columns(the.dataset) if soft and each.name == soft.column]
+    return any((each.input or each.name) == DELETED for each in flags)
 
 
 def _file_rows(store: Store, stage: Stage, columns: Sequence[ModelColumn]) -> "DataFrame":
@@ -104,18 +122,12 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
-def _renamed(columns: Sequence[ModelColumn], stored: Mapping[str, str]) -> "list[SparkColumn]":
-    from pyspark.sql.functions import convert_timezone, current_timezone, lit
-
-    found = []
-    for each in columns:
-        source = each.input or each.name
-        value = column(source)
-        if stored.get(source) == "timestamp_ntz" and each.datatype is Datatype.TIMESTAMP:
-            # Naive times are taken for UTC, whatever the session's zone.
-            value = convert_timezone(lit("UTC"), current_timezone(), value)
-        found.append(value.cast(spark_type(column_type(each))).alias(each.name))
-    return found
+def _renamed(columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
+    """Stage columns as the base's; naive times are taken for UTC, which is the zone of a load's session."""
+    return [
+        column(each.input or each.name).cast(spark_type(column_type(each))).alias(each.name)
+        for each in columns
+    ]
 
 
 def one_row(store: Store, **values: str) -> "DataFrame":

@@ -12,11 +12,13 @@ from backstory.doors.historize.dialects.spark import Spark
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
+from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
-from backstory.doors.historize.spark_history import PlannedHistory, maintain, newest_of, planned_history
+from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
 from backstory.doors.historize.spark_lease import leased, recover, refuse_leased, released
+from backstory.doors.historize.spark_maintenance import maintain
 from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import Standing, standing, synchronised
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
@@ -26,6 +28,7 @@ from backstory.doors.historize.work import Run, Target, place_name, run_row
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.model.column import Column
 from backstory.model.table import Layout, Shape, TableName
+from backstory.spark.settled import settled
 from backstory.tables.add_rows import add_rows, opened
 from backstory.tables.commit import Note
 from backstory.tables.locks import writing
@@ -81,8 +84,9 @@ class SparkTarget(Target):
                 "On Spark four statements would be four commits, and a reader would see between them.",
                 "Use engine: auto; --sql prints the four steps.",
             )
-        work = SparkWork(self._store, load, run, self._pepper)
-        outcome = self._loaded(work, finished)
+        work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
+        with settled(self._store.spark):
+            outcome = self._loaded(work, finished)
         if not run.dry_run:
             told = {"receipt": json.dumps(finished(outcome).to_dict()), **counted(outcome)}
             with suppress(BackstoryError):  # it is a log here; the commits are the truth

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.model.table import TableName
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes
 from backstory.tables.literals import absent, column, quoted
@@ -22,20 +23,19 @@ AS, IN, AT = "closing as", "closing file", "closing position"
 def beginning(work: SparkWork, found: Outcomes, before: Standing, *, late: bool) -> "DataFrame":
     """The records that begin a version: key, hash, action, and how the record came.
 
-    It comes back again after a deletion, or is healed: an interrupted load of four steps closed a
-    version of it at this instant and did not come further.
+    It comes back again if it has closed versions, archived ones too; or it is healed: an interrupted load of
+    four steps closed a version of it at this instant and did not come further.
     """
     from pyspark.sql.functions import lit
 
     key, made = column_of("r", work.load.dataset.key), column_of("r", Role.ROW_HASH)
     begun = found.actions.where(column("action").isin(APPEARED, CHANGED))
     begun = begun.select(column("action").alias(ACTION), key.alias(KEY), made.alias(HASH))
-    if not (before.filled and found.appeared):
+    if not (found.appeared and (before.filled or work.load.archive)):
         return begun.withColumns({AGAIN: lit(False), HEALED: lit(False)})
     rows = before.rows.where(column(Role.ENDED).isNotNull())
     state, key = column(Role.STATE), column(work.load.dataset.key).alias(KEY)
-    gone = rows.where(state == work.load.labels.deleted).select(key).distinct().withColumn(AGAIN, lit(True))
-    begun = begun.join(gone, KEY, "left")
+    begun = begun.join(past(work, rows, KEY).withColumn(AGAIN, lit(True)), KEY, "left")
     if late:
         now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
         closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
@@ -45,6 +45,15 @@ def beginning(work: SparkWork, found: Outcomes, before: Standing, *, late: bool)
     again = (column(ACTION) == APPEARED) & column(AGAIN).eqNullSafe(lit(True))
     healed = (column(ACTION) == APPEARED) & column(HEALED).eqNullSafe(lit(True))
     return begun.withColumns({AGAIN: again & ~healed, HEALED: healed})
+
+
+def past(work: SparkWork, closed: "DataFrame", name: str) -> "DataFrame":
+    """The keys of records with closed versions, archived ones too, under a name."""
+    keys, archive = closed.select(column(work.load.dataset.key).alias(name)), work.load.archive
+    if archive:
+        stored = work.store.spark.table(work.store.sql_name(TableName(work.load.schema, archive.table)))
+        keys = keys.unionByName(stored.select(column(archive.key).alias(name)))
+    return keys.distinct()
 
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":

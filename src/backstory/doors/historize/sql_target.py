@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from backstory.doors.historize import preflight
+from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
 from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import PEPPER
@@ -17,6 +18,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.placeholders import PLACEHOLDER
+from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.pruning import in_utc
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import (
@@ -167,9 +169,13 @@ class SqlTarget(Target):
             preflight.run_checks(engine, load, preflight.base_checks(load), values)
             refuse_empty_stage(engine, load, values)
             run_statements(engine, list(base_maintenance(load, run)), values)
+            if query := collisions(load):
+                (counts,) = engine.query(query, values)
+                warn_of_collisions(load, dict(zip(differing(load, "s", "b"), counts, strict=True)))
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
         changes += synchronised(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)
+        load = with_archive(load, self.columns)
         run_statements(engine, list(maintenance(load, run)), values)
         refresh_views(engine, load)
         outcome = load_history(engine, load, values, dry_run=run.dry_run)

@@ -22,7 +22,7 @@ from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
 from backstory.doors.odf.preparing import prepared
-from backstory.doors.odf.querying import failing_rows_refused, queried, utc
+from backstory.doors.odf.querying import failing_rows_refused, queried
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
@@ -32,6 +32,7 @@ from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_h
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
+from backstory.spark.settled import settled
 from backstory.strategies.events.plan import Happened, gapless, happened
 from backstory.strategies.events.sides import PLACE, near
 from backstory.strategies.events.terms import Moment, Strategy, Terms
@@ -152,7 +153,7 @@ def _merged(at: Meeting, frame: "DataFrame") -> tuple[DatasetReceipt, bool]:
     work.run.stage("Merging data")
     columns = the.columns
     inferred = not work.declared and work.source.preprocess is None
-    with utc(work.store.spark):
+    with settled(work.store.spark):
         came = batch(frame, work.source, columns, the.expected, inferred=inferred)
     refuse_lost_order(work)
     late = refuse_late(work, head)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -13,18 +12,17 @@ from backstory.doors.odf.source_rules import INPUT
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.spark.parsed_queries import cause_of, refuse_session_values
+from backstory.spark.settled import settled
 from backstory.tables.literals import quoted
 from backstory.tables.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # Operators behind which rows stand in another order, or in none.
 OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|Distinct|Union"
-ZONE: Final = "spark.sql.session.timeZone"
 # SQL states of values that a function or a cast does not take.
 DATA: Final = "22"
-IN_ANOTHER_ZONE = Lock()
 REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
 
 
@@ -42,7 +40,7 @@ def queried(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Itera
     others_read(store, namespace, text, frozenset({view}))
     rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
     try:
-        with utc(store.spark):
+        with settled(store.spark):
             found = store.spark.sql(text)
         refuse_session_values(found._jdf.queryExecution().analyzed())  # noqa: SLF001
         yield found
@@ -59,21 +57,6 @@ def queried(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Itera
 def names_others(store: Store, sql: Sql, namespace: str) -> bool:
     """Whether the step reads datasets by their names, beside its batch and its steps."""
     return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
-
-
-@contextmanager
-def utc(spark: "SparkSession") -> Iterator[None]:
-    """What a query says of times is settled when it is analysed: UTC, whatever zone the session has (E3)."""
-    with IN_ANOTHER_ZONE:
-        zone = spark.conf.get(ZONE)
-        if zone != "UTC":
-            spark.conf.set(ZONE, "UTC")
-            try:
-                yield
-            finally:
-                spark.conf.set(ZONE, str(zone))
-            return
-    yield
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Slow and obvious: every other way to load is held to it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,12 +48,16 @@ class Version:
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of a load: which open versions a deletion may close, and the guards."""
+    """The options of a load: which open versions a deletion may close, and the guards.
+
+    `archived` are the keys of versions that were pruned out of the history.
+    """
 
     scope: Callable[[Version], bool | None] = lambda _: True
     allow_empty: bool = False
     max_delete_ratio: float | None = None
     collapse_identical: bool = False
+    archived: Collection[Any] = ()
 
 
 def historize(
@@ -66,13 +70,18 @@ def historize(
 ) -> tuple[list[Version], Counter[str]]:
     """The history after the load at the instant `started`, and the counts of the four steps.
 
-    Raises Rejected with the codes P1 to P7 of section 3.6.
+    `reappeared` counts those of the versions inserted as new whose record was there before: it has closed
+    versions, whatever closed them and archived ones too, and no open one. Raises Rejected with the codes
+    P1 to P7 of section 3.6.
     """
     rows = _rows(base, rules)
     open_ = _open(history)
     if not rows and open_ and not rules.allow_empty:
         raise Rejected("EMPTY_SNAPSHOT")
-    counts: Counter[str] = Counter(closed_changed=0, closed_deleted=0, inserted_changed=0, inserted_new=0)
+    counts: Counter[str] = Counter(
+        closed_changed=0, closed_deleted=0, inserted_changed=0, inserted_new=0, reappeared=0
+    )
+    known = {version.key for version in history}.union(rules.archived)
     after = {version.hist_key: version for version in history}
     gone = []
     for key in {**rows, **open_}:
@@ -91,6 +100,7 @@ def historize(
             made = hist_key(key, started)
             after[made] = Version(made, key, row.row_hash, row.values, started, None, action, run, started)
             counts[f"inserted_{action}"] += 1
+            counts["reappeared"] += action == NEW and key in known
     ratio = rules.max_delete_ratio
     if ratio is not None and exceeds(len(gone), ratio, len(open_)):
         raise Rejected("MASS_DELETE", gone)

@@ -71,15 +71,20 @@ class Spark(Dialect):
                 # Times are stored as text with the digits that they need.
                 return f"rpad(CASE WHEN {sql} LIKE '%.%' THEN {sql} ELSE concat({sql}, '.') END, 15, '0')"
             case Datatype.TIMESTAMP:
-                return (
-                    f"date_format(to_utc_timestamp({sql}, current_timezone()), 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
-                )
+                return self._instant(sql)
             case Datatype.BINARY:
                 return f"lower(hex({sql}))"
             case Datatype.UUID:
                 return f"lower({sql})"
             case _:
                 return f"CAST({sql} AS STRING)"
+
+    @staticmethod
+    def _instant(sql: str) -> str:
+        """By way of a time without a zone: shifted into a zone with summer time some instants are none."""
+        seconds = f"CAST(unix_micros({sql}) AS DECIMAL(20,0)) / 1000000"
+        text = f"CAST(TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds}) AS STRING)"
+        return f"rpad(concat({text}, CASE WHEN length({text}) = 19 THEN '.' ELSE '' END), 26, '0')"
 
     @staticmethod
     def _digits(sql: str, scale: int) -> str:

@@ -1,0 +1,60 @@
+"""Changes that a hash does not see: the default profile's known collisions (section 2.4).
+
+Its text of a row has the values side by side, so ('a|b', 'c') is ('a', 'b|c'), and NULL is the text of the
+null token. Such a record changes in the base and stays unchanged in the history: that is told.
+"""
+
+from collections.abc import Mapping
+
+import structlog
+
+from backstory.doors.historize.columns import hashed_columns
+from backstory.doors.historize.hashing import STRICT
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import Role
+from backstory.doors.historize.resolve import schema_of
+
+log = structlog.get_logger()
+
+
+def differing(load: Load, left: str, right: str) -> dict[str, str]:
+    """For each hashed column whether two rows have other texts of it; none where hashes tell all apart."""
+    if schema_of(load.model, load.dataset).hash_profile == STRICT:
+        return {}
+    canonical = load.expressions.canonical
+    return {
+        each.name: load.dialect.null_safe_ne(
+            *(canonical(each, load.of(alias, each.name)) for alias in (left, right))
+        )
+        for each in hashed_columns(load.dataset)
+    }
+
+
+def same_hash(load: Load, left: str, right: str) -> str:
+    """Whether two rows have one hash."""
+    return f"{load.of(left, Role.ROW_HASH)} = {load.of(right, Role.ROW_HASH)}"
+
+
+def collisions(load: Load) -> str | None:
+    """The query of how many records of stage and base have one hash and another text, column by column."""
+    differs = differing(load, "s", "b")
+    if not differs:
+        return None
+    counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
+    return (
+        f"SELECT {counted} FROM {load.staged} AS s JOIN {load.base_table} AS b"
+        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')}"
+    )
+
+
+def warn_of_collisions(load: Load, found: Mapping[str, int]) -> None:
+    """Log once that records changed, and in which columns, and get no version."""
+    columns = [name for name, count in found.items() if count]
+    if columns:
+        log.warning(
+            "changed records have the hash of before and get no new version; "
+            "hash_profile strict_v2 tells them apart",
+            dataset=load.dataset.name,
+            columns=columns,
+            records=max(found.values()),
+        )

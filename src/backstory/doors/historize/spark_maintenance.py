@@ -1,0 +1,82 @@
+"""What is done on Spark to stored versions before a load when the user asks for it (sections 7.2 and 7.6)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
+from backstory.doors.historize.model import Role
+from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_tables import hist_shape
+from backstory.doors.historize.spark_versions import past
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.tables.conditions import change_where
+from backstory.tables.literals import column
+from backstory.tables.store import existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# A column of a model has no blank in its name.
+KEY, KNOWN, AT, CONTINUES = "past key", "past known", "past end", "past continues"
+
+
+def maintain(work: SparkWork) -> None:
+    """Make open versions' hashes anew, or give states other labels, where the run asks for it."""
+    if work.run.rehash:
+        _update(work, column(Role.ENDED).isNull(), lambda rows: _rehashed(work, rows))
+    if work.run.relabel is not None:
+        named = column(Role.STATE).isin(_renamed_states(work))
+        table = work.store.sql_name(hist_shape(work.load).table)
+        _update(work, named, lambda rows: _relabelled(work, rows, work.store.spark.table(table)))
+
+
+def maintained(work: SparkWork, before: Standing) -> Standing:
+    """The versions with the hashes and labels that they are about to have."""
+    rows = before.rows
+    if work.run.rehash:
+        rows = _rehashed(work, rows)
+    if work.run.relabel is not None:
+        rows = _relabelled(work, rows, rows)
+    return replace(before, rows=rows)
+
+
+def _update(work: SparkWork, where: "Column", becoming: "Callable[[DataFrame], DataFrame]") -> None:
+    table = existing(work.store, hist_shape(work.load).table)
+    change_where(work.store, table, where, becoming, replace(work.note({}), token=""))
+
+
+def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+    return rows.alias("h").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load)))
+
+
+def _renamed_states(work: SparkWork) -> list[str]:
+    before, now = work.run.relabel, work.load.labels
+    assert before is not None
+    apart = (before.new, before.reappeared) if now.new != now.reappeared else ()
+    return list(dict.fromkeys((*relabels(before, now), *apart)))
+
+
+def _relabelled(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
+    """The rows with today's labels; `versions` are all of the history.
+
+    An open version that began when its record came back is told from one that began as new.
+    """
+    from pyspark.sql.functions import lit, when
+
+    before, now, names = work.run.relabel, work.load.labels, rows.columns
+    assert before is not None
+    label = work.sql(relabelled(work.load, relabels(before, now)))
+    if now.new == now.reappeared:
+        return rows.alias("h").withColumn(Role.STATE, label)
+    closed = versions.where(column(Role.ENDED).isNotNull())
+    known = past(work, closed, KEY).withColumn(KNOWN, lit(True))
+    key, changed = column(work.load.dataset.key), column(Role.STATE) == before.changed
+    ends = closed.where(changed).select(key.alias(KEY), column(Role.ENDED).alias(AT)).distinct()
+    rows = rows.join(known, key == column(KEY), "left").drop(KEY)
+    follows = (key == column(KEY)) & (column(Role.STARTED) == column(AT))
+    rows = rows.join(ends.withColumn(CONTINUES, lit(True)), follows, "left")
+    again = column(Role.ENDED).isNull() & column(Role.STATE).isin(before.new, before.reappeared)
+    again &= column(KNOWN).isNotNull() & column(CONTINUES).isNull()
+    state = when(again, lit(now.reappeared)).otherwise(label)
+    return rows.alias("h").withColumn(Role.STATE, state).select(*map(column, names))

@@ -1,0 +1,60 @@
+"""A session as our own statements need it, whatever it is set to: UTC and ANSI mode (E1, E3)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# In another zone naive times move, and in summer time two instants have one text. Without ANSI mode what
+# does not fit is NULL, and two values have one hash.
+SETTLED: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
+@dataclass(slots=True)
+class _Held:
+    """How many hold a session now, and what it was set to before them."""
+
+    count: int = 0
+    before: dict[str, str] = field(default_factory=dict)
+
+
+_lock = Lock()
+_held: "WeakKeyDictionary[SparkSession, _Held]" = WeakKeyDictionary()
+
+
+@contextmanager
+def settled(spark: "SparkSession") -> Iterator[None]:
+    """While it lasts the session is in UTC and ANSI mode; then it is again as its owner set it.
+
+    What a plan says of times and casts is settled when it is analysed: it may run later.
+    """
+    _hold(spark)
+    try:
+        yield
+    finally:
+        _release(spark)
+
+
+def _hold(spark: "SparkSession") -> None:
+    with _lock:
+        held = _held.setdefault(spark, _Held())
+        if not held.count:
+            set_to = {name: str(spark.conf.get(name)) for name in SETTLED}
+            held.before = {name: value for name, value in set_to.items() if value != SETTLED[name]}
+            for name in held.before:
+                spark.conf.set(name, SETTLED[name])
+        held.count += 1
+
+
+def _release(spark: "SparkSession") -> None:
+    with _lock:
+        held = _held[spark]
+        held.count -= 1
+        if not held.count:
+            for name, value in held.before.items():
+                spark.conf.set(name, value)
