@@ -115,6 +115,7 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
             continue
         assert receipt.error is None
         assert receipt.counts["changed"] == counts["inserted_changed"]
+        assert receipt.counts["reappeared"] == counts["reappeared"]
         assert receipt.counts["deleted"] == counts["closed_deleted"]
         assert receipt.counts["new"] + receipt.counts["reappeared"] == counts["inserted_new"]
         by_sql(place, "rc_four", hist_steps(plan), run, at)
