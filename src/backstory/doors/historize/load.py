@@ -13,6 +13,7 @@ from backstory.doors.historize.placeholders import without_placeholders
 from backstory.doors.historize.resolve import namespace_of, schema_of
 
 COPY = "copy number"  # no column of a model is called so
+_HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
 # Types that some database cannot compare or sort as they are.
 _AS_TEXT = {Datatype.JSON}
 # Types that a stage may hold as text.
@@ -43,8 +44,6 @@ class Load:
     closes_deleted: bool = True
     merges: bool = False
     archive: Archive | None = None
-
-    # Names
 
     @cached_property
     def expressions(self) -> Expressions:
@@ -298,6 +297,3 @@ class Load:
         """The state of a version that begins a life, or begins it again."""
         new, again = self.text(self.labels.new), self.text(self.labels.reappeared)
         return new if new == again else f"CASE WHEN {self.seen_before()} THEN {again} ELSE {new} END"
-
-
-_HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
