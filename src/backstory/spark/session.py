@@ -17,7 +17,7 @@ from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
-from backstory.spark.launch import launch, quiet
+from backstory.spark.launch import OWNER_ALONE, launch, quiet
 from backstory.spark.settled import SETTLED
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def properties(settings: Settings) -> dict[str, str]:
     }
     if EMBEDDED.fullmatch(settings.spark.get("spark.master", DEFAULTS["spark.master"])):
         found.update(ON_THIS_MACHINE)
+    if _embeds(settings):
+        found["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ALONE:03o}"  # Hadoop has its own umask
     for name, catalog in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
         found[prefix] = "org.apache.iceberg.spark.SparkCatalog"

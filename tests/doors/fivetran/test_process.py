@@ -225,12 +225,23 @@ def test_nothing_but_its_port_is_reached_from_other_machines(server):
     assert {there for address, there in found if address not in loopback} == {port}
 
 
+def open_to_others(folder):
+    """What others can read or enter below a folder; what lies in a folder of one's own is one's own."""
+    for path in (path for path in folder.iterdir() if not path.is_symlink()):
+        if path.stat().st_mode & 0o077:
+            yield str(path)
+            yield from open_to_others(path) if path.is_dir() else ()
+
+
 def test_what_it_writes_is_its_users_alone(server, ground):
     """Warehouse, catalog, data and temporary files: 0600 and 0700, whatever the umask."""
-    found = [ground / "warehouse", *(ground / "warehouse").rglob("*"), *(ground / "one" / "temp").rglob("*")]
-    open_ = {str(path): oct(path.stat().st_mode) for path in found if path.stat().st_mode & 0o077}
-    assert any(path.suffix == ".parquet" for path in found)
-    assert open_ == {}
+    warehouse = ground / "warehouse"
+    files = [path for path in warehouse.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in files)
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+    folders = [path for path in warehouse.rglob("*") if path.is_dir()]
+    assert {oct(path.stat().st_mode & 0o777) for path in [warehouse, *folders]} == {"0o700"}
+    assert list(open_to_others(ground / "one" / "temp")) == []
 
 
 def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
