@@ -332,7 +332,7 @@ def test_histories_say_what_they_are(place, store):
     ]
     summary = table.iceberg.currentSnapshot().summary()
     assert summary.get("backstory.door") == "historize"
-    assert summary.get("backstory.token") == "rawcore:rc_c r1"
+    assert summary.get("backstory.token") == "rawcore.rawcore:rc_c r1"
     assert [field.name() for field in table.iceberg.spec().fields()] == [
         "version_ended_at_year",
         "version_state",
