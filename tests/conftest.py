@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(items):
     """Whatever asks for the session, by whatever fixture, is marked `spark`; for a database, `database`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if "spark" in fixtures:
+        chosen = getattr(item, "callspec", None)
+        if "spark" in fixtures or (chosen and chosen.params.get("place") == "spark"):
             item.add_marker(pytest.mark.spark)
         elif fixtures & DATABASES:
             item.add_marker(pytest.mark.database)

@@ -7,6 +7,8 @@ import pytest
 from destination import HISTORY, LIVE, Place, definition, done, gives, refusal, twice
 from tables_as_text import instant
 
+pytestmark = pytest.mark.spark
+
 TYPES = [
     ("STRING", "Ordered", "Ordered"),
     ("STRING", "", ""),
@@ -247,7 +249,6 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
         ("live", "add_column_with_default_value", {"column": "id"} | ADD),
         ("live", "add_column_with_default_value", {"column": "w", "default_value": "1"}),
         ("live", "add_column_with_default_value", {"column": "_fivetran_start"} | ADD),
-        ("live", "add_column_with_default_value", {"column": "_pos"} | ADD),
         ("live", "update_column_value", {"column": "missing", "value": "1"}),
         ("live", "update_column_value", {"column": "id", "value": "1"}),
         ("live", "update_column_value", {"column": "n", "value": "seven"}),
