@@ -39,8 +39,8 @@ _PLANS: Final = """
     Unpivot UnresolvedHint UnresolvedWith WithWindowDefinition
 """
 _TO_RESOLVE: Final = """
-    MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction
-    UnresolvedGenerator UnresolvedHaving UnresolvedInlineTable UnresolvedOrdinal
+    MultiAlias RelationTimeTravel UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue
+    UnresolvedFunction UnresolvedGenerator UnresolvedHaving UnresolvedInlineTable UnresolvedOrdinal
     UnresolvedPipeAggregateOrdinal UnresolvedRelation UnresolvedStar UnresolvedStarExceptOrReplace
     UnresolvedSubqueryColumnAliases UnresolvedTVFAliases UnresolvedTableValuedFunction
 """

@@ -81,7 +81,8 @@ SELECT '${env:HOME}'                                                    | a vari
 SELECT * FROM IDENTIFIER('input')                                       | IDENTIFIER()
 SELECT IDENTIFIER('reflect')('java.lang.System')                        | IDENTIFIER()
 SELECT :x FROM input                                                    | a named parameter
-SELECT * FROM odf.cities VERSION AS OF 1                                | a relation time travel
+SELECT * FROM odf.cities TIMESTAMP AS OF reflect('a', 'b')               | the function reflect
+SELECT * FROM text.x VERSION AS OF 1                                    | text.x
 SELECT * FROM input WITH (a = 'b')                                      | a table with options
 BEGIN SELECT 1; END                                                     | a compound body
 EXECUTE IMMEDIATE 'SELECT 1'                                            | an execute immediate
@@ -113,9 +114,10 @@ def test_what_computes_on_the_batch_is_allowed(store):
 
 
 def test_datasets_may_be_named(store):
-    """By schema and name, with the catalog or without; also names that must be quoted."""
+    """By schema and name, with the catalog or without; also names that must be quoted, and former times."""
     query = "select * from input join backstory.odf.`a-b.c` using (x) join odf.cities using (x)"
     assert others_read(store, "odf", query, INPUT)
+    assert others_read(store, "odf", "select * from odf.cities version as of 1", INPUT)
 
 
 def test_whatever_else_a_query_does_is_refused_before_spark_looks_at_it(store, spark):

@@ -100,15 +100,16 @@ def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
 def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, parts):
     """To tasks that do not see this machine's files; in their order, with their places and types."""
     types = {"n": pa.int64(), "at": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us"), "d": pa.decimal128(9, 2), "l": pa.list_(pa.struct([("x", pa.string())])), ARRIVAL: pa.int64()}  # fmt: skip
-    rows = pa.table({"n": range(5000), ARRIVAL: range(5000)})
-    for name, type_ in types.items():
-        if name not in rows.column_names:
-            rows = rows.append_column(name, pa.nulls(5000, type_))
     schema = pa.schema(types.items())
-    given, store = (
-        iter(rows.select(list(types)).cast(schema).to_batches(500)),
-        replace(store, memory=Memory(memory)),
-    )
+
+    def piece(first):
+        places = pa.array(range(first, first + 500), pa.int64())
+        columns = [
+            places if name in {"n", ARRIVAL} else pa.nulls(500, type_) for name, type_ in types.items()
+        ]
+        return pa.record_batch(columns, schema)
+
+    given, store = map(piece, range(0, 5000, 500)), replace(store, memory=Memory(memory))
     with ExitStack() as held:
         frame = sent(store, given, schema, tmp_path, held)
         assert [(n, n) for n in range(5000)] == [tuple(row) for row in frame.select("n", ARRIVAL).collect()]
