@@ -2,6 +2,7 @@
 
 import pytest
 import structlog
+import tenacity
 
 from backstory import attempts
 from backstory.attempts import ATTEMPTS, tried
@@ -13,7 +14,7 @@ from backstory.observe.metrics import RETRIES
 def pauses(monkeypatch):
     """The pauses that were made, none of which takes time."""
     made = []
-    monkeypatch.setattr(attempts.time, "sleep", made.append)
+    monkeypatch.setattr(tenacity.nap.time, "sleep", made.append)
     return made
 
 

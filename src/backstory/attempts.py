@@ -1,12 +1,17 @@
 """Do something to tables, and do it again when another writer came first."""
 
-import random
-import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import TypeVar
 
 import structlog
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_exponential_jitter,
+)
 
 from backstory.errors import TryAgain
 from backstory.model.table import TableName
@@ -17,9 +22,6 @@ from backstory.tables.store import Store
 ATTEMPTS = 6
 SECONDS = 120.0
 FIRST, LONGEST = 0.1, 5.0
-# Up to a second more, drawn anew each time: writers that met once do not meet again at the next attempt.
-SPREAD = 1.0
-DICE = random.SystemRandom()
 
 log = structlog.get_logger()
 
@@ -38,20 +40,33 @@ def attempted(store: Store, tables: Sequence[TableName], act: Callable[[], Resul
 def tried(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
     """What `act` gives; a conflict or a busy catalog is waited out and tried again, then TryAgain.
 
-    A few times, with growing pauses; each pause is a line of the log. `failed` is told of each attempt
-    that another one follows.
+    A few times, with growing pauses of which a part is drawn anew each time: writers that met once do not
+    meet again. Each pause is a line of the log. `failed` is told of each attempt that another one follows.
     """
-    began = time.monotonic()
-    for number in count(1):
+
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        assert isinstance(error, TryAgain)
+        RETRIES.inc()
+        attempt = state.attempt_number
+        log.warning(
+            f"trying again in {state.upcoming_sleep:.1f} s: {error}", code=error.code, attempt=attempt
+        )
+        failed(error)
+
+    def once() -> Result:
         try:
             return act()
-        except TryAgain as error:
+        except TryAgain:
             CONFLICTS.inc()
-            pause = min(FIRST * 2.0 ** (number - 1) + DICE.uniform(0, SPREAD), LONGEST)
-            if number == ATTEMPTS or time.monotonic() - began + pause > SECONDS:
-                raise
-            log.warning(f"trying again in {pause:.1f} s: {error}", code=error.code, attempt=number)
-            failed(error)
-        RETRIES.inc()
-        time.sleep(pause)
-    raise AssertionError("unreachable")
+            raise
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(TryAgain),
+        stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(SECONDS),
+        wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST),
+        before_sleep=tell,
+        reraise=True,
+    )
+    return retrying(once)

@@ -4,8 +4,9 @@ import json
 import re
 from pathlib import Path
 
-import stamina
 from destination import LIVE, Place, gives, status
+
+from backstory import attempts
 
 HOUR = 3_600_000
 INSTANTS = re.compile(r'("(?:last-updated-ms|timestamp-ms)"\s*:\s*)(\d+)')
@@ -19,17 +20,14 @@ def an_hour_later(metadata: Path) -> None:
     metadata.with_name(f".{metadata.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_clock_set_back_is_told_by_its_name(sender, store, schema):
+def test_a_clock_set_back_is_told_by_its_name(sender, store, schema, monkeypatch):
     """7.7: it is no other writer that stands in the way, and nothing is written."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
     before = place.metadata()
     an_hour_later(Path(before.removeprefix("file:")))
     file = place.files("id v n synced \n 2 b 2 T1")
-    stamina.set_testing(True)
-    try:
-        error = status(lambda files: place.reply(replace=files), file)
-    finally:
-        stamina.set_testing(False)
+    monkeypatch.setattr(attempts, "ATTEMPTS", 2)
+    error = status(lambda files: place.reply(replace=files), file)
     assert error.code().name == "UNAVAILABLE"
     assert "clock" in error.details()
     assert "another writer" not in error.details()
