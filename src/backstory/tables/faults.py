@@ -29,7 +29,11 @@ BUSY = (
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
 # Iceberg writes no metadata, and no snapshot, older than those that a table has.
-CLOCK_BACK = "Invalid update timestamp"
+CLOCK_BACK = (
+    "Invalid update timestamp",
+    "Expected sorted snapshot log",
+    "Expected sorted previous metadata",
+)
 SPARK_GONE = "spark-gone"
 
 
@@ -61,7 +65,7 @@ def translated(table: TableName | str) -> Iterator[None]:
     except PySparkException as fault:
         if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
             raise conflict(table) from fault
-        if CLOCK_BACK in str(fault):
+        if any(word in str(fault) for word in CLOCK_BACK):
             raise _clock_back(table) from fault
         raise carried(str(fault)) or Failed(
             "spark-failed",
@@ -96,7 +100,7 @@ def _names(fault: object) -> list[str]:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
         text = str(fault.getMessage())  # type: ignore[attr-defined]
         names.append(name)
-        names += [word for word in (*BUSY, CLOCK_BACK, TOO_MUCH) if word in text]
+        names += [word for word in (*BUSY, *CLOCK_BACK, TOO_MUCH) if word in text]
         if "SQLException" in name:
             names += [_state(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
@@ -134,7 +138,7 @@ def _state(fault: Any) -> str:
 def _told(table: TableName | str, names: list[str]) -> BackstoryError:
     if TOO_MUCH in names:
         return TooLarge()
-    if CLOCK_BACK in names:
+    if {*CLOCK_BACK} & set(names):
         return _clock_back(table)
     if CONFLICTS & set(names):
         return conflict(table)
