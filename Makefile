@@ -1,7 +1,7 @@
 # Every target does its own set-up; a second run starts in seconds.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-.PHONY: help setup demo test test-fast lint format wheel-check bench bench-tables bench-historize bench-odf soak protos lock clean
+.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-odf soak protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,6 +15,10 @@ demo: setup     ## Twelve years of real data through a real Fivetran destination
 test: setup     ## All tests: those with the one Spark session, and the others beside them
 	@scripts/setup.sh --postgresql
 	@scripts/test.sh
+
+laws: setup     ## The same, each law tried many more times: before a release
+	@scripts/setup.sh --postgresql
+	@BACKSTORY_DEPTH=laws scripts/test.sh
 
 test-fast: setup ## The tests that need no Java, in seconds
 	@$(PY) -m pytest -q -m "not spark and not process and not database"

@@ -3,7 +3,7 @@
 # The others print when all is done. It fails if one half does. How long it takes is known from the last time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate}
+export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate} # tests/depth.py
 beside="$(mktemp)"
 trap 'rm -f "$beside"' EXIT
 known=.pytest_cache/minutes
