@@ -149,11 +149,11 @@ def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
     if told is None and not serve:
         return None
     folder = Path(_filled_in(told)).resolve() if isinstance(told, str) else None
-    if set(serve) - {"batch-folder"} or folder is None or not folder.is_dir():
+    if set(serve) - {"batch-folder"} or folder is None:
         raise UsageError(
             "unknown-setting",
-            'The section [serve] holds batch-folder = "/a/folder", which is there, and nothing else.',
-            "Mend backstory.toml, or make the folder.",
+            'The section [serve] holds batch-folder = "/a/folder" and nothing else.',
+            "Mend backstory.toml.",
         )
     return folder
 

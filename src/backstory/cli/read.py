@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = Options()
 # Java compiles no code twice that runs but once.
-FOR_A_MOMENT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FOR_A_MOMENT = "-XX:TieredStopAtLevel=1"
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 

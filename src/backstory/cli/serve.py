@@ -9,7 +9,7 @@ import structlog
 from cyclopts import Parameter
 
 from backstory.cli.options import Options
-from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.files.batch_file import Format
 from backstory.observe.logs import log_for_fivetran
 
@@ -63,6 +63,10 @@ def serve(
 
     tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
+    if settings.batch_folder and not settings.batch_folder.is_dir():
+        raise UsageError(
+            "no-folder", f"There is no folder {settings.batch_folder}.", "Make it, or mend [serve]."
+        )
     spark = start(settings, verbose=options.verbose)
     memory = Memory(settings.driver_memory)
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}

@@ -32,9 +32,10 @@ def batches(
     """
     schema = metadata.schema.to_arrow_schema()
     types = {name: _storage(schema.field(name).type) for name in chosen}
-    pages = {name: _pages(content, metadata, name) for name in chosen}
+    chunks = _chunks(metadata, chosen)
+    pages = {name: _pages(content, chunks[name]) for name in chosen}
     meter.add(sum(map(sum, pages.values())))
-    grown = {name for name in chosen if _grows(metadata, name)}
+    grown = {name for name in chosen if _grows(chunks[name])}
     width = sum(_width(types[name], pages[name] if name in grown else ()) for name in chosen)
     as_stored = [name for name in chosen if _is_text(types[name]) and name not in grown]
     parquet = pq.ParquetFile(pa.BufferReader(content), metadata=metadata, read_dictionary=as_stored)
@@ -44,26 +45,29 @@ def batches(
             yield piece
 
 
-def _chunks(metadata: pq.FileMetaData, name: str) -> Iterator[pq.ColumnChunkMetaData]:
+def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[pq.ColumnChunkMetaData]]:
+    """The chunks of each chosen column; a footer is looked through once, however wide it is."""
+    found: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in chosen}
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema == name:
-                yield chunk
+            if (name := chunk.path_in_schema) in found:
+                found[name].append(chunk)
+    return found
 
 
-def _pages(content: bytes, metadata: pq.FileMetaData, name: str) -> list[int]:
+def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
     """The two largest pages of a column: at most so many are open, one of them the dictionary."""
     largest: list[int] = []
-    for chunk in _chunks(metadata, name):
+    for chunk in chunks:
         starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
         for size in page_sizes(content, min(starts), chunk.total_compressed_size):
             largest = sorted([*largest, size])[-2:]
     return largest
 
 
-def _grows(metadata: pq.FileMetaData, name: str) -> bool:
+def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
     """Whether a column's values are told by what they share with the one before them (or by lengths)."""
-    encodings = {encoding for chunk in _chunks(metadata, name) for encoding in chunk.encodings}
+    encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
     return bool(encodings & {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 

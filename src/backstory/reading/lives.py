@@ -150,16 +150,21 @@ def life(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFram
             "Give a value for each of its columns.",
         )
     versions = lives(store, table)
+    types = {name: versions.schema[name].dataType for name in key}
+    _refuse_unlike(store, key, types)
     for name, value in key.items():
-        type_ = versions.schema[name].dataType
-        _refuse_unlike(store, name, value, type_)
-        versions = versions.where(col(quoted(name)) == literal(value).cast(type_))
+        versions = versions.where(col(quoted(name)) == literal(value).cast(types[name]))
     return versions.orderBy(VALID_FROM)
 
 
-def _refuse_unlike(store: Store, name: str, value: object, type_: "DataType") -> None:
-    """Raise UsageError for a value that no key of this type is written as."""
-    (read,) = store.spark.sql("SELECT 1").select(literal(value).try_cast(type_)).first() or (None,)
-    if value is not None and read is None:
-        kind = type_.simpleString()
-        raise UsageError("other-key", f"{name} is of type {kind}, and {value!r} is none.", "Give one.")
+def _refuse_unlike(store: Store, key: Mapping[str, object], types: "Mapping[str, DataType]") -> None:
+    """Raise UsageError for a value that no key of its type is written as; Spark needs no job to tell."""
+    given = [name for name, value in key.items() if value is not None]
+    asked = [literal(key[name]).try_cast(types[name]) for name in given]
+    (read,) = store.spark.sql("VALUES (1)").select(*asked).collect()
+    for name, value in zip(given, read, strict=True):
+        if value is None:
+            kind = types[name].simpleString()
+            raise UsageError(
+                "other-key", f"{name} is of type {kind}, and {key[name]!r} is none.", "Give one."
+            )

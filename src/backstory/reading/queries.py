@@ -1,12 +1,11 @@
 """Ask a warehouse in SQL; what is asked can only read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError
 from backstory.spark.parsed_queries import cause_of, tables_read
-from backstory.tables.literals import quoted
 from backstory.tables.store import Store
 from backstory.tables.workers import carried
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
+FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around odd names."
 
 
@@ -28,7 +28,7 @@ def asked(store: Store, query: str) -> "DataFrame":
 
     with _here(store):
         if not _looks_up(store, query):
-            _require_tables(store, tables_read(store.spark, query))
+            tables_read(store.spark, query)
         try:
             return store.spark.sql(query)
         except AnalysisException as wrong:
@@ -46,13 +46,6 @@ def _looks_up(store: Store, query: str) -> bool:
     return str(plan.getClass().getName()).removeprefix(PLANS) in LOOKING_UP
 
 
-def _require_tables(store: Store, names: Iterable[tuple[str, ...]]) -> None:
-    """Raise UsageError for a name of two parts that is no table: Spark would take it for a file's."""
-    for name in names:
-        if len(name) == 2 and not store.spark.catalog.tableExists(".".join(map(quoted, name))):  # noqa: PLR2004
-            raise UsageError("no-table", f"There is no table {'.'.join(name)}.", REMEDY)
-
-
 @contextmanager
 def answering() -> Iterator[None]:
     """While the rows of an answer come, an error of Spark is one of the query."""
@@ -66,10 +59,12 @@ def answering() -> Iterator[None]:
 
 @contextmanager
 def _here(store: Store) -> Iterator[None]:
-    """The session's catalog is the warehouse's meanwhile."""
-    before = store.spark.catalog.currentCatalog()
+    """The session's catalog is the warehouse's meanwhile, and no name is taken for a file's."""
+    before, files = store.spark.catalog.currentCatalog(), str(store.spark.conf.get(FILES))
     store.spark.catalog.setCurrentCatalog(store.catalog)
+    store.spark.conf.set(FILES, "false")
     try:
         yield
     finally:
+        store.spark.conf.set(FILES, files)
         store.spark.catalog.setCurrentCatalog(before)

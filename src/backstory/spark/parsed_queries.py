@@ -6,7 +6,7 @@ harmless is refused: what computes on rows is listed here, and nothing else pass
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
@@ -76,7 +76,12 @@ _GROUPS: Final = """
     agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math
     predicate st string struct url variant window
 """
-_MISC: Final = frozenset({"assert_true", "monotonically_increasing_id", "raise_error", "typeof", "uuid"})
+_MISC: Final = frozenset(
+    {
+        *("assert_true", "monotonically_increasing_id", "raise_error", "typeof", "uuid"),
+        *("bitmap_bit_position", "bitmap_bucket_number", "bitmap_count", "hll_sketch_estimate", "hll_union"),
+    }
+)
 _TABLE_FUNCTIONS: Final = """
     explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack
     variant_explode variant_explode_outer
@@ -99,7 +104,12 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     except AnalysisException as wrong:  # what cannot be parsed, among others
         raise UsageError("wrong-query", cause_of(wrong), "Mend the query.") from None
-    return set(_read(spark, plan, given))
+    return set(_read(spark, plan, given, same=_same(spark)))
+
+
+def _same(spark: "SparkSession") -> Callable[[str], str]:
+    """By what names of a WITH are the same: Spark compares them without case unless it is told otherwise."""
+    return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def refuse_session_values(plan: Any) -> None:
@@ -114,9 +124,11 @@ def cause_of(wrong: Exception) -> str:
     return text.splitlines()[0][:300] if text else type(wrong).__name__
 
 
-def _read(spark: "SparkSession", plan: Any, given: frozenset[str]) -> Iterator[Name]:
+def _read(
+    spark: "SparkSession", plan: Any, given: frozenset[str], *, same: Callable[[str], str]
+) -> Iterator[Name]:
     """Walk all values of a plan, each with the names that its WITHs gave it."""
-    todo: list[tuple[Any, frozenset[str]]] = [(plan, given)]
+    todo: list[tuple[Any, frozenset[str]]] = [(plan, frozenset(map(same, given)))]
     while todo:
         value, scope = todo.pop()
         if not hasattr(value, "getClass"):  # a number, a text or nothing: py4j makes them Python's
@@ -132,10 +144,10 @@ def _read(spark: "SparkSession", plan: Any, given: frozenset[str]) -> Iterator[N
         name = kind.rpartition(".")[2]
         if name == "UnresolvedRelation":
             table = _table(value)
-            if table not in {(each,) for each in scope}:
+            if len(table) > 1 or same(table[0]) not in scope:
                 yield table
         elif name == "UnresolvedWith":
-            todo += _with(value, scope)
+            todo += _with(value, scope, same)
         else:
             _refuse_functions(spark, name, value)
             todo += [(each, scope) for each in _each(value.productIterator())]
@@ -147,11 +159,13 @@ def _table(relation: Any) -> Name:
     return tuple(map(str, _each(relation.multipartIdentifier().iterator())))
 
 
-def _with(node: Any, scope: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
+def _with(
+    node: Any, scope: frozenset[str], same: Callable[[str], str]
+) -> Iterator[tuple[Any, frozenset[str]]]:
     """The queries of a WITH, each seeing those before it, and the query behind them, which sees all."""
     recursive = any(value is True for value in _each(node.productIterator()))  # since Spark 4.1
     for told in _each(node.cteRelations().iterator()):
-        name = str(told.productElement(0))
+        name = same(str(told.productElement(0)))
         yield told.productElement(1), scope | {name} if recursive else scope
         scope |= {name}
     yield node.child(), scope

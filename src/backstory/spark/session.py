@@ -11,8 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from backstory.errors import Failed, UsageError
 from backstory.settings import Settings
 from backstory.spark.connectors import connectors
@@ -22,8 +20,6 @@ from backstory.spark.settled import SETTLED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = structlog.get_logger()
 
 JAVA = 17
 CATALOG_FILE = "catalog.db"
@@ -73,9 +69,6 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_warehouse(settings)
     chosen = properties(settings)
-    for name in SETTLED:
-        if settings.spark.get(name, chosen[name]) != chosen[name]:
-            log.warning(f"{name} is {chosen[name]} here, whatever the settings say")
     builder = session.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -1,11 +1,10 @@
 """A session as our own statements need it, whatever it is set to: UTC and ANSI mode (E1, E3)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +23,8 @@ class _Held:
 
 
 _lock = Lock()
-_held: "WeakKeyDictionary[SparkSession, _Held]" = WeakKeyDictionary()
+# By the session itself: several of Python's objects may be one session.
+_held: dict[str, _Held] = {}
 
 
 @contextmanager
@@ -33,16 +33,17 @@ def settled(spark: "SparkSession") -> Iterator[None]:
 
     What a plan says of times and casts is settled when it is analysed: it may run later.
     """
-    _hold(spark)
+    session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
+    _hold(spark, session)
     try:
         yield
     finally:
-        _release(spark)
+        _release(spark, session)
 
 
-def _hold(spark: "SparkSession") -> None:
+def _hold(spark: "SparkSession", session: str) -> None:
     with _lock:
-        held = _held.setdefault(spark, _Held())
+        held = _held.setdefault(session, _Held())
         if not held.count:
             set_to = {name: str(spark.conf.get(name)) for name in SETTLED}
             held.before = {name: value for name, value in set_to.items() if value != SETTLED[name]}
@@ -51,10 +52,14 @@ def _hold(spark: "SparkSession") -> None:
         held.count += 1
 
 
-def _release(spark: "SparkSession") -> None:
+def _release(spark: "SparkSession", session: str) -> None:
+    from py4j.protocol import Py4JError
+
     with _lock:
-        held = _held[spark]
+        held = _held[session]
         held.count -= 1
         if not held.count:
-            for name, value in held.before.items():
-                spark.conf.set(name, value)
+            del _held[session]
+            with suppress(Py4JError, OSError):  # a Java that died has no settings
+                for name, value in held.before.items():
+                    spark.conf.set(name, value)

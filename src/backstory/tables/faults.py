@@ -73,16 +73,22 @@ def translated(table: TableName | str) -> Iterator[None]:
             "The table is as it was; see the log for the cause.",
         ) from fault
     except Py4JError as fault:
+        if not spark_is_gone(fault):
+            raise
         raise _gone(table) from fault
 
 
 def spark_is_gone(fault: BaseException) -> bool:
-    """Whether an error, in our words or as it came, says that Java does not answer any more."""
+    """Whether an error, in our words or as it came, says that Java does not answer any more.
+
+    An answer of Java's has its trace: that it knows no such method, for one.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(fault, BackstoryError):
         return fault.code == SPARK_GONE
-    return isinstance(fault, ConnectionError | EOFError | Py4JError) and not isinstance(fault, Py4JJavaError)
+    answered = isinstance(fault, Py4JJavaError) or "Trace:" in str(fault)
+    return isinstance(fault, ConnectionError | EOFError | Py4JError) and not answered
 
 
 def _gone(table: TableName | str) -> Failed:

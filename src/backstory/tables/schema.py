@@ -137,6 +137,8 @@ def layout_of(told: str | None, table: str, columns: Sequence[Column]) -> Layout
     if not told and names.issuperset(HISTORY_COLUMNS):
         return Layout.FIVETRAN_HISTORY
     hashed = {f"{table}_key", "row_hash"}
+    if told and any(name.endswith("_key") for name in names):
+        hashed = {"row_hash", "load_run_id", "loaded_at"}  # an earlier base may be halfway to another name
     shown = {
         Layout.ODF_LOG: names == _BLOCK,
         Layout.RUN_LOG: names.issuperset(_RUN),

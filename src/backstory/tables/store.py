@@ -57,7 +57,7 @@ class Store:
     @property
     def address(self) -> str:
         """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
-        if self.folder is not None:
+        if self.folder is not None and self.folder.is_absolute():
             return str(self.folder.resolve())
         told = (self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{each}", None) for each in PLACES)
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])

@@ -43,7 +43,7 @@ def collisions(load: Load) -> str | None:
     counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
     return (
         f"SELECT {counted} FROM {load.staged} AS s JOIN {load.base_table} AS b"
-        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')}"
+        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')} WHERE {load.differs('s', 'b')}"
     )
 
 

@@ -96,7 +96,8 @@ class PlannedHistory:
         base_name = base_shape(work.load).table
         base = work.store.spark.table(work.store.sql_name(base_name))
         made_from = existing(work.store, base_name).iceberg.currentSnapshot()
-        more |= {} if made_from is None else {BASE: str(made_from.snapshotId())}
+        if made_from is not None and not work.run.skip_base:  # who made a base may make it anew
+            more[BASE] = str(made_from.snapshotId())
         come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from backstory.doors.historize.runs import LEASE_MINUTES, hist_names, names_of
-from backstory.doors.historize.spark_runs import first_of
+from backstory.doors.historize.runs import hist_names, names_of
+from backstory.doors.historize.spark_runs import UNDONE, first_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.instant import iso, parse_instant
@@ -22,6 +22,8 @@ from backstory.tables.faults import conflict, translated
 from backstory.tables.store import Store, StoredTable, existing, settle
 
 LEASE = "backstory.loading"
+# Writing both tables can take long; a run that was killed goes on at once under its own id.
+LASTS = timedelta(hours=1)
 
 log = structlog.get_logger()
 
@@ -65,10 +67,14 @@ def recover(work: SparkWork) -> None:
     lease = lease_of(hist)
     if hist is None or lease is None:
         return
-    if work.run.dry_run or (lease.lasts and lease.load != work.token):
+    if lease.lasts and lease.load != work.token:
         raise _concurrent(hist, lease)
+    if work.run.dry_run:
+        raise _interrupted(hist, lease)
     base = first_of(store, schema, names_of(dataset))
-    if base is not None:
+    if base is None:
+        _written(store, hist, None)  # nothing is left to put back
+    else:
         put_back(store, base, hist, lease)
 
 
@@ -78,7 +84,7 @@ def leased(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[St
 
     What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
     """
-    until = datetime.now(UTC) + timedelta(minutes=LEASE_MINUTES)
+    until = datetime.now(UTC) + LASTS
     lease = Lease(work.token, work.run.run_id, iso(until), snapshot_of(base))
     held = _written(work.store, hist, lease)
     try:
@@ -150,7 +156,7 @@ def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
         transaction = base.begin()
         if lease.base is None:
             every = store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
-            transaction.newDelete().deleteFromRowFilter(every).commit()
+            transaction.newDelete().deleteFromRowFilter(every).set(UNDONE, lease.load).commit()
         else:
             transaction.manageSnapshots().setCurrentSnapshot(lease.base).commit()
         settle(transaction)
@@ -161,4 +167,12 @@ def _concurrent(table: StoredTable, lease: Lease) -> TryAgain:
         "CONCURRENT_RUN",
         f"Another run ({lease.run_id}) is loading {table.shape.table}; it is waited for until {lease.until}.",
         "Wait for its end; a run that was killed goes on under its own run id at once.",
+    )
+
+
+def _interrupted(table: StoredTable, lease: Lease) -> TryAgain:
+    return TryAgain(
+        "CONCURRENT_RUN",
+        f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",
+        "Load in earnest: that puts the base back first, which a dry run does not.",
     )

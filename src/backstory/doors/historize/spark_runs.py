@@ -26,6 +26,8 @@ from backstory.tables.store import Store, StoredTable, load
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# A commit that took a run's rows back says whose they were.
+UNDONE = "backstory.undone"
 COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 
 
@@ -64,9 +66,15 @@ def _of(told: Any) -> Known:
 
 def _told(store: Store, table: StoredTable, tokens: set[str]) -> tuple[list[Any], bool]:
     """The summaries of a run's commits that stand, and whether there are others that do not."""
-    ancestors = _ancestors(store, table)
-    found = [each for each in table.iceberg.snapshots() if each.summary().get("backstory.token") in tokens]
-    standing = [each.summary() for each in found if int(each.snapshotId()) in ancestors]
+    ancestors, snapshots = _ancestors(store, table), list(table.iceberg.snapshots())
+    found = [each for each in snapshots if each.summary().get("backstory.token") in tokens]
+    undone = [each for each in snapshots if each.summary().get(UNDONE) in tokens]
+    since = max((each.sequenceNumber() for each in undone if int(each.snapshotId()) in ancestors), default=-1)
+    standing = [
+        each.summary()
+        for each in found
+        if int(each.snapshotId()) in ancestors and each.sequenceNumber() > since
+    ]
     return standing, len(standing) < len(found)
 
 

@@ -90,16 +90,18 @@ def batch_columns(dataset: Dataset, source: Source, output: pa.Schema | None) ->
 def told_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
     """The columns of a source without a read schema that the dataset's own gives types to (decision O25).
 
-    Only data columns: system columns in it, the event time too, say what the table has. A column with the
-    name of one of these is stored with a leading `_` (D32). After preprocess the query says the types.
-    A NULL is no matter of types: what is required is counted in the whole batch (B52a).
+    Only data columns, and an event time that is a day: other system columns in it say what the table has. A
+    column with the name of one of these is stored with a leading `_` (D32). After preprocess the query says
+    the types. A NULL is no matter of types: what is required is counted in the whole batch (B52a).
     """
     if dataset.schema is None or declared_schema(source.read) is not None or source.preprocess is not None:
         return {}
     vocab = dataset.vocab
     taken = reserved(vocab, source.merge)
     found = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}
-    system = taken | {vocab.event_time_column, vocab.operation_type_column}
+    time = vocab.event_time_column
+    dated = time in found and pa.types.is_date(found[time].type)
+    system = taken | {vocab.operation_type_column} | (set() if dated else {time})
     renamed = {name: found.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in found}
     return {name: field for name, field in found.items() if name not in system} | renamed
 

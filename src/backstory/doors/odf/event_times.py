@@ -39,12 +39,15 @@ def event_time(
 ) -> EventTime:
     """The event time that a column holds; `inferred` says that nobody declared its type.
 
-    `dated` says that the dataset's event times are days, or instants; None if that is open. Raises
-    Refused for a type that holds no times (section 2.1, step 1), and for the other one of the two.
+    `dated` says that the dataset's event times are days, or instants; None if that is open. A day that
+    nobody declared is its first instant, where instants are kept. Raises Refused for a type that holds no
+    times (section 2.1, step 1), and for the other one of the two.
     """
     found = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
     if dated is None or found.dated is dated:
         return found
+    if found.dated and inferred:
+        return _within_years(column, in_utc(column.cast("timestamp_ntz")))
     expected = "date" if dated else "timestamp"
     raise Refused(
         "incompatible-schema",

@@ -23,16 +23,21 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
     planes = [np.array([point[:2] for point in ring], np.float64).reshape(-1, 2) for ring in rings]
     areas = [_area(plane) for plane in planes]
     outer = [place for place, area in enumerate(areas) if area < 0]
-    around: dict[int, int] = {}
-    for hole in set(range(len(rings))).difference(outer):
-        found = [each for each in outer if _within(planes[hole], planes[each])]
+    lows = np.array([planes[each].min(0) for each in outer]).reshape(-1, 2)
+    highs = np.array([planes[each].max(0) for each in outer]).reshape(-1, 2)
+    holes: dict[int, list[Ring]] = {}
+    gone = set()
+    for hole in sorted(set(range(len(rings))).difference(outer)):
+        plane = planes[hole]
+        if not len(plane):
+            continue
+        # Bounds tell most outer rings out: a coast has thousands of them.
+        near = np.flatnonzero(((lows <= plane.min(0)) & (plane.max(0) <= highs)).all(1))
+        found = [outer[each] for each in near if _within(plane, planes[outer[each]])]
         if found:
-            around[hole] = min(found, key=lambda each: -areas[each])
-    return [
-        [ring, *(rings[hole] for hole in sorted(around) if around[hole] == place)]
-        for place, ring in enumerate(rings)
-        if place not in around
-    ]
+            holes.setdefault(min(found, key=lambda each: -areas[each]), []).append(rings[hole])
+            gone.add(hole)
+    return [[ring, *holes.get(place, [])] for place, ring in enumerate(rings) if place not in gone]
 
 
 def _area(plane: _Plane) -> float:
@@ -43,8 +48,6 @@ def _area(plane: _Plane) -> float:
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
     """Whether a ring lies in another: its first point, or middle of an edge, that is not on it tells."""
-    if not len(hole) or (hole.min(0) < outer.min(0)).any() or (hole.max(0) > outer.max(0)).any():
-        return False
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
