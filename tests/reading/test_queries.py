@@ -32,6 +32,18 @@ def test_what_reads_is_answered(reader, query):
     assert [row[0] for row in reader.sql(query).collect()] == READING[query]
 
 
+def test_views_and_names_in_any_case_are_read(reader):
+    """Views of the catalog are no files; a WITH is known as the session knows names."""
+    reader.spark.sql("CREATE OR REPLACE VIEW backstory.queries.v AS SELECT a FROM backstory.queries.t")
+    assert [row[0] for row in reader.sql("SELECT a FROM queries.v").collect()] == [1]
+    exact = reader.spark.conf.get("spark.sql.caseSensitive")
+    reader.spark.conf.set("spark.sql.caseSensitive", "false")
+    try:
+        assert reader.sql("WITH X AS (SELECT 1 AS a) SELECT a FROM x").collect() == [(1,)]
+    finally:
+        reader.spark.conf.set("spark.sql.caseSensitive", exact)
+
+
 WRITING = [
     "CREATE TABLE queries.u USING iceberg AS SELECT 1 AS a",
     "DELETE FROM queries.t",

@@ -29,6 +29,7 @@ _KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHOR
 # Columns that show the layout of a table which does not tell it.
 _BLOCK = {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}
 _RUN = {"load_run_id", "attempt_no", "status"}
+_LOADED = {"row_hash", "load_run_id", "loaded_at"}
 _VERSION = {"version_started_at", "version_ended_at", "version_state"}
 
 
@@ -137,13 +138,13 @@ def layout_of(told: str | None, table: str, columns: Sequence[Column]) -> Layout
     if not told and names.issuperset(HISTORY_COLUMNS):
         return Layout.FIVETRAN_HISTORY
     hashed = {f"{table}_key", "row_hash"}
-    if told and any(name.endswith("_key") for name in names):
-        hashed = {"row_hash", "load_run_id", "loaded_at"}  # an earlier base may be halfway to another name
+    # An earlier base that was renamed may have its key under the old name still.
+    renamed = told and names.issuperset(_LOADED) and any(name.endswith("_key") for name in names)
     shown = {
         Layout.ODF_LOG: names == _BLOCK,
         Layout.RUN_LOG: names.issuperset(_RUN),
-        Layout.HIST: names.issuperset(hashed | _VERSION),
-        Layout.BASE: names.issuperset(hashed),
+        Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
+        Layout.BASE: bool(renamed) or names.issuperset(hashed),
     }
     found = next((layout for layout, shows in shown.items() if shows), Layout.FIVETRAN_LIVE)
     return Layout.FIVETRAN_LIVE if SYNCED in names else found

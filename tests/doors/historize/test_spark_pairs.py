@@ -114,6 +114,24 @@ def test_the_first_load_takes_its_base_back_too(place):
     assert place.history() == versions("b 1 [3,-) new r2")
 
 
+def test_a_base_that_was_dropped_after_a_kill_is_loaded_anew(place):
+    """Nothing is left to put back then, and nothing to wait for."""
+    load(place, "r1", "a:1", 1)
+    interrupted(place, "r2", "a:2", 2, PAST)
+    place.drop("rawcore.rc_c")
+    assert load(place, "r3", "a:3", 3).counts["changed"] == 1
+    assert (base(place), LEASE in properties(place)) == ("a:3", False)
+
+
+def test_a_first_load_that_was_taken_back_was_none(place):
+    """A rerun of it gets an instant of its own, and not one before a load that came since."""
+    load(place, "r0", "", 1, allow_empty=True)
+    interrupted(place, "r1", "a:1", 2, PAST)
+    assert load(place, "r2", "b:1", 3).counts["new"] == 1
+    assert load(place, "r1", "a:1 b:1", 4).counts["new"] == 1
+    assert place.history() == versions("a 1 [4,-) new r1\nb 1 [3,-) new r2")
+
+
 def test_a_run_that_was_killed_between_the_commits_goes_on(place):
     """R18: at once, under its own id and with its own instant; then it is as if nothing had happened."""
     load(place, "r1", "a:1 b:1", 1)

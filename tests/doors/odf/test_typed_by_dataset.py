@@ -123,3 +123,15 @@ def test_a_query_says_the_types_of_its_output(dataset):
     life.push("A,1", header="city,population")
 
     assert life.data("city", "population") == [("A", 1)]
+
+
+@pytest.mark.parametrize("read", [CSV, "{kind: csv, header: true, inferSchema: true}"])
+@pytest.mark.parametrize(
+    ("type_", "told"), [("Date", date(2020, 1, 1)), ("Timestamp", datetime(2020, 1, 1, tzinfo=UTC))]
+)
+def test_a_day_in_the_event_time_is_what_the_dataset_has(dataset, read, type_, told):
+    """A day, or the first instant of it."""
+    life = dataset(read=read, after=(schema(event_time=type_, city="String"),))
+    life.push("2020-01-01,Kyiv", header="event_time,city")
+
+    assert life.data("event_time", "city") == [(told, "Kyiv")]

@@ -19,12 +19,19 @@ NAMES: Final = re.compile(
     r"|credentials?|pwd|sig|signature)$",
     re.IGNORECASE,
 )
-KEY: Final = re.compile(r"(?:^|[-_.])key$", re.IGNORECASE)
+KEY: Final = re.compile(
+    r"(?:^|[-_.])(?:access|account|auth|client|private|secret|subscription)[-_.]?key$", re.IGNORECASE
+)
+# A parameter that is just called `key` may be a word, or the name of a series: `key=D.USD.EUR.SP00.A`.
+BARE_KEY: Final = re.compile(r"(?=.*\d)[\w-]+")
+# Where the next page of an answer begins.
+PAGES: Final = re.compile(r"(?:page|next|continuation|sync|cursor)[-_.]?token$", re.IGNORECASE)
 CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# Shorter ones are rather words than keys: `key=population`.
-SHORTEST_KEY: Final = 16
-# Users of FTP who give no password, or any.
+# Shorter ones are rather words than keys: `key=population`; shorter users rather names than tokens.
+SHORTEST_KEY, SHORTEST_USER = 16, 8
+# Users of FTP who give no password, or any; the key that public interfaces give to everybody.
 ANYBODY: Final = {"anonymous", "ftp"}
+EVERYBODY: Final = {"demo_key", "demo-key"}
 
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
@@ -54,7 +61,7 @@ def _of_address(url: str) -> Iterator[str]:
     if password:
         if _is_literal(password) and user.lower() not in ANYBODY:
             yield "a password"
-    elif _is_literal(user) and parts.scheme.startswith("http"):
+    elif len(user) >= SHORTEST_USER and _is_literal(user) and parts.scheme.startswith("http"):
         yield "a user without a password, which is a token"
     for name, value in parse_qsl(parts.query):
         if _is_secret(name, value):
@@ -63,8 +70,12 @@ def _of_address(url: str) -> Iterator[str]:
 
 def _is_secret(name: str, value: str) -> bool:
     name, text = CAMEL.sub("-", name), with_variables_as(FILLED, value)
-    named = NAMES.search(name) or (KEY.search(name) and len(text) >= SHORTEST_KEY)
-    return bool(named) and _is_literal(text)
+    if PAGES.search(name) or text.lower() in EVERYBODY:
+        return False
+    long = len(text) >= SHORTEST_KEY
+    named = NAMES.search(name) or (long and KEY.search(name))
+    bare = long and name.lower() == "key" and BARE_KEY.fullmatch(text)
+    return bool(named or bare) and _is_literal(text)
 
 
 def _is_literal(text: str) -> bool:
