@@ -73,9 +73,7 @@ def translated(table: TableName | str) -> Iterator[None]:
             "The table is as it was; see the log for the cause.",
         ) from fault
     except Py4JError as fault:
-        if not spark_is_gone(fault):
-            raise
-        raise _gone(table) from fault
+        raise (_gone(table) if spark_is_gone(fault) else _failed(table, type(fault).__name__)) from fault
 
 
 def spark_is_gone(fault: BaseException) -> bool:
@@ -160,8 +158,12 @@ def _told(table: TableName | str, names: list[str]) -> BackstoryError:
             f"The catalog did not answer in time for {table}.",
             "Nothing was written; send it again.",
         )
+    return _failed(table, names[-1])
+
+
+def _failed(table: TableName | str, what: str) -> Failed:
     return Failed(
         "store-failed",
-        f"Iceberg could not read or write {table} ({names[-1]}).",
+        f"Iceberg could not read or write {table} ({what}).",
         "The table is as it was; see the log for the cause.",
     )
