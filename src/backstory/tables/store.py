@@ -50,14 +50,14 @@ class Store:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of an embedded warehouse; None for any other catalog."""
+        """The folder of an embedded warehouse; None for any other catalog, whose warehouse may be a name."""
         root = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None)
-        return None if root is None or "://" in root else Path(root)
+        return Path(root) if root and Path(root).is_absolute() else None
 
     @property
     def address(self) -> str:
         """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
-        if self.folder is not None and self.folder.is_absolute():
+        if self.folder is not None:
             return str(self.folder.resolve())
         told = (self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{each}", None) for each in PLACES)
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
