@@ -47,7 +47,10 @@ def _block(summary: Any) -> dict[str, Any]:
 
 
 def inventory(store: Store) -> list[dict[str, Any]]:
-    """For each table its layout, rows, open versions (NULL without a history) and last commit."""
+    """For each table its layout, rows, open versions (NULL without a history) and last commit.
+
+    A table that Spark cannot read, for a column of another tool's type, has NULL for its counts.
+    """
     found = []
     for name in tables(store):
         table = load(store, name)
@@ -67,7 +70,7 @@ def inventory(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def _counted(store: Store, table: StoredTable) -> tuple[int, int | None]:
+def _counted(store: Store, table: StoredTable) -> tuple[int | None, int | None]:
     """The rows, and the open versions of a history; read from the commit alone where it tells them."""
     open_, newest = OPEN.get(table.shape.layout), table.iceberg.currentSnapshot()
     if newest is None:
@@ -75,8 +78,13 @@ def _counted(store: Store, table: StoredTable) -> tuple[int, int | None]:
     summary = newest.summary()
     if open_ is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
         return table.rows, None
+    from pyspark.errors import PySparkException
+
     asked = ["count(*) AS rows", f"count_if({open_ or 'NULL'}) AS open"]
-    (counts,) = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*asked).collect()
+    try:
+        (counts,) = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*asked).collect()
+    except PySparkException:
+        return None, None
     return counts["rows"], counts["open"] if open_ else None
 
 

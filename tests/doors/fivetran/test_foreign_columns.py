@@ -5,6 +5,7 @@ from destination import HISTORY, LIVE, VERSIONS, Place, gives, refusal
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.reading.commits import inventory
 from backstory.tables.store import existing
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
@@ -68,3 +69,13 @@ def test_no_other_request_touches_it_either(sender, store, schema, columns):
     assert sender.describe(schema, "copy") is None
     assert place.migrate("drop_table").success
     assert place.described() is None
+
+
+def test_a_table_that_spark_cannot_read_hides_no_other(sender, store, schema):
+    """`tables` lists it without its counts, and the others with theirs."""
+    others = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    place = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    add(place, "extra", "time")
+    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(store)}
+    assert found[str(others.name)] == (4, 2)
+    assert found[str(place.name)] == (None, None)
