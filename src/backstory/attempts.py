@@ -22,6 +22,8 @@ from backstory.tables.store import Store
 ATTEMPTS = 6
 SECONDS = 120.0
 FIRST, LONGEST = 0.1, 5.0
+# Up to so much more, drawn anew each time.
+SPREAD = 1.0
 
 log = structlog.get_logger()
 
@@ -65,7 +67,7 @@ def tried(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
     retrying = Retrying(
         retry=retry_if_exception_type(TryAgain),
         stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(SECONDS),
-        wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST),
+        wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST, jitter=SPREAD),
         before_sleep=tell,
         reraise=True,
     )
