@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import time
 from contextlib import suppress
 from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,6 +10,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+
+# What fails so soon after an interrupt fails because of it.
+AFTER = 30.0
+_came = [float("-inf")]
+
+
+def broken_off() -> bool:
+    """Whether an interrupt came a moment ago: a call that it met may fail as if Java had gone."""
+    return time.monotonic() - _came[0] < AFTER
 
 
 def interruptible(spark: "SparkSession") -> None:
@@ -22,6 +33,7 @@ def interruptible(spark: "SparkSession") -> None:
     client: Any = context._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
 
     def interrupted(*_: object) -> NoReturn:
+        _came[0] = time.monotonic()
         # The answer of the call that is broken off must not be read by the next one.
         client.thread_connection.connection = None
         Thread(target=_cancel, args=(context,), daemon=True).start()

@@ -7,6 +7,7 @@ from typing import Any
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.files.memory import TooLarge
 from backstory.model.table import TableName
+from backstory.spark.interrupts import broken_off
 from backstory.tables.workers import carried
 
 CONFLICTS = {
@@ -73,7 +74,13 @@ def translated(table: TableName | str) -> Iterator[None]:
             "The table is as it was; see the log for the cause.",
         ) from fault
     except Py4JError as fault:
-        raise (_gone(table) if spark_is_gone(fault) else _failed(table, type(fault).__name__)) from fault
+        raise _unanswered(table, fault) from fault
+
+
+def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
+    if not spark_is_gone(fault):
+        return _failed(table, type(fault).__name__)
+    return KeyboardInterrupt() if broken_off() else _gone(table)
 
 
 def spark_is_gone(fault: BaseException) -> bool:
