@@ -273,7 +273,10 @@ def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
     files = place.files(rows)
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(place.send, replace=files)
-        time.sleep(0.15)
+        end = time.monotonic() + 60
+        while not sent.done() and not list(ground.rglob("ending/t/data/*.parquet")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
         running.send_signal(signal.SIGTERM)
         sent.result()
     assert running.wait(60) == 0
