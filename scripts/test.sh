@@ -12,7 +12,7 @@ if [ $# -gt 0 ]; then
 elif [ -s "$known" ]; then
   echo "All tests, in two processes: with Spark here, the others beside them. The last time it took $(cat "$known") minutes." >&2
 else
-  echo "All tests, in two processes: with Spark here, the others beside them. On two cores it takes about 40 minutes." >&2
+  echo "All tests, in two processes: with Spark here, the others beside them. On two cores it takes most of an hour." >&2
 fi
 echo "The others write into $beside until all is done." >&2
 
