@@ -55,8 +55,8 @@ def translated(table: TableName | str) -> Iterator[None]:
         raise
     except Py4JJavaError as fault:
         raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
-    except (ConnectionError, EOFError) as fault:  # no file's: it is Java that does not answer
-        raise _gone(table) from fault
+    except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
+        raise _unanswered(table, fault) from fault
     except OSError as fault:
         raise Failed(
             "store-failed",
@@ -73,8 +73,6 @@ def translated(table: TableName | str) -> Iterator[None]:
             f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
             "The table is as it was; see the log for the cause.",
         ) from fault
-    except Py4JError as fault:
-        raise _unanswered(table, fault) from fault
 
 
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:

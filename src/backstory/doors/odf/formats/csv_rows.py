@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from backstory.doors.odf.formats.csv_grammar import Grammar, fields, grammar, plain, rows
@@ -29,6 +28,7 @@ from backstory.doors.odf.formats.rows import (
 from backstory.doors.odf.formats.texts import parser
 from backstory.doors.odf.manifest.read import Csv, UnknownFields
 from backstory.errors import Refused
+from backstory.files.cells import null_where_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _batches(table: Table, schema: pa.Schema, places: Sequence[int]) -> Iterator
 def _valued(cells: pa.Array, field: pa.Field) -> pa.Array:
     """The cells, of which an empty one is NULL where the column is not text, in quotes or not (O27)."""
     is_text = field.type == pa.string() and kind(field) != NULL
-    return cells if is_text else pc.if_else(pc.equal(cells, ""), None, cells)
+    return cells if is_text else null_where_empty(cells)
 
 
 def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
