@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from backstory.doors.fivetran.sender.batch_files import AS_FIVETRAN, seal
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import common_pb2 as common
-from backstory.files.batch_file import BatchFile
-from backstory.files.delivered import read_files
+from backstory.formats.delivered import read_files
+from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.column import ACTIVE, END, START, SYNCED, ColumnType, Kind
+from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
+from backstory.testing.sender.client import Sender
 
 ROUNDS = 5
 MILLION = 1_000_000
@@ -144,7 +144,7 @@ class Bench:
         from backstory.observe.logs import log_for_people
         from backstory.settings import Settings
         from backstory.spark.session import start
-        from backstory.tables.store import Store
+        from backstory.stores.iceberg.store import Store
 
         log_for_people()
         settings = Settings(folder / "warehouse", spark={"spark.master": "local[2]"})

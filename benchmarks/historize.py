@@ -19,13 +19,13 @@ import backstory
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.door import choose, historize_on_spark
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
-from backstory.tables.create import create
+from backstory.stores.iceberg.create import create
+from backstory.stores.sql.placeholders import resolved
 
 MODEL = """
 format: historize/1
@@ -114,7 +114,7 @@ class Bench:
         )
 
     def dialect(self):
-        from backstory.doors.historize.dialects.spark import Spark
+        from backstory.stores.sql.dialects.spark import Spark
 
         return Spark()
 

@@ -6,9 +6,9 @@ from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS
 from tables_as_text import in_order
 
 from backstory.model.column import END
-from backstory.strategies.intervals.rule import apply as history_rule
 from backstory.strategies.live_rows.rule import apply as live_rule
 from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.versions.rule import apply as history_rule
 
 LIVE = "id:LONG* part* a b:LONG synced"
 HISTORY = f"{LIVE} start* end active"

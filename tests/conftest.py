@@ -12,6 +12,8 @@ import pytest
 from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["destination_fixtures", "database_fixtures"]
+
 # The gate is to give the same answer twice; the laws are to find what nobody thought of.
 for depth, examples in EXAMPLES.items():
     settings.register_profile(
@@ -79,7 +81,7 @@ def spark(warehouse):
 
 @pytest.fixture
 def store(spark):
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     return Store(spark)
 

@@ -16,11 +16,11 @@ from typing import Any
 from manifesting import HEAD, manifest, polling, push
 
 from backstory.doors.odf import door, registry
-from backstory.doors.odf.log_table import newest_block
 from backstory.doors.odf.pushing import Pushed
 from backstory.errors import BackstoryError
+from backstory.journal.log_table import newest_block
 from backstory.model.table import TableName
-from backstory.tables.store import Store, existing
+from backstory.stores.iceberg.store import Store, existing
 
 SYSTEM, EVENT = datetime(2049, 12, 31, tzinfo=UTC), datetime(2023, 12, 31, tzinfo=UTC)
 DAYS = 300

@@ -15,13 +15,13 @@ from pathlib import Path
 import grpc
 from tables_as_text import in_order, table
 
-from backstory.doors.fivetran.sender.batch_files import write_batch_file
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.table import TableName
-from backstory.tables.store import Store, existing
+from backstory.stores.iceberg.store import Store, existing
+from backstory.testing.sender.batch_files import write_batch_file
+from backstory.testing.sender.client import Sender
 
 LIVE = "id:LONG* v n:LONG synced"
 HISTORY = f"{LIVE} start* end active"
@@ -234,7 +234,7 @@ class Place:
         return [{**row.summary, "operation": row.operation} for row in found]
 
     def drop(self) -> None:
-        from backstory.tables.create import drop
+        from backstory.stores.iceberg.create import drop
 
         drop(self.store, self.name)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tables_as_text import instant
 
 from backstory.model.column import ACTIVE, END, START, SYNCED
-from backstory.strategies.intervals.rule import TMAX, Row
 from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.versions.rule import TMAX, Row
 
 Batch = dict[str, list[Row]]
 

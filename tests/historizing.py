@@ -18,8 +18,6 @@ from typing import Any
 
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.columns import base_columns, business_keys
-from backstory.doors.historize.dialects.dialect import Dialect
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.document import Document
 from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.model import Column, Dataset, Model
@@ -28,6 +26,8 @@ from backstory.doors.historize.resolve import resolve, schema_of
 from backstory.doors.historize.run import run_model
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.doors.historize.sync import sync_hist
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialects.registry import get_dialect
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 PEPPER = "pepper"

@@ -9,8 +9,8 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
 from backstory.model.table import TableName
-from backstory.tables.create import create, drop, ensure_schema
-from backstory.tables.store import tables
+from backstory.stores.iceberg.create import create, drop, ensure_schema
+from backstory.stores.iceberg.store import tables
 
 SCHEMAS = {"rawcore", "rawcore_us", "meta", "stage"}
 

@@ -8,10 +8,10 @@ from pydantic import TypeAdapter
 
 from backstory.doors.odf.data_types import arrow_schema
 from backstory.doors.odf.ddl import ddl_schema
-from backstory.doors.odf.formats.reading import rows_of
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.read import Read
 from backstory.errors import BackstoryError
+from backstory.formats.reading import rows_of
 
 READ = TypeAdapter(Read)
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from backstory.files.rows import Rows
+from backstory.formats.rows import Rows
 from backstory.model.column import ACTIVE, END, START, SYNCED
 from backstory.strategies.actions import FILE, POSITION, Actions
-from backstory.strategies.intervals import plan as intervals
 from backstory.strategies.live_rows import plan as live_rows
 from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.versions import plan as intervals
 
 Row = dict[str, object]
 INSTANT = pa.timestamp("us", tz="UTC")

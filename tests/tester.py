@@ -14,15 +14,15 @@ from itertools import count
 
 from destination import add_column
 
-from backstory.doors.fivetran.sender.batch_files import write_batch_file
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.files.batch_file import BatchFile
+from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.column import ACTIVE, DELETED, END, ROW_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.model.instant import TMAX
 from backstory.strategies.unmodified import UNMODIFIED
+from backstory.testing.sender.batch_files import write_batch_file
+from backstory.testing.sender.client import Sender
 
 MILLISECOND = timedelta(milliseconds=1)
 HISTORY_SYSTEM = {START: "UTC_DATETIME", END: "UTC_DATETIME", ACTIVE: "BOOLEAN"}

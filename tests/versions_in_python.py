@@ -15,7 +15,7 @@ from backstory.doors.historize.hashing import sha256
 from backstory.doors.historize.histories import History, Query
 from backstory.doors.historize.model import HistState, StateLabels
 from backstory.doors.historize.sync import sync_hist
-from backstory.strategies.full_state.rule import DELETED, NEW, Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import DELETED, NEW, Row, Rules, Version, historize
 
 KEYS = ("x", "y", "z")
 INSTANTS = [second(number / 2) for number in range(1, 18)]

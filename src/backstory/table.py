@@ -11,7 +11,7 @@ from backstory.model.table import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Table:
     def timeline(self, key: object) -> "Timeline":
         """One record's life; the key is a value, or a mapping of a key of several columns."""
         from backstory.reading import lives
-        from backstory.tables.store import existing
+        from backstory.stores.iceberg.store import existing
 
         shape = existing(self.store, self.name).shape
         at = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
 
 def open(  # noqa: A001 - the public name
@@ -36,9 +36,9 @@ def open(  # noqa: A001 - the public name
     With a session, `config` is read for `[odf]` only. Raises UsageError for a wrong configuration, when
     Spark or Java is missing, and for a session or an Iceberg that cannot be worked with.
     """
-    from backstory.files.memory import Memory
+    from backstory.formats.memory import Memory
     from backstory.spark.given import require_usable
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     if spark is not None:
         require_usable(spark, catalog)
@@ -67,7 +67,7 @@ class Warehouse:
 
     def table(self, name: str) -> "Table":
         """The table `schema.table`, or that of a dataset in `odf`; UsageError if there is none."""
-        from backstory.tables.store import existing, load
+        from backstory.stores.iceberg.store import existing, load
 
         dataset = TableName(ODF, name)
         if name and load(self.store, dataset) is not None:

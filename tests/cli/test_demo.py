@@ -7,14 +7,14 @@ from plans_in_memory import in_utc
 from tables_as_text import in_order
 
 from backstory.cli.demo import KEY, TABLE, UNTIL, copies, send_all
-from backstory.doors.fivetran.sender.client import Sender
-from backstory.doors.fivetran.sender.copies import Copy, difference, read_copy
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading import lives
 from backstory.reading.commits import commits
 from backstory.reading.timeline import draw
-from backstory.strategies.intervals import rule
+from backstory.strategies.versions import rule
+from backstory.testing.sender.client import Sender
+from backstory.testing.sender.copies import Copy, difference, read_copy
 
 
 def by_the_rule():
@@ -33,7 +33,7 @@ def by_the_rule():
 @pytest.fixture(scope="module")
 def arrived(spark, tmp_path_factory):
     """The series after it was sent through a real server."""
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     store = Store(spark)
     running = listen(Destination({"backstory": store}), "127.0.0.1", 0)

@@ -23,7 +23,7 @@ from backstory.cli.app import run
 from backstory.cli.output import errors
 from backstory.errors import UsageError
 from backstory.observe.progress import ProgressLine
-from backstory.tables.store import Store
+from backstory.stores.iceberg.store import Store
 from backstory.warehouse import Warehouse
 
 BACKSTORY = str(Path(sys.executable).parent / "backstory")

@@ -9,15 +9,15 @@ from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 from serving import Request, alter, create, describe
 
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.doors.odf.log_table import brought_up_to_date
 from backstory.errors import Refused, UsageError
+from backstory.journal.log_table import brought_up_to_date
 from backstory.model.column import Column, ColumnType, Kind
 from backstory.model.table import Layout, TableName
 from backstory.reading.lives import current
-from backstory.tables.schema import layout_of
-from backstory.tables.store import Store, existing, load
+from backstory.stores.iceberg.schema import layout_of
+from backstory.stores.iceberg.store import Store, existing, load
+from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.spark
 

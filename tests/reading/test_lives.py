@@ -9,8 +9,8 @@ from backstory.errors import Refused, UsageError
 from backstory.model.column import ACTIVE, END, START, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading.queries import answering
+from backstory.stores.iceberg.create import create, drop
 from backstory.table import Table
-from backstory.tables.create import create, drop
 
 COLUMNS = {
     "id": Kind.LONG,

@@ -8,7 +8,7 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture(scope="module")
 def reader(spark):
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     store = Store(spark)
     spark.sql("CREATE SCHEMA IF NOT EXISTS backstory.queries")

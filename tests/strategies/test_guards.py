@@ -7,7 +7,7 @@ from backstory.strategies.events.log import Rejected as NotIngested
 from backstory.strategies.events.log import Row as Arrived
 from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import Encoding, Moment, Strategy, Terms
-from backstory.strategies.full_state.rule import Rejected, Row, Rules, historize
+from backstory.strategies.scd2.rule import Rejected, Row, Rules, historize
 
 # What goes, of what, at which ratio, and whether that is too much.
 GUARDS = [

@@ -17,8 +17,8 @@ from backstory.cli.read import opened
 from backstory.model.table import TableName
 
 if TYPE_CHECKING:
-    from backstory.doors.fivetran.sender.client import Sender
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
+    from backstory.testing.sender.client import Sender
 
 DEFAULTS = Options()
 TABLE = TableName("demo", "countries")
@@ -57,10 +57,10 @@ def copies() -> Sequence[Path]:
 
 def _arrive(store: "Store") -> None:
     """Send each copy's difference to the copy before it."""
-    from backstory.doors.fivetran.sender.client import Sender
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
-    from backstory.tables.create import drop
+    from backstory.stores.iceberg.create import drop
+    from backstory.testing.sender.client import Sender
 
     drop(store, TABLE)
     running = listen(Destination({store.catalog: store}), "127.0.0.1", 0)
@@ -76,7 +76,7 @@ def _arrive(store: "Store") -> None:
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     """Send the differences of neighbouring copies, each at the date of its file, and tell of each."""
-    from backstory.doors.fivetran.sender.copies import Copy, difference, read_copy
+    from backstory.testing.sender.copies import Copy, difference, read_copy
 
     before = Copy(KEY)
     columns = read_copy(paths[-1], KEY).columns  # the first copies leave a column empty

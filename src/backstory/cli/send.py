@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from backstory.cli.options import Options
 from backstory.cli.output import show
-from backstory.files.batch_file import Compression, Encoding, Format
+from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
 
 DEFAULTS = Options()
@@ -51,9 +51,9 @@ def send(
         dry_run: Print what would be sent, and send nothing.
         options: Common options.
     """
-    from backstory.doors.fivetran.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
-    from backstory.doors.fivetran.sender.client import Sender, text_columns
-    from backstory.doors.fivetran.sender.copies import difference, read_copy
+    from backstory.testing.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
+    from backstory.testing.sender.client import Sender, text_columns
+    from backstory.testing.sender.copies import difference, read_copy
 
     names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else datetime.now(UTC)

@@ -10,11 +10,11 @@ from cyclopts import Parameter
 
 from backstory.cli.options import Options
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
-from backstory.files.batch_file import Format
+from backstory.formats.wrapping.batch_file import Format
 from backstory.observe.logs import log_for_fivetran
 
 if TYPE_CHECKING:
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
 
@@ -55,11 +55,11 @@ def serve(
     from backstory.doors.fivetran.server import beyond_this_machine, listen, serve_until_told
     from backstory.doors.fivetran.service import Destination
     from backstory.doors.fivetran.tls import credentials
-    from backstory.files.memory import Memory
+    from backstory.formats.memory import Memory
     from backstory.observe.metrics import serve_metrics
     from backstory.spark.launch import java_of
     from backstory.spark.session import start
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
@@ -89,7 +89,7 @@ def serve(
 
 def _require_answer(store: "Store") -> None:
     """At the start nobody asks again: a catalog that is busy or away is a failure."""
-    from backstory.tables.store import tables
+    from backstory.stores.iceberg.store import tables
 
     try:
         tables(store)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backstory.model.table import Layout, TableName
-from backstory.tables.store import Store, StoredTable, existing, load, tables
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load, tables
 
 # Which versions of a history are open.
 OPEN = {Layout.FIVETRAN_HISTORY: "_fivetran_active", Layout.HIST: "version_ended_at IS NULL"}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 from backstory.model.table import Shape
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.terms import LETTERS, Op
-from backstory.tables.literals import column
-from backstory.tables.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

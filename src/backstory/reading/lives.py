@@ -11,9 +11,9 @@ from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading import event_logs
-from backstory.tables.literals import column, instant, literal, micros_of, quoted
-from backstory.tables.store import Store, existing
-from backstory.tables.workers import carry
+from backstory.stores.iceberg.literals import column, instant, literal, micros_of, quoted
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.workers import carry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError
 from backstory.spark.parsed_queries import cause_of, tables_read
-from backstory.tables.store import Store
-from backstory.tables.workers import carried
+from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.workers import carried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

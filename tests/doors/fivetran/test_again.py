@@ -7,7 +7,7 @@ import pytest
 from destination import HISTORY, LIVE, Place, gives, status
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.tables.store import existing
+from backstory.stores.iceberg.store import existing
 
 
 @pytest.mark.parametrize(

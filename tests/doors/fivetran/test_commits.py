@@ -12,8 +12,8 @@ import pytest
 from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
-from backstory.doors.fivetran.sender.client import Sender
-from backstory.tables.store import Store, existing
+from backstory.stores.iceberg.store import Store, existing
+from backstory.testing.sender.client import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
 

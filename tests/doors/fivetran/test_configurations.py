@@ -7,9 +7,9 @@ import pytest
 from destination import LIVE, Place, definition, gives, serving, told
 from tables_as_text import instant
 
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.tables.store import Store
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
 
 CONFIGURATIONS = [
     {},

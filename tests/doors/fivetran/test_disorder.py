@@ -3,12 +3,12 @@
 from plans_in_memory import in_utc
 from tables_as_text import in_order, table
 
-from backstory.doors.fivetran.sender.client import definition
-from backstory.doors.fivetran.sender.copies import Copy, Difference
 from backstory.model.column import Column, ColumnType, Kind
 from backstory.model.table import TableName
-from backstory.strategies.intervals import rule
-from backstory.tables.store import load
+from backstory.stores.iceberg.store import load
+from backstory.strategies.versions import rule
+from backstory.testing.sender.client import definition
+from backstory.testing.sender.copies import Copy, Difference
 
 
 def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema, spark):

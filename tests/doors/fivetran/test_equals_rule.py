@@ -6,8 +6,8 @@ from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 
-from backstory import spread
-from backstory.doors.fivetran.sender.client import Sender
+from backstory.engine import buckets as spread
+from backstory.testing.sender.client import Sender
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FEWER = settings(FEW, max_examples=3)

@@ -6,7 +6,7 @@ from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
-from backstory.tables.store import existing
+from backstory.stores.iceberg.store import existing
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
 TYPES = ["uuid", "time", "fixed[4]", "timestamptz_ns", "list", "struct", "map", "variant"]

@@ -9,8 +9,8 @@ import pytest
 from destination import HISTORY, Place, gives
 from tables_as_text import DAY, table
 
-from backstory.strategies.intervals import rule
 from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.versions import rule
 
 MILLISECOND = timedelta(milliseconds=1)
 OPEN = "9999-12-31T23:59:59.999Z"

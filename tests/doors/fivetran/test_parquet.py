@@ -10,9 +10,9 @@ import pytest
 from destination import HISTORY, LIVE, Place, gives, refusal, serving
 from tables_as_text import instant
 
-from backstory.doors.fivetran.sender.batch_files import AS_FIVETRAN, seal
-from backstory.doors.fivetran.sender.client import Sender
-from backstory.files.batch_file import Compression, Format
+from backstory.formats.wrapping.batch_file import Compression, Format
+from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
+from backstory.testing.sender.client import Sender
 
 AS_PARQUET = replace(AS_FIVETRAN, format=Format.PARQUET)
 NULL, UNMODIFIED = AS_PARQUET.null_string, AS_PARQUET.unmodified_string
@@ -20,7 +20,7 @@ NULL, UNMODIFIED = AS_PARQUET.null_string, AS_PARQUET.unmodified_string
 
 @pytest.fixture(scope="module")
 def parquet_address(spark):
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     with serving({"backstory": Store(spark)}, batch_format=Format.PARQUET) as address:
         yield address

@@ -5,7 +5,7 @@ import pytest
 
 from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
-from backstory.files.rows import Rows
+from backstory.formats.rows import Rows
 
 FILE = "part-7.csv"
 NEEDED = {

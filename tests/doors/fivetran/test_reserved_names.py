@@ -9,12 +9,12 @@ import pytest
 from destination import PLAIN, Place, done, gives, refusal, serving
 from tables_as_text import instant
 
-from backstory.doors.fivetran.sender.client import Sender
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.files.batch_file import Compression, Encoding, Format
-from backstory.files.memory import Memory
+from backstory.formats.memory import Memory
+from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
+from backstory.stores.iceberg.store import Store, existing
 from backstory.table import Table
-from backstory.tables.store import Store, existing
+from backstory.testing.sender.client import Sender
 
 RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
 LIVE = "_file:STRING* _pos:LONG* _file_ v synced"

@@ -23,11 +23,11 @@ from versions_in_python import (
     stored,
 )
 
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.effective import effective as question
 from backstory.doors.historize.model import EffectiveDating, Historization
 from backstory.doors.historize.views import create_views, drop_views
-from backstory.strategies.full_state.rule import Row
+from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.strategies.scd2.rule import Row
 
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
 AXES = [("since", "timestamp"), ("day", "date"), ("since", "date"), ("day", "timestamp")]

@@ -20,7 +20,7 @@ from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 from backstory.errors import Refused
-from backstory.strategies.full_state.rule import Rejected, Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
 
 LOADS, PARTS = deep(1_000, 100), deep(10, 1)
 ENGINES = {"four_step": "rc_four", "merge": "rc_one"}

@@ -12,9 +12,9 @@ import backstory
 from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.run import open_model
-from backstory.strategies.full_state.rule import Row, historize
-from backstory.tables.create import drop
-from backstory.tables.store import tables
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import tables
+from backstory.strategies.scd2.rule import Row, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"
 TABLE = "rawcore.rc_world_country_hist"
@@ -53,7 +53,7 @@ def by_the_rule(folder, module):
 @pytest.fixture(scope="module")
 def loaded(spark, tmp_path_factory):
     """The receipts of the example, and its folder."""
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     store, folder = Store(spark), tmp_path_factory.mktemp("countries")
     for table in [*tables(store, "rawcore"), *tables(store, "meta")]:

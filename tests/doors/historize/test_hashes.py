@@ -13,8 +13,8 @@ from historizing import DAY, PEPPER, dataset, document, model_of
 from backstory.doors.historize.columns import foreign_keys
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.hashing import Hashes
-from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.resolve import schema_of
+from backstory.stores.sql.placeholders import resolved
 
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
 GOLDEN = {

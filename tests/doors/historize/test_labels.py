@@ -7,10 +7,10 @@ from historizing import second, versions
 from hypothesis import given, settings
 from versions_in_python import answer, fill, in_dialect, labelled, lives, ordered, prepare, pruned_at, stored
 
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.labels import labeled
 from backstory.doors.historize.model import Historization, StateLabels
 from backstory.doors.historize.views import create_views
+from backstory.stores.sql.dialects.registry import get_dialect
 
 LETTERS = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R"}
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}

@@ -30,9 +30,9 @@ from versions_in_python import (
 
 from backstory.doors.historize import differences as compared
 from backstory.doors.historize import point_in_time as times
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.runs import Known
 from backstory.errors import Refused, UsageError
+from backstory.stores.sql.dialects.registry import get_dialect
 
 EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}
 NAMES = ["a", "n", "since", "day", "doc"]

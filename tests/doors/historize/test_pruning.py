@@ -30,7 +30,6 @@ from versions_in_python import (
 )
 
 from backstory.doors.historize import erasure, pruning
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.differences import changes
 from backstory.doors.historize.document import read_state
 from backstory.doors.historize.effective import effective as effective_query
@@ -40,6 +39,7 @@ from backstory.doors.historize.point_in_time import as_of, current, timeline
 from backstory.doors.historize.pruning import Cut
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
+from backstory.stores.sql.dialects.registry import get_dialect
 
 EXAMPLES = {"duckdb": deep(20, 8), "postgres": deep(10, 5)}
 AT = second(1_000)

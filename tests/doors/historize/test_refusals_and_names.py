@@ -70,7 +70,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
 
     monkeypatch.setattr(dataset_load.DatasetLoads, "_loaded", busy)
     for name, value in {"ATTEMPTS": 3, "FIRST": 0.0, "SPREAD": 0.0}.items():
-        monkeypatch.setattr(f"backstory.attempts.{name}", value)
+        monkeypatch.setattr(f"backstory.engine.attempts.{name}", value)
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     place.use(document(dataset(input="a.csv")))
     for run in ("r1", "r2"):

@@ -10,7 +10,7 @@ from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
-from backstory.strategies.full_state.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import Row, Rules, Version, historize
 
 A23 = """
     a 1 [1,-) new r1

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from historizing import Place, dataset, document, second, versions
 
-from backstory.doors.historize.engines.duckdb import open_duckdb
-from backstory.doors.historize.engines.postgres import open_postgres
 from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
-from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import BackstoryError, Failed, UsageError
+from backstory.stores.sql.engines.duckdb import open_duckdb
+from backstory.stores.sql.engines.postgres import open_postgres
+from backstory.stores.sql.placeholders import resolved
 
 PEPPER = "sal-y-pimienta'\\9"
 NASTY = [

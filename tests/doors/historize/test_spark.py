@@ -22,11 +22,11 @@ from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
-from backstory.strategies.full_state.rule import Rejected, Row, Rules, Version, historize
+from backstory.stores.sql.placeholders import resolved
+from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
 
 KEYS, VALUES = "abcdefghijkl", ["1", "2", "-"]
 LOADS = deep(50, 20)

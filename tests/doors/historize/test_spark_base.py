@@ -23,8 +23,8 @@ from backstory.doors.historize.work import Run
 from backstory.model.column import Column, ColumnType
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading.lives import current
-from backstory.tables.create import create
-from backstory.tables.store import load
+from backstory.stores.iceberg.create import create
+from backstory.stores.iceberg.store import load
 
 EVERY = "k:BIGINT* t i:INTEGER l:BIGINT d:DECIMAL(10,3) b:BOOLEAN day:DATE at:TIMESTAMP tm:TIME raw:BINARY u:UUID j:JSON"
 ROWS = [

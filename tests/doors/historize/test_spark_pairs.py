@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_between_the_commits_goes_on(place):
 
 def test_another_run_waits_for_one_between_its_commits(place, monkeypatch):
     """P9: while it may still go on the other is told to come later; then what it left of its rows is gone."""
-    monkeypatch.setattr("backstory.attempts.ATTEMPTS", 1)
+    monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
     load(place, "r1", "a:1 b:1", 1)
     interrupted(place, "r2", "a:2 b:1", 2, LATER)
     waiting = load(place, "r3", "a:1 b:3", 3)

@@ -15,8 +15,8 @@ from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.stage_files import read_stage
 from backstory.errors import Refused
-from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.csv_rows import read_csv
+from backstory.formats.csv.typed_rows import read_csv
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.column import ColumnType, Kind
 
 ID = uuid.UUID("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF")

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset, counts, e
 from web import Play, serving
 
-from backstory.tables.create import drop
+from backstory.stores.iceberg.create import drop
 
 APPEND = "{kind: append}"
 SNAPSHOT = "{kind: snapshot, primaryKey: [k]}"

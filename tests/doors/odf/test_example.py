@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import backstory
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import Store, tables
 from backstory.strategies.events.log import Row, state
 from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import LETTERS, Encoding, Moment, Strategy, Terms
-from backstory.tables.create import drop
-from backstory.tables.store import Store, tables
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"
 COPIES = sorted((EXAMPLE.parent / "data" / "countries").glob("countries-*.csv"))

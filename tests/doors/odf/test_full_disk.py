@@ -13,7 +13,7 @@ import pytest
 from datasets import Dataset, s
 
 from backstory.doors.odf import door
-from backstory.doors.odf.fetch.savepoint import unwritable
+from backstory.sources.savepoint import unwritable
 
 URL = "{kind: url, url: data.%s}"
 CSV = "{kind: csv, header: true}"

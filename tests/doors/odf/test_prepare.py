@@ -8,11 +8,11 @@ import zipfile
 
 import pytest
 
-from backstory.doors.odf import room
 from backstory.doors.odf.manifest.read import Decompress, Pipe
 from backstory.doors.odf.preparing import Prepared, prepared
-from backstory.doors.odf.room import bound_of
 from backstory.errors import BackstoryError, Failed, Refused, UsageError
+from backstory.formats.wrapping import room
+from backstory.formats.wrapping.room import bound_of
 from backstory.settings import Rights
 
 ZIP = Decompress(format="Zip")

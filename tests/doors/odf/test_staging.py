@@ -14,11 +14,11 @@ import pytest
 from datasets import Dataset
 from odf_files import READ, declared, optional
 
-from backstory.doors.odf.formats.reading import plain_parquet
 from backstory.doors.odf.preparing import Prepared
-from backstory.doors.odf.room import bound_of
 from backstory.doors.odf.staging import ARRIVAL, read_batch, sent
-from backstory.files.memory import Memory
+from backstory.formats.memory import Memory
+from backstory.formats.reading import plain_parquet
+from backstory.formats.wrapping.room import bound_of
 
 APPEND = "{kind: append}"
 SHARED = Path("/dev/shm")

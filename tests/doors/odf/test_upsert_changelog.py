@@ -216,7 +216,7 @@ REFUSED = [
 @pytest.fixture(scope="module")
 def stored(spark, tmp_path_factory):
     """A changelog where k1 is 1; nothing that is refused changes it."""
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
     folder = tmp_path_factory.mktemp("changelog")
     life = Dataset(Store(spark), folder, CHANGELOG, columns=COLUMNS, namespace="odf_streams", name="stored")

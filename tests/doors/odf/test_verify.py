@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from datasets import Dataset
 
-from backstory.doors.odf import log_table
-from backstory.doors.odf.chain import Block, blocks, schema_hash
-from backstory.doors.odf.log_table import (
+from backstory.doors.odf.verify import Verdict, history, verify
+from backstory.journal import log_table
+from backstory.journal.chain import Block, blocks, schema_hash
+from backstory.journal.log_table import (
     EVENT,
     HASH,
     KIND,
@@ -23,15 +24,14 @@ from backstory.doors.odf.log_table import (
     newest_block,
     row_of,
 )
-from backstory.doors.odf.row_hash import Slice, slice_hashes
-from backstory.doors.odf.verify import Verdict, history, verify
+from backstory.journal.row_hash import Slice, slice_hashes
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.tables import add_rows
-from backstory.tables.commit import Note
-from backstory.tables.create import drop, ensure_schema
-from backstory.tables.replace import replace_rows
-from backstory.tables.store import Store, existing, load
+from backstory.stores.iceberg import add_rows
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.create import drop, ensure_schema
+from backstory.stores.iceberg.replace import replace_rows
+from backstory.stores.iceberg.store import Store, existing, load
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 numbers = itertools.count()

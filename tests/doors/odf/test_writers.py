@@ -10,10 +10,10 @@ from datasets import Dataset, counts, e, s
 from structlog.testing import capture_logs
 
 from backstory.doors.odf import door
-from backstory.doors.odf.log_table import log_of, log_rows
 from backstory.doors.odf.verify import verify
-from backstory.tables import event_log
-from backstory.tables.store import existing
+from backstory.journal.log_table import log_of, log_rows
+from backstory.stores.iceberg import event_log
+from backstory.stores.iceberg.store import existing
 
 CITIES = "city STRING, population INT"
 BY_CITY = "{kind: snapshot, primaryKey: [city], encoding: op}"
@@ -37,7 +37,7 @@ def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locke
     life = dataset("{kind: append}", CITIES)
     life.push("first,0")
     if not locked:
-        monkeypatch.setattr("backstory.attempts.writing", lambda *_: nullcontext())
+        monkeypatch.setattr("backstory.engine.attempts.writing", lambda *_: nullcontext())
     paths = [life.folder / f"{number}.csv" for number in range(4)]
     for path in paths:
         path.write_text(f"{life.header}\n{path.stem}-a,1\n{path.stem}-b,2\n")

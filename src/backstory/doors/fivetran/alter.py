@@ -2,21 +2,21 @@
 
 from dataclasses import replace
 
-from backstory.attempts import attempted
 from backstory.doors.fivetran.definitions import columns_from, key_from, refuse_foreign, stored_as
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.engine.attempts import attempted
 from backstory.errors import Refused
-from backstory.files.casts import related
+from backstory.formats.values.casts import related
 from backstory.model.column import HISTORY_COLUMNS, START, Column, Kind
 from backstory.model.table import Layout, Shape, TableName
-from backstory.tables.evolve import evolve, widens
-from backstory.tables.rebuild import rebuild, rows_of
-from backstory.tables.retype import retyped
-from backstory.tables.schema import stored_names
-from backstory.tables.store import Store, StoredTable
-from backstory.tables.unique import refuse_repeated
+from backstory.stores.iceberg.evolve import evolve, widens
+from backstory.stores.iceberg.rebuild import rebuild, rows_of
+from backstory.stores.iceberg.retype import retyped
+from backstory.stores.iceberg.schema import stored_names
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.unique import refuse_repeated
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:

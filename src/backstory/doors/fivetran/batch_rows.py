@@ -9,16 +9,16 @@ import pyarrow as pa
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
-from backstory.files.batch_file import BatchFile, Encoding
-from backstory.files.delivered import arrow_schema, read_files, stream_file
-from backstory.files.memory import Lease
-from backstory.files.mended import Mended
-from backstory.files.rows import Rows
+from backstory.formats.delivered import arrow_schema, read_files, stream_file
+from backstory.formats.memory import Lease
+from backstory.formats.rows import Rows
+from backstory.formats.values.mended import Mended
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.column import END, START, SYSTEM_COLUMNS, ColumnType
 from backstory.model.table import Layout, Shape
 from backstory.strategies.actions import Actions
-from backstory.strategies.intervals import plan as intervals
 from backstory.strategies.live_rows import plan as live_rows
+from backstory.strategies.versions import plan as intervals
 
 KINDS = ("earliest", "replace", "update", "delete")
 

@@ -12,10 +12,10 @@ from backstory.doors.fivetran.notes import DOOR
 from backstory.doors.fivetran.own_tables import LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.files.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.column import ColumnType
 from backstory.model.table import Layout, TableName
-from backstory.tables.store import StoredTable
+from backstory.stores.iceberg.store import StoredTable
 
 _COMPRESSIONS = {
     sdk.Compression.OFF: Compression.OFF,

@@ -8,8 +8,8 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE, HISTORY_COLUMNS, START, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape, TableName
-from backstory.tables.schema import stored_names
-from backstory.tables.store import Store
+from backstory.stores.iceberg.schema import stored_names
+from backstory.stores.iceberg.store import Store
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:

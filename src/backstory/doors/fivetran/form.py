@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from backstory.delivery import apply
 from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, Target
 from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.engine.deliver import apply
 from backstory.errors import Failed, UsageError
 from backstory.model.column import Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape, TableName
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.create import create, drop
+from backstory.stores.iceberg.slice import PLACE, read_slice
+from backstory.stores.iceberg.store import existing, tables
 from backstory.strategies.actions import Actions
-from backstory.tables.commit import Note
-from backstory.tables.create import create, drop
-from backstory.tables.slice import PLACE, read_slice
-from backstory.tables.store import existing, tables
 
 CONNECTION, WRITE = "connection", "write"
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import structlog
 
-from backstory.attempts import attempted
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.migrations import columns, modes, tables
 from backstory.doors.fivetran.migrations.subject import Subject
@@ -13,6 +12,7 @@ from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.targets import Target
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.engine.attempts import attempted
 from backstory.model.table import TableName
 
 log = structlog.get_logger()

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from backstory.tables.commit import Note
+from backstory.stores.iceberg.commit import Note
 
 DOOR = "fivetran"
 

@@ -1,8 +1,8 @@
 """Tables that Fivetran may change: those of its own layouts."""
 
 from backstory.model.table import Layout, TableName
-from backstory.tables import store as stored
-from backstory.tables.store import Store, StoredTable, require_layout
+from backstory.stores.iceberg import store as stored
+from backstory.stores.iceberg.store import Store, StoredTable, require_layout
 
 LAYOUTS = (Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.files.rows import Rows
+from backstory.formats.rows import Rows
 from backstory.model.column import END, START
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.observe.metrics import REQUESTS
-from backstory.tables.faults import SPARK_GONE, spark_is_gone
+from backstory.stores.iceberg.faults import SPARK_GONE, spark_is_gone
 
 log = structlog.get_logger()
 

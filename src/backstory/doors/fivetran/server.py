@@ -21,7 +21,7 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
 )
 from backstory.doors.fivetran.wire.pool import POOL
 from backstory.errors import Failed, TryAgain
-from backstory.tables.faults import SPARK_GONE
+from backstory.stores.iceberg.faults import SPARK_GONE
 
 log = structlog.get_logger()
 

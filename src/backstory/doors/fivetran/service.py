@@ -6,8 +6,6 @@ from pathlib import Path
 import grpc
 import structlog
 
-from backstory.attempts import attempted
-from backstory.delivery import deliver
 from backstory.doors.fivetran.alter import alter
 from backstory.doors.fivetran.batches import Accepted, LiveBatch, history_batch, live_batch
 from backstory.doors.fivetran.definitions import definition_of, shape_from
@@ -20,11 +18,13 @@ from backstory.doors.fivetran.truncate import truncate, truncation
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
+from backstory.engine.attempts import attempted
+from backstory.engine.deliver import deliver
 from backstory.errors import BackstoryError
-from backstory.files.batch_file import Format
+from backstory.formats.wrapping.batch_file import Format
 from backstory.observe.metrics import count_batch
-from backstory.tables.create import create
-from backstory.tables.store import Store
+from backstory.stores.iceberg.create import create
+from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
 

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backstory.attempts import attempted
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.engine.attempts import attempted
 from backstory.errors import Refused
 from backstory.model.column import ACTIVE, END, Column, Kind
 from backstory.model.table import Layout, TableName
-from backstory.tables.commit import Note
-from backstory.tables.conditions import delete_where, update_where
-from backstory.tables.literals import column, instant
-from backstory.tables.store import Store, StoredTable
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.conditions import delete_where, update_where
+from backstory.stores.iceberg.literals import column, instant
+from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

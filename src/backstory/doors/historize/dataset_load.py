@@ -7,7 +7,6 @@ from pathlib import Path
 
 import structlog
 
-from backstory.attempts import tried
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
@@ -20,6 +19,7 @@ from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run, Target
+from backstory.engine.attempts import tried
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.model.instant import iso
 

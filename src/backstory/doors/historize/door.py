@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.asked import Asked
-from backstory.doors.historize.dialects.dialect import Dialect
-from backstory.doors.historize.dialects.registry import get_dialect
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt
@@ -14,9 +12,11 @@ from backstory.doors.historize.run import open_model, run_model
 from backstory.doors.historize.script import script
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.errors import UsageError
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialects.registry import get_dialect
 
 if TYPE_CHECKING:
-    from backstory.tables.store import Store
+    from backstory.stores.iceberg.store import Store
 
 SPARK = "spark_iceberg"
 

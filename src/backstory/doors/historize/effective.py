@@ -4,7 +4,6 @@ The history stays load-dated. What counts is what was known at a knowledge time;
 pruned still count, because a later load did not make them untrue.
 """
 
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.histories import (
     History,
     Query,
@@ -15,6 +14,7 @@ from backstory.doors.historize.histories import (
     shown,
 )
 from backstory.doors.historize.model import Datatype, EffectiveDating, Role
+from backstory.stores.sql.dialects.dialect import Dialect
 
 EFFECTIVE = "_effective"
 _MIDNIGHT = " 00:00:00.000000+00:00"

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History, Key
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import TECHNICAL, Role
 from backstory.doors.historize.pruning import archive_columns
 from backstory.errors import Refused
+from backstory.stores.sql.engines.engine import Engine
 
 ERASED = "erased"
 

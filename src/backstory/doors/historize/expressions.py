@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, ordered, sha256
 from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
+from backstory.stores.sql.dialects.dialect import Dialect
 
 LOAD_TIMESTAMP = "{{ load_timestamp }}"
 LOAD_TIMESTAMP_TEXT = "{{ load_timestamp_text }}"

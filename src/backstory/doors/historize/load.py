@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
 from backstory.doors.historize.histories import Archive
 from backstory.doors.historize.model import Column, Dataset, Datatype, HistState, Model, Role, StateLabels
-from backstory.doors.historize.placeholders import without_placeholders
 from backstory.doors.historize.resolve import namespace_of, schema_of
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.placeholders import without_placeholders
 
 COPY = "copy number"  # no column of a model is called so
 _HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)

@@ -6,7 +6,6 @@ that were valid then may be gone from the table.
 
 from typing import TYPE_CHECKING, Literal
 
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.histories import (
     History,
     Key,
@@ -19,6 +18,7 @@ from backstory.doors.historize.histories import (
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.runs import Known
 from backstory.errors import UsageError
+from backstory.stores.sql.dialects.dialect import Dialect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

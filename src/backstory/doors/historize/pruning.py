@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from backstory.doors.historize import ddl
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History, Key, distinct
 from backstory.doors.historize.model import Column, Datatype, Role
 from backstory.errors import Failed
+from backstory.stores.sql.engines.engine import Engine
 
 _MADE = (
     Column(target_column_name="archived_at", datatype=Datatype.TIMESTAMP),

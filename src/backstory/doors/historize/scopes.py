@@ -9,10 +9,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.model import Dataset, HistState, IncrementPolicy, Model, SourceDataset
-from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.errors import UsageError
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.placeholders import PLACEHOLDER
 
 CUTOFF = re.compile(r"\{\{\s*DELTA_CUTOFF\s*\}\}")
 _CUTOFF_NAME = "backstory_delta_cutoff"

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, Model
@@ -15,6 +14,7 @@ from backstory.doors.historize.run import historized
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.steps import base_steps, hist_steps
 from backstory.doors.historize.sync import sync_hist
+from backstory.stores.sql.dialects.dialect import Dialect
 
 
 def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:

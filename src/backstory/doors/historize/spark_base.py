@@ -20,14 +20,14 @@ from backstory.doors.historize.spark_tables import base_shape, stage_rows
 from backstory.doors.historize.spark_versions import column_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
+from backstory.stores.iceberg.conditions import change_where
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.literals import absent, column, quoted
+from backstory.stores.iceberg.positions import positions_of
+from backstory.stores.iceberg.replace import replace_rows
+from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.strategies.actions import FILE, POSITION
-from backstory.strategies.full_state.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
-from backstory.tables.conditions import change_where
-from backstory.tables.faults import translated
-from backstory.tables.literals import absent, column, quoted
-from backstory.tables.positions import positions_of
-from backstory.tables.replace import replace_rows
-from backstory.tables.store import StoredTable, existing
+from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 
 LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"

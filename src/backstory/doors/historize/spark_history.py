@@ -31,13 +31,13 @@ from backstory.doors.historize.spark_versions import (
 )
 from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.instant import EPOCH, iso, parse_instant
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.positions import positions_of
+from backstory.stores.iceberg.replace import replace_rows
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.actions import FILE, POSITION
-from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
-from backstory.tables.faults import translated
-from backstory.tables.literals import column, quoted
-from backstory.tables.positions import positions_of
-from backstory.tables.replace import replace_rows
-from backstory.tables.store import Store, StoredTable, existing
+from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,8 +18,8 @@ from backstory.doors.historize.spark_runs import UNDONE, first_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.instant import iso, parse_instant
-from backstory.tables.faults import conflict, translated
-from backstory.tables.store import Store, StoredTable, existing, settle
+from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.store import Store, StoredTable, existing, settle
 
 LEASE = "backstory.loading"
 # Writing both tables can take long; a run that was killed goes on at once under its own id.

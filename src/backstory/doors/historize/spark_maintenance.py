@@ -10,9 +10,9 @@ from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_tables import hist_shape
 from backstory.doors.historize.spark_versions import past
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.tables.conditions import change_where
-from backstory.tables.literals import column
-from backstory.tables.store import existing
+from backstory.stores.iceberg.conditions import change_where
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -20,8 +20,8 @@ from backstory.doors.historize.runs import (
 from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
-from backstory.tables.literals import column
-from backstory.tables.store import Store, StoredTable, load
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

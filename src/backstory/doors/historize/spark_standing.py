@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize import ddl
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.stage_files import column_type
 from backstory.errors import Refused
 from backstory.model.column import Column
 from backstory.model.table import Shape, TableName
+from backstory.stores.iceberg.create import create, rename
+from backstory.stores.iceberg.evolve import evolve, widens
+from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.literals import absent, column
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load, require_layout
+from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.strategies.actions import FILE, POSITION
-from backstory.tables.create import create, rename
-from backstory.tables.evolve import evolve, widens
-from backstory.tables.faults import conflict, translated
-from backstory.tables.literals import absent, column
-from backstory.tables.schema import spark_type
-from backstory.tables.store import Store, StoredTable, existing, load, require_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

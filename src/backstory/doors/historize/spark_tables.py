@@ -17,12 +17,12 @@ from backstory.errors import Refused
 from backstory.model.column import DELETED, Column
 from backstory.model.table import Layout, Shape, TableName
 from backstory.reading.lives import delivered_rows
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.actions import FILE, POSITION
-from backstory.tables.frames import frame_of
-from backstory.tables.literals import column, quoted
-from backstory.tables.schema import spark_type
-from backstory.tables.store import Store, load
-from backstory.tables.workers import carrying
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from backstory.attempts import attempted
-from backstory.doors.historize.dialects.spark import Spark
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset
 from backstory.doors.historize.preflight import require_hist_columns
@@ -25,14 +23,16 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape, types
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.stage_files import column_type
 from backstory.doors.historize.work import Run, Target, place_name, run_row
+from backstory.engine.attempts import attempted
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.model.column import Column
 from backstory.model.table import Layout, Shape, TableName
 from backstory.spark.settled import settled
-from backstory.tables.add_rows import add_rows, opened
-from backstory.tables.commit import Note
-from backstory.tables.locks import writing
-from backstory.tables.store import Store, load
+from backstory.stores.iceberg.add_rows import add_rows, opened
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.locks import writing
+from backstory.stores.iceberg.store import Store, load
+from backstory.stores.sql.dialects.spark import Spark
 
 
 class SparkTarget(Target):

@@ -6,10 +6,10 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.table import TableName
+from backstory.stores.iceberg.literals import absent, column, quoted
+from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.actions import FILE, POSITION
-from backstory.strategies.full_state.plan import APPEARED, CHANGED, VANISHED, Outcomes
-from backstory.tables.literals import absent, column, quoted
-from backstory.tables.store import StoredTable
+from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

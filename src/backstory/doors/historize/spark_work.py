@@ -9,15 +9,15 @@ from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, Role
-from backstory.doors.historize.placeholders import resolved
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
 from backstory.doors.historize.work import Run
 from backstory.errors import MAX_KEYS
 from backstory.model.instant import iso
-from backstory.tables.commit import Note
-from backstory.tables.literals import column, quoted
-from backstory.tables.store import Store
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.store import Store
+from backstory.stores.sql.placeholders import resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize import preflight
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.receipts import Outcome, Step
 from backstory.doors.historize.steps import Statement, actions, hist_merge, hist_steps
 from backstory.errors import Failed
+from backstory.stores.sql.engines.engine import Engine
 
 
 def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> Outcome:

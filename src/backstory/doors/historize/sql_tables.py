@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from backstory.doors.historize import ddl, preflight
 from backstory.doors.historize.columns import business_keys, user_columns
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
@@ -15,6 +14,7 @@ from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.view_marks import marked_views, views_in_force, views_wanted
 from backstory.doors.historize.views import drop_views
 from backstory.errors import Refused
+from backstory.stores.sql.engines.engine import Engine
 
 LOAD_COLUMNS = frozenset({Role.LOAD_RUN_ID.value, Role.LOADED_AT.value})
 

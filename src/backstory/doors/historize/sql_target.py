@@ -9,15 +9,12 @@ from typing import Any
 
 from backstory.doors.historize import preflight
 from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
-from backstory.doors.historize.dialects.dialect import Dialect
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.histories import ARCHIVE
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
-from backstory.doors.historize.placeholders import PLACEHOLDER
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.pruning import in_utc
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
@@ -43,6 +40,9 @@ from backstory.doors.historize.sql_tables import (
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.work import Run, Target, place_name
 from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.placeholders import PLACEHOLDER
 
 
 class _TakenBack(Exception):

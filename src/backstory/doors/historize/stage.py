@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.doors.historize.model import Dataset
-from backstory.files.batch_file import Format
+from backstory.formats.wrapping.batch_file import Format
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
 FILE = re.compile(r"(?P<file>.+\.(?:csv|parquet))(?:[.:#](?P<column>.+))?", re.IGNORECASE | re.DOTALL)

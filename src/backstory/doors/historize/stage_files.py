@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 from backstory.doors.historize.model import Column, Datatype
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
-from backstory.files.batch_file import BatchFile, Encoding, Format
-from backstory.files.cells import UnreadableCell, null_where_empty, parse
-from backstory.files.csv_text import CsvText, broken, by_growing_blocks, line_of, parse_csv
-from backstory.files.header import refuse_repeated
-from backstory.files.rows import arrow_type
+from backstory.formats.csv.header import refuse_repeated
+from backstory.formats.csv.text import CsvText, broken, by_growing_blocks, line_of, parse_csv
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.cells import UnreadableCell, null_where_empty, parse
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.column import ColumnType, Kind
 
 _KINDS = {

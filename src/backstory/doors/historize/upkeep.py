@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from backstory.doors.historize import erasure, pruning
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import ARCHIVE, History, Key, Query, instant_of
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
@@ -25,6 +24,7 @@ from backstory.doors.historize.views import drop_views
 from backstory.doors.historize.work import Target
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import iso
+from backstory.stores.sql.engines.engine import Engine
 
 
 def _now() -> datetime:

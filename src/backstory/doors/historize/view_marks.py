@@ -6,14 +6,14 @@ something else now. A comment comes and goes with its view, in the same transact
 
 from hashlib import sha256
 
-from backstory.doors.historize.dialects.dialect import Dialect
-from backstory.doors.historize.dialects.duckdb import DuckDB
-from backstory.doors.historize.dialects.postgres import Postgres
-from backstory.doors.historize.engines.engine import Engine
 from backstory.doors.historize.histories import History
 from backstory.doors.historize.model import Historization
 from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.views import SUFFIXES, create_views, definitions
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialects.duckdb import DuckDB
+from backstory.stores.sql.dialects.postgres import Postgres
+from backstory.stores.sql.engines.engine import Engine
 
 # The cast cuts a name as PostgreSQL cut it when the view was made.
 _COMMENTS: dict[type[Dialect], str] = {

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from backstory.doors.historize.dialects.dialect import Dialect
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome
 from backstory.doors.historize.runs import Known, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
+from backstory.stores.sql.dialects.dialect import Dialect
 
 LONGEST_PLACE = 64
 

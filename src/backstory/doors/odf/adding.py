@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.chain import canonical
 from backstory.doors.odf.columns import batch_columns
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of, declared_schema
 from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.fetch.polling import check
 from backstory.doors.odf.foreseeing import foreseen
-from backstory.doors.odf.formats.reading import refuse_unsupported
 from backstory.doors.odf.lints import Lint, refuse_errors
 from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
@@ -22,9 +19,12 @@ from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
 from backstory.doors.odf.schemas import expected_of
 from backstory.errors import BackstoryError, UsageError
+from backstory.formats.reading import refuse_unsupported
+from backstory.journal.chain import canonical
 from backstory.model.table import TableName
-from backstory.tables.event_log import create_log, settle_log, stage_log
-from backstory.tables.store import KEY, Store
+from backstory.sources.polling import check
+from backstory.stores.iceberg.event_log import create_log, settle_log, stage_log
+from backstory.stores.iceberg.store import KEY, Store
 
 Status = Literal["added", "updated", "unchanged", "failed"]
 

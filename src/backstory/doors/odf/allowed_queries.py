@@ -12,7 +12,7 @@ from backstory.doors.odf.source_rules import INPUT
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.spark.parsed_queries import tables_read
-from backstory.tables.store import Store
+from backstory.stores.iceberg.store import Store
 
 
 def steps(sql: Sql) -> list[tuple[str | None, str]]:

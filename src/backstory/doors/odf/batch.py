@@ -14,9 +14,9 @@ from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused
+from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.plan import has_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
-from backstory.tables.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

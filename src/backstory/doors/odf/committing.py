@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from backstory.doors.odf.batch import Batch
-from backstory.doors.odf.chain import Block, canonical, schema_hash
 from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.log_table import brought_up_to_date, log_of
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
-from backstory.doors.odf.row_hash import ROWS, hash_of, hashed
 from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.errors import BackstoryError, TryAgain
+from backstory.journal.chain import Block, canonical, schema_hash
+from backstory.journal.log_table import brought_up_to_date, log_of
+from backstory.journal.row_hash import ROWS, hash_of, hashed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.event_log import append, spark_schema, stage_log
+from backstory.stores.iceberg.literals import literal
+from backstory.stores.iceberg.store import Store, existing
 from backstory.strategies.events.plan import Happened, numbered, order
 from backstory.strategies.events.terms import Terms
-from backstory.tables.commit import Note
-from backstory.tables.event_log import append, spark_schema, stage_log
-from backstory.tables.literals import literal
-from backstory.tables.store import Store, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,15 +9,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from backstory.attempts import attempted
 from backstory.doors.odf.batch import Batch, batch, refuse_failed
-from backstory.doors.odf.chain import blocks
 from backstory.doors.odf.columns import told_columns
 from backstory.doors.odf.committing import commit_block, commit_rows, event_of, says_more
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.fetch.fetched import Fetched
-from backstory.doors.odf.log_table import logged
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
@@ -26,18 +22,22 @@ from backstory.doors.odf.querying import failing_rows_refused, queried
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.room import disk_told
 from backstory.doors.odf.staging import read_batch
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_to_extend, token_of
+from backstory.engine.attempts import attempted
+from backstory.formats.wrapping.room import disk_told
+from backstory.journal.chain import blocks
+from backstory.journal.log_table import logged
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
+from backstory.sources.fetched import Fetched
 from backstory.spark.settled import settled
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.plan import Happened, gapless, happened
 from backstory.strategies.events.sides import PLACE, near
 from backstory.strategies.events.terms import Moment, Strategy, Terms
-from backstory.tables.faults import translated
-from backstory.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,8 +18,8 @@ from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import UsageError
 from backstory.model.instant import iso
+from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import Encoding
-from backstory.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

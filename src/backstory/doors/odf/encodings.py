@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import OBSERVED
+from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import LETTERS, Encoding, Op
-from backstory.tables.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,7 +12,7 @@ from backstory.doors.odf.lints import Lint, lints
 from backstory.doors.odf.querying import names_others, queried
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError
-from backstory.tables.store import Store
+from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField

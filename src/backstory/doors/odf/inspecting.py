@@ -16,9 +16,9 @@ from backstory.doors.odf.registry import Registered, schema_document
 from backstory.doors.odf.work import Head, head_of
 from backstory.errors import UsageError
 from backstory.model.instant import iso
+from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import Encoding, Op
-from backstory.tables.literals import quoted
-from backstory.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

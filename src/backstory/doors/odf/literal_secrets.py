@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from backstory.documents import Path_
-from backstory.doors.odf.templates import with_variables_as
+from backstory.sources.templates import with_variables_as
 
 # What a variable fills in; no address has this letter.
 FILLED: Final = "\ue000"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
+from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import LETTERS, Encoding, Op
-from backstory.tables.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

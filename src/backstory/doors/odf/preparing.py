@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from backstory.doors.odf import archives
 from backstory.doors.odf.manifest.read import Compression, Decompress, Pipe
-from backstory.doors.odf.room import Bound, bound_of
 from backstory.errors import Failed, UsageError
+from backstory.formats.wrapping import archives
+from backstory.formats.wrapping.room import Bound, bound_of
 from backstory.settings import Rights
 
 TAIL_BYTES, TAIL_LINES = 2000, 10

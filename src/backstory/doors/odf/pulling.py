@@ -9,17 +9,11 @@ from pathlib import Path
 
 import structlog
 
-from backstory.attempts import attempted
 from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import commit_block, event_of, write_log
 from backstory.doors.odf.delivery import delivered
-from backstory.doors.odf.fetch.asking import Asking, Progress, silent
-from backstory.doors.odf.fetch.fetched import Answer, Fetched
-from backstory.doors.odf.fetch.polling import fetch
-from backstory.doors.odf.fetch.savepoint import forget
 from backstory.doors.odf.lints import secrets
-from backstory.doors.odf.log_table import logged
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
 from backstory.doors.odf.manifest.merge import Append
@@ -27,10 +21,16 @@ from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of, head_to_extend
+from backstory.engine.attempts import attempted
 from backstory.errors import BackstoryError, Refused
+from backstory.journal.log_table import logged
 from backstory.model.instant import iso
 from backstory.settings import Rights
-from backstory.tables.store import Store
+from backstory.sources.asking import Asking, Progress, silent
+from backstory.sources.fetched import Answer, Fetched
+from backstory.sources.polling import fetch
+from backstory.sources.savepoint import forget
+from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
 

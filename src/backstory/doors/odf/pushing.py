@@ -12,7 +12,6 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import write_log
 from backstory.doors.odf.delivery import delivered
-from backstory.doors.odf.fetch.fetched import Fetched
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Read
@@ -21,7 +20,8 @@ from backstory.doors.odf.receipts import DatasetReceipt, summed
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import head_of
 from backstory.errors import BackstoryError, Failed, UsageError
-from backstory.tables.store import Store
+from backstory.sources.fetched import Fetched
+from backstory.stores.iceberg.store import Store
 
 FORMATS = {
     "csv": "Csv",

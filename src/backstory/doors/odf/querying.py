@@ -13,8 +13,8 @@ from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.spark.parsed_queries import cause_of, refuse_session_values
 from backstory.spark.settled import settled
-from backstory.tables.literals import quoted
-from backstory.tables.store import Store
+from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

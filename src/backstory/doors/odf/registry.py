@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.odf.chain import canonical, sha3
 from backstory.doors.odf.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.log_columns import LogColumns, log_columns
-from backstory.doors.odf.log_table import log_of
 from backstory.doors.odf.manifest.merge import Append, Ledger
 from backstory.doors.odf.schemas import Expected, expected_of
 from backstory.errors import UsageError
+from backstory.journal.chain import canonical, sha3
+from backstory.journal.log_table import log_of
 from backstory.model.table import Layout, TableName
 from backstory.reading.event_logs import COLUMNS
-from backstory.tables.store import Store, StoredTable, load, tables
+from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
 NAMESPACE = "odf"

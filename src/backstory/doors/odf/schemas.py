@@ -9,7 +9,7 @@ from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.staging import PARTLY_VOID
 from backstory.errors import Refused
-from backstory.tables.literals import quoted
+from backstory.stores.iceberg.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

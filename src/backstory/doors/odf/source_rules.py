@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from backstory.documents import Document, Path_
-from backstory.doors.odf import templates
 from backstory.doors.odf.ddl import ddl_field
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
@@ -12,6 +11,7 @@ from backstory.doors.odf.manifest.fetch import Container, EthereumLogs, Fetch, M
 from backstory.doors.odf.manifest.merge import OBSERVED, Ledger, Merge, Snapshot, encoding_of
 from backstory.doors.odf.manifest.read import Reading, Sql
 from backstory.errors import UsageError
+from backstory.sources import templates
 from backstory.strategies.events.terms import Encoding, OnConflict
 
 ENGINES: Final = ("spark", "datafusion")

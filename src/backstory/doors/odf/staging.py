@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.odf.formats.reading import Rows, plain_parquet, rows_of
-from backstory.doors.odf.formats.rows import UNTOLD, Told
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
-from backstory.files.batch_file import BatchFile
-from backstory.files.memory import TooLarge
-from backstory.shipped import parquet_frame, shipped
-from backstory.tables.frames import frame_of
-from backstory.tables.store import Store
+from backstory.engine.shipping import parquet_frame, shipped
+from backstory.formats.memory import TooLarge
+from backstory.formats.produced import UNTOLD, Told
+from backstory.formats.reading import Rows, plain_parquet, rows_of
+from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.doors.odf.block_rows import block_slices, repeated_offsets
-from backstory.doors.odf.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
 from backstory.doors.odf.dataset import from_document
 from backstory.doors.odf.log_columns import log_columns
-from backstory.doors.odf.log_table import NUMBER, block_of, log_rows, row_of
 from backstory.doors.odf.registry import registered
-from backstory.doors.odf.row_hash import Slice
 from backstory.errors import UsageError, Violated
+from backstory.journal.block_rows import block_slices, repeated_offsets
+from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
+from backstory.journal.log_table import NUMBER, block_of, log_rows, row_of
+from backstory.journal.row_hash import Slice
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
-from backstory.tables.event_log import spark_schema
-from backstory.tables.store import Store, StoredTable, existing
+from backstory.stores.iceberg.event_log import spark_schema
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     pass

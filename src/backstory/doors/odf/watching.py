@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.odf.fetch.asking import Progress, silent
+from backstory.sources.asking import Progress, silent
 
 if TYPE_CHECKING:
     from backstory.doors.odf.adding import Added

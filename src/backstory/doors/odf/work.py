@@ -8,18 +8,18 @@ from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.doors.odf.chain import Block, canonical, sha3, walk
 from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.fetch.fetched import Fetched
-from backstory.doors.odf.fetch.source_state import SourceState
-from backstory.doors.odf.log_table import newest_block
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.registry import Registered
 from backstory.errors import Refused
+from backstory.journal.chain import Block, canonical, sha3, walk
+from backstory.journal.log_table import newest_block
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.settings import Rights
-from backstory.tables.store import Store
+from backstory.sources.fetched import Fetched
+from backstory.sources.source_state import SourceState
+from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

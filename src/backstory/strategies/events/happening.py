@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from backstory.stores.iceberg.literals import literal
 from backstory.strategies.events.sides import (
     AFTER,
     BEFORE,
@@ -33,7 +34,6 @@ from backstory.strategies.events.terms import (
     Strategy,
     Terms,
 )
-from backstory.tables.literals import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.instant import EPOCH
+from backstory.stores.iceberg.literals import literal
 from backstory.strategies.events.happening import WHAT, judged
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, STORED, TIME, beside, field, timed
 from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
 from backstory.strategies.observed import observed
-from backstory.tables.literals import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.stores.iceberg.literals import instant, literal
 from backstory.strategies.events.terms import Moment, Op, Strategy, Terms
-from backstory.tables.literals import instant, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from backstory.files.rows import Rows
+from backstory.formats.rows import Rows
 from backstory.strategies.actions import FILE, POSITION, Actions
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, flagged, key_codes, last_of

@@ -8,12 +8,12 @@ from backstory.doors.fivetran.migrations.subject import Subject, refused, time, 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.column import SYSTEM_COLUMNS, Column
-from backstory.strategies.migrations import plan
-from backstory.tables.conditions import change_where, update_where
-from backstory.tables.evolve import evolve
-from backstory.tables.literals import column as values_of
-from backstory.tables.rebuild import rebuild, rows_of
-from backstory.tables.schema import stored_names
+from backstory.stores.iceberg.conditions import change_where, update_where
+from backstory.stores.iceberg.evolve import evolve
+from backstory.stores.iceberg.literals import column as values_of
+from backstory.stores.iceberg.rebuild import rebuild, rows_of
+from backstory.stores.iceberg.schema import stored_names
+from backstory.strategies.shape_changes import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -10,10 +10,10 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.column import ACTIVE, DELETED, HISTORY_COLUMNS, SYNCED, Column, ColumnType, Kind
 from backstory.model.instant import MILLISECOND
 from backstory.model.table import Layout, Shape
-from backstory.strategies.migrations import plan
-from backstory.tables.conditions import update_where
-from backstory.tables.literals import column, micros_of
-from backstory.tables.rebuild import rebuild, rows_of
+from backstory.stores.iceberg.conditions import update_where
+from backstory.stores.iceberg.literals import column, micros_of
+from backstory.stores.iceberg.rebuild import rebuild, rows_of
+from backstory.strategies.shape_changes import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from backstory.doors.fivetran.definitions import stored_as
 from backstory.errors import Refused
-from backstory.files.cells import UnreadableCell, parse
+from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.column import SYSTEM_COLUMNS, Column, ColumnType, Kind
 from backstory.model.table import Layout, Shape
-from backstory.tables.commit import Note
-from backstory.tables.literals import literals
-from backstory.tables.schema import spark_type, stored_names
-from backstory.tables.store import Store, StoredTable
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.literals import literals
+from backstory.stores.iceberg.schema import spark_type, stored_names
+from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -8,10 +8,10 @@ from backstory.doors.fivetran.migrations.subject import Subject, refused
 from backstory.doors.fivetran.own_tables import existing, load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.table import Layout, TableName
-from backstory.tables import create
-from backstory.tables.commit import Note
-from backstory.tables.rebuild import create_filled, rows_of
-from backstory.tables.store import Store, StoredTable
+from backstory.stores.iceberg import create
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.rebuild import create_filled, rows_of
+from backstory.stores.iceberg.store import Store, StoredTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Files become rows: each format read exactly, or refused by file, line and column."""

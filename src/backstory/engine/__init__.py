@@ -1,0 +1,1 @@
+"""The sentence: a delivery is planned and committed once."""

@@ -1,0 +1,74 @@
+"""Do something to tables, and do it again when another writer came first."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import structlog
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_exponential_jitter,
+)
+
+from backstory.errors import TryAgain
+from backstory.model.table import TableName
+from backstory.observe.metrics import CONFLICTS, RETRIES
+from backstory.stores.iceberg.locks import writing
+from backstory.stores.iceberg.store import Store
+
+ATTEMPTS = 6
+SECONDS = 120.0
+FIRST, LONGEST = 0.1, 5.0
+# Up to so much more, drawn anew each time.
+SPREAD = 1.0
+
+log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+
+def attempted(store: Store, tables: Sequence[TableName], act: Callable[[], Result]) -> Result:
+    """What `act` gives, which holds the tables' locks of this process and loads them anew each time.
+
+    Else as `tried`.
+    """
+    with writing(store, *tables):
+        return tried(act)
+
+
+def tried(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
+    """What `act` gives; a conflict or a busy catalog is waited out and tried again, then TryAgain.
+
+    A few times, with growing pauses of which a part is drawn anew each time: writers that met once do not
+    meet again. Each pause is a line of the log. `failed` is told of each attempt that another one follows.
+    """
+
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        assert isinstance(error, TryAgain)
+        RETRIES.inc()
+        attempt = state.attempt_number
+        log.warning(
+            f"trying again in {state.upcoming_sleep:.1f} s: {error}", code=error.code, attempt=attempt
+        )
+        failed(error)
+
+    def once() -> Result:
+        try:
+            return act()
+        except TryAgain:
+            CONFLICTS.inc()
+            raise
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(TryAgain),
+        stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(SECONDS),
+        wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST, jitter=SPREAD),
+        before_sleep=tell,
+        reraise=True,
+    )
+    return retrying(once)

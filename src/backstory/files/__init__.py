@@ -1,1 +1,0 @@
-"""Delivered bytes become typed Arrow rows: streamed, and never decrypted on disk."""

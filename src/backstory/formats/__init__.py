@@ -1,0 +1,1 @@
+"""Bytes become rows: one reader for each format, whoever asks."""

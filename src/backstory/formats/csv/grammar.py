@@ -1,0 +1,148 @@
+"""A CSV's fields one by one: exact about quotes and escapes, and slow beside Arrow's parser.
+
+What the escape does is what its name promises, and no more: within quotes it stands before a quote
+or before itself. Before any other letter, and outside quotes, it is a letter like others, so that
+no backslash of a path is lost. A doubled quote within quotes is a quote with any escape.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from backstory.formats.csv.options import Dialect
+from backstory.formats.encoded import lines
+
+NEWLINE, RETURN = b"\n"[0], b"\r"[0]
+
+
+class NotScannable(ValueError):
+    """The text is no field; `at` is where its quote opens, or where it goes on once that is `closed`."""
+
+    def __init__(self, at: int, *, closed: bool) -> None:
+        super().__init__(f"byte {at}")
+        self.at, self.closed = at, closed
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A dialect's letters as bytes; the expressions of a field with what ends it, and of a quoted value."""
+
+    separator: bytes
+    quote: bytes
+    escape: bytes
+    field: re.Pattern[bytes]
+    value: re.Pattern[bytes] | None
+
+    @property
+    def clean(self) -> "Grammar":
+        """The grammar of what `rewritten` makes: quotes are doubled, nothing is escaped."""
+        return _grammar(self.separator, self.quote, b"")
+
+
+def grammar(dialect: Dialect) -> Grammar:
+    """The grammar of a dialect; a text is UTF-8, and all its letters that matter are ASCII."""
+    return _grammar(dialect.separator.encode(), dialect.quote.encode(), dialect.escape.encode())
+
+
+def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
+    s, q, e = (re.escape(letter) for letter in (separator, quote, escape))
+    bare, value = rb"[^%b\r\n]*+" % s, None
+    end = rb"(?P<end>%b|\r\n|\n|\r|\Z)" % s
+    if quote:
+        escaped = rb"|%b." % e if escape else b""
+        within = rb"%b(?P<quoted>(?:[^%b%b]++%b|%b%b)*+)%b" % (q, q, e, escaped, q, q, q)
+        bare, value = rb"(?:%b|(?!%b)%b)" % (within, q, bare), re.compile(within, re.DOTALL)
+    return Grammar(separator, quote, escape, re.compile(bare + end, re.DOTALL), value)
+
+
+def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
+    """All fields of a text of whole rows; raises NotScannable at a field that breaks the grammar."""
+    at, again = 0, bool(text)
+    while again:
+        found = grammar.field.match(text, at)
+        if found is None:
+            closed = grammar.value.match(text, at) if grammar.value else None
+            raise NotScannable(closed.end() if closed else at, closed=closed is not None)
+        yield found
+        at = found.end()
+        again = at < len(text) or found["end"] == grammar.separator
+
+
+def plain(field: re.Match[bytes], grammar: Grammar) -> bytes:
+    """What the field says, without its quotes and escapes."""
+    quoted = field["quoted"] if grammar.quote else None
+    if quoted is None:
+        return bytes(field[0][: len(field[0]) - len(field["end"])])
+    q, e = re.escape(grammar.quote), re.escape(grammar.escape)
+    pair = rb"%b(%b)" % (q, q) + (rb"|%b([%b%b])" % (e, q, e) if e else b"")
+    return re.sub(pair, lambda found: found[0][1:], quoted)
+
+
+def rewritten(text: bytes, grammar: Grammar) -> bytes:
+    """The same rows with quotes doubled and nothing escaped, as Arrow's parser wants them.
+
+    Raises NotScannable for what breaks the grammar.
+    """
+    q = grammar.quote
+    made = []
+    for field in fields(text, grammar):
+        quoted = field["quoted"]
+        if quoted is None or not grammar.escape or grammar.escape not in quoted:
+            made.append(field[0])
+        else:
+            made.append(q + plain(field, grammar).replace(q, q + q) + q + field["end"])
+    return b"".join(made)
+
+
+def last_end(text: bytes, grammar: Grammar) -> int:
+    """Where the last row ends that surely does; 0 if none does."""
+    end = 0
+    try:
+        for field in fields(text, grammar):
+            if field["end"] not in {grammar.separator, b""} and field.end() < len(text):
+                end = field.end()
+    except NotScannable:
+        pass
+    return end
+
+
+def rows(text: bytes, grammar: Grammar, line: int) -> Iterator[tuple[int, int, bool]]:
+    """For each row its line, its number of fields, and whether it is an empty line."""
+    start, count = line, 0
+    for field in fields(text, grammar):
+        count += 1
+        line += lines(field[0])
+        if field["end"] != grammar.separator:
+            yield start, count, count == 1 and len(field[0]) == len(field["end"])
+            start, count = line, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotes:
+    """A look at all quotes of a text at once: sure of what is strict and simple, of nothing else."""
+
+    strict: bool
+    end: int
+
+
+def look(text: bytes, grammar: Grammar) -> Quotes:
+    """Whether each quote opens or closes a whole field or is doubled, up to the last row's end.
+
+    `end` is where the last row ends.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    quote = grammar.quote[0]
+    places = np.flatnonzero(letters == quote)
+    ends = np.flatnonzero((letters == NEWLINE) | (letters == RETURN))
+    before = np.searchsorted(places, ends)  # how many quotes stand before each newline
+    outside = ends[(before & 1 == 0) & (letters[ends] == NEWLINE)]
+    end = int(outside[-1]) + 1 if len(outside) else 0
+    beside = np.zeros(256, np.bool_)
+    beside[[grammar.separator[0], NEWLINE, RETURN, quote]] = True
+    places = places[places < end]
+    opening, closing = places[0::2], places[1::2]
+    opening, closing = opening[opening > 0], closing[closing < len(letters) - 1]
+    strict = bool(beside[letters[opening - 1]].all() and beside[letters[closing + 1]].all())
+    return Quotes(strict, end)

@@ -1,0 +1,53 @@
+"""All files of one kind as rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from backstory.formats.csv.typed_rows import read_csv, stream_csv
+from backstory.formats.memory import Lease
+from backstory.formats.parquet.typed_rows import read_parquet
+from backstory.formats.rows import Rows, arrow_type
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.model.column import ColumnType
+
+_READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
+_STREAMS = {Format.CSV: stream_csv, Format.PARQUET: read_parquet}
+THREADS = 2
+
+
+def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
+    """The Arrow schema of columns of these types."""
+    return pa.schema([pa.field(name, arrow_type(type_)) for name, type_ in columns.items()])
+
+
+def read_files(
+    files: Sequence[BatchFile],
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+    lease: Lease | None = None,
+) -> list[tuple[BatchFile, Rows]]:
+    """Each file that has rows and its rows, in the order given, with the columns of its header.
+
+    Files are read side by side: decryption, decompression and parsing all leave the interpreter
+    free. Raises Refused for the first file in order that cannot be read, TooLarge if the rows are
+    more than the lease can hold.
+    """
+
+    def whole(file: BatchFile) -> Rows | None:
+        parts: Iterator[Rows] = _READERS[encoding.format](file, encoding, columns, wanted, lease)
+        collected = list(parts)
+        return Rows.joined(collected) if collected else None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = zip(files, pool.map(whole, files), strict=True)
+        return [(file, rows) for file, rows in read if rows is not None and rows.count]
+
+
+def stream_file(
+    file: BatchFile, encoding: Encoding, columns: Mapping[str, ColumnType], wanted: frozenset[str]
+) -> Iterator[Rows]:
+    """One file's rows in order, some at a time; what stays in memory does not grow with their number."""
+    return _STREAMS[encoding.format](file, encoding, columns, wanted)

@@ -1,0 +1,1 @@
+"""JSON, GeoJSON and their line-wise forms."""

@@ -1,0 +1,100 @@
+"""What the values of JSON are, all rows looked at (B24); nothing is guessed where they disagree."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.formats.json.text import Number
+from backstory.formats.produced import shortened
+from backstory.formats.values.float_digits import is_kept
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_EXACT_IN_FLOAT = 1 << 53
+DEEPEST = 20  # engines come to the end of their stack at about 50
+
+
+class TooDeep(ValueError):
+    """A value is nested deeper than a column is."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of the values at one place of all rows."""
+
+    kinds: set[str] = field(default_factory=set)
+    inner: dict[str, "Seen"] = field(default_factory=dict)
+
+    def look(self, value: Any, depth: int = 0) -> None:
+        """Take note of one value; TooDeep for one that no column can be made for."""
+        if depth == DEEPEST and isinstance(value, dict | list):
+            raise TooDeep
+        match value:
+            case None:
+                return
+            case Number():
+                self.kinds.add(_number(value))
+            case bool():
+                self.kinds.add("boolean")
+            case str():
+                self.kinds.add("text")
+            case dict():
+                self.kinds.add("object")
+                for key, item in value.items():
+                    self._of(key).look(item, depth + 1)
+            case _:
+                self.kinds.add("array")
+                for item in value:
+                    self._of("").look(item, depth + 1)
+
+    def _of(self, key: str) -> "Seen":
+        found = self.inner.get(key)
+        if found is None:
+            found = self.inner[key] = Seen()
+        return found
+
+    def type(self, name: str, path: str) -> pa.DataType:
+        """The type that all values are of; Refused if there is none, `path` tells the column then."""
+        kinds = tuple(sorted(self.kinds))
+        if kinds in _SCALARS:
+            return _SCALARS[kinds]
+        if kinds == ("array",):
+            return pa.list_(self._of("").type(name, f"{path}[]"))
+        if kinds == ("object",):
+            if not self.inner:
+                return pa.string()  # no table has a struct without fields; as text `{}` is told from NULL
+            fields = [(key, seen.type(name, f"{path}.{key}")) for key, seen in self.inner.items()]
+            return pa.struct(fields)
+        raise Refused(
+            "mixed-types",
+            f"{name}: the values of `{shortened(path)}` have no type in common: {', '.join(kinds)}.",
+            "Declare the column with a `schema` in `read`; String takes all kinds.",
+        )
+
+
+_SCALARS = {
+    (): pa.null(),
+    ("float",): pa.float64(),
+    ("float", "integer"): pa.float64(),
+    ("integer",): pa.int64(),
+    ("integer", "long integer"): pa.int64(),
+    ("long integer",): pa.int64(),
+    ("boolean",): pa.bool_(),
+    ("text",): pa.string(),
+}
+
+
+def _number(text: Number) -> str:
+    """The kind of a number: a long integer does not fit into a float, a great one into no integer."""
+    if not text.lstrip("-").isdigit():
+        return "float" if is_kept(text) else "number beyond a float"
+    if len(text) > len(str(_INT64.start)) or int(text) not in _INT64:
+        return "integer beyond 64 bits"
+    return "integer" if abs(int(text)) <= _EXACT_IN_FLOAT else "long integer"
+
+
+def inferred(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
+    """The columns in the file's order or the alphabet's, all optional."""
+    order = sorted(columns) if sort else list(columns)
+    return pa.schema([pa.field(column, columns[column].type(name, column)) for column in order])

@@ -1,0 +1,185 @@
+"""Rows of JSON and GeoJSON, whole documents or a row a line (section 1.6, B15, B22, B24)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.doors.odf.manifest.read import GeoJson, Json, NdGeoJson, NdJson, UnknownFields
+from backstory.errors import Refused
+from backstory.formats.encoded import UTF8, decoded, encoding, utf8_blocks, utf8_lines
+from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
+from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
+from backstory.formats.json.values import Column, typed
+from backstory.formats.produced import (
+    BATCH,
+    MEND,
+    UNTOLD,
+    Rows,
+    Told,
+    malformed,
+    shortened,
+    unknown,
+)
+from backstory.formats.values.texts import TimeFormats, time_formats
+
+GEOMETRY = "geometry"
+FEATURES = "features"
+AS_TEXT = "Declare the column with a `schema` in `read`, as String."
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file of rows; each comes with a number, and `line` tells the line of that number."""
+
+    name: str
+    rows: Callable[[], Iterator[tuple[int, Any]]]
+    line: Callable[[int], int]
+    times: TimeFormats
+    geo: bool
+    strict: bool
+
+    def objects(self) -> Iterator[tuple[int, Row]]:
+        """The rows as objects, of a feature its properties and the geometry; Refused for other values."""
+        for number, value in self.rows():
+            try:
+                row = self._feature(number, value) if self.geo else value
+                if not isinstance(row, dict):
+                    raise self.refused(number, f"`{shortened(dumps(value))}` is not an object")
+            except NotJson as stop:
+                raise self.refused(number, str(stop)) from None
+            yield number, row
+
+    def _feature(self, number: int, value: Any) -> Row:
+        if not isinstance(value, dict) or value.get("type") != "Feature":
+            raise self.refused(number, f"`{shortened(dumps(value))}` is not a Feature")
+        geometry, properties = value.get("geometry"), value.get("properties")
+        if not isinstance(geometry, dict | None) or not isinstance(properties, dict | None):
+            raise self.refused(number, "geometry and properties have to be objects")
+        if GEOMETRY in (properties or {}):
+            raise self.refused(number, "a property has the name `geometry`, which is the geometry's column")
+        return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
+
+    def columns(self, told: Told) -> pa.Schema:
+        """The columns that all rows have between them, and those that are told; none without rows.
+
+        Refused for values that no column can be made for.
+        """
+        seen: dict[str, Seen] = {}
+        number = -1
+        for number, row in self.objects():
+            for key in row.keys() - told.keys() if told else row:
+                try:
+                    seen.setdefault(key, Seen()).look(row[key])
+                except TooDeep:
+                    why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
+                    raise self.refused(number, why, AS_TEXT) from None
+        found = inferred(seen, self.name, sort=self.geo)
+        return pa.schema([*found, *told.values()]) if number >= 0 else found
+
+    def refused(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
+        """The error for a row that is no row."""
+        return malformed(self.name, f"line {self.line(number)}", why, remedy)
+
+
+def json_rows(
+    path: Path,
+    name: str,
+    how: Json | NdJson | GeoJson | NdGeoJson,
+    schema: pa.Schema | None,
+    told: Told = UNTOLD,
+) -> Rows:
+    """The file's rows, with the declared columns or with those that are in it.
+
+    A missing key is NULL. Raises UsageError for an option that is not supported, Refused for a
+    document that is not JSON or not of the shape its kind names; what is wrong with a row is refused
+    when its batch is asked for, and before that where all rows are looked at for their types.
+    """
+    document = _document(path, name, how, wanted=schema is not None)
+    if schema is None:
+        schema = document.columns(told)
+    return Rows(schema, _batches(document, schema))
+
+
+def _document(path: Path, name: str, how: Json | NdJson | GeoJson | NdGeoJson, *, wanted: bool) -> Document:
+    """The file as rows; `wanted` tells whether a schema says that there should be any JSON in it."""
+    times, codec = TimeFormats(), UTF8
+    if isinstance(how, Json | NdJson):
+        times, codec = time_formats(how.date_format, how.timestamp_format), encoding(how.encoding)
+    geo = isinstance(how, GeoJson | NdGeoJson)
+    strict = how.unknown_fields is UnknownFields.ERROR
+    if isinstance(how, NdJson | NdGeoJson):
+        return Document(name, lambda: _lines(path, name, codec), lambda number: number, times, geo, strict)
+    keys = [FEATURES] if geo else _keys(how)
+    text = _whole(path, name, codec)
+    array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
+    del text  # it is read once more to tell a line, and not held beside its values
+
+    def line(number: int) -> int:
+        return line_of_element(_whole(path, name, codec), keys, number)
+
+    return Document(name, lambda: enumerate(array), line, times, geo, strict)
+
+
+def _keys(how: Json | GeoJson) -> list[str]:
+    return how.sub_path.split(".") if isinstance(how, Json) and how.sub_path else []
+
+
+def _whole(path: Path, name: str, codec: str) -> str:
+    return decoded(b"".join(utf8_blocks(path, name, codec)), name, 1)
+
+
+def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
+    """The value of each line that is not empty."""
+    for number, line in utf8_lines(path, name, codec):
+        if line.strip():
+            try:
+                yield number, loads(line)
+            except NotJson as stop:
+                at = f", character {stop.at + 1}" if stop.at >= 0 else ""
+                raise malformed(name, f"line {number}{at}", f"it is not JSON: {stop}") from None
+
+
+def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
+    """The rows' array, at the root or where the keys lead to."""
+    if not text.strip():
+        raise malformed(name, "", "it is empty, without any JSON")
+    try:
+        value = loads(text)
+    except NotJson as stop:
+        place = f"line {text.count(chr(10), 0, stop.at) + 1}" if stop.at >= 0 else ""
+        raise malformed(name, place, f"it is not JSON: {stop}") from None
+    if geo and not (isinstance(value, dict) and value.get("type") == "FeatureCollection"):
+        raise malformed(name, "", "it is not a FeatureCollection")
+    where = "its root"
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            there = f"; its keys are {shortened(', '.join(value))}" if isinstance(value, dict) else ""
+            mend = "Mend the file, or `subPath` in `read`."
+            raise malformed(name, "", f"{where} has no `{key}`{there}", mend)
+        value, where = value[key], f"`{key}`"
+    if not isinstance(value, list):
+        told = f"{where} is not an array of objects"
+        raise malformed(name, "", told, "Name the array with `subPath`, a dotted path like `result.cities`.")
+    return value
+
+
+def _batches(document: Document, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    names = set(schema.names)
+    rows = document.objects()
+    while part := list(islice(rows, BATCH)):
+        numbers = [number for number, _ in part]
+
+        def place(row: int, numbers: list[int] = numbers) -> str:
+            return f"line {document.line(numbers[row])}"
+
+        for row, (_, values) in enumerate(part):
+            if document.strict and (extra := [key for key in values if key not in names]):
+                raise unknown(document.name, extra, place(row))
+        column = Column(document.name, place, document.times, document.strict)
+        arrays = [typed([values.get(field.name) for _, values in part], field, column) for field in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

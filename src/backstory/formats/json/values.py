@@ -1,0 +1,189 @@
+"""Values of JSON become values of a declared column, exactly; what is nested may be declared too."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.formats.expected import child, told
+from backstory.formats.json.text import NotJson, Number, dumps
+from backstory.formats.produced import malformed, refuse_nulls, typed_or_refused, unknown, unreadable
+from backstory.formats.values.bounds import unfit
+from backstory.formats.values.texts import TimeFormats, parser
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Values on their way to a column: of which file, at which places; `strict` refuses undeclared fields."""
+
+    name: str
+    place: Callable[[int], str]
+    times: TimeFormats
+    strict: bool = False
+
+    def of(self, rows: Sequence[int]) -> "Column":
+        """The same for values inside those of some rows."""
+        return Column(self.name, lambda row: self.place(rows[row]), self.times, self.strict)
+
+    def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
+        """The error for a value that is not of its type."""
+        return unreadable(self.name, self.place(row), field.name, _shown(value), told(field))
+
+
+def typed(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+    """The values as an array of the field's type; Refused for one that is not of it, or NULL and required."""
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        made = _structs(values, field, column)
+    elif pa.types.is_list(type_):
+        made = _lists(values, field, column)
+    elif pa.types.is_map(type_):
+        made = _maps(values, field, column)
+    else:
+        return _scalars(values, field, column)
+    if not field.nullable:
+        refuse_nulls(made, field.name, column.name, column.place)
+    return made
+
+
+def _scalars(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+    """By way of the values' texts: one rule for what a number or a time is, in all formats."""
+    kinds = set(map(type, values))
+    if not kinds <= _AS_TEXT[_family(field.type)]:
+        values = [
+            None if value is None else _text(value, row, field, column) for row, value in enumerate(values)
+        ]
+    try:
+        texts = pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        row = next(row for row, value in enumerate(values) if value and not _is_unicode(value))
+        raise column.refused(row, field, ascii(values[row])) from None
+    return typed_or_refused(texts, field, parser(field, column.times), column.name, column.place)
+
+
+_NONE = type(None)
+# What is a text already, or NULL, for each family of types.
+_AS_TEXT: dict[str, set[type]] = {
+    "text": {str, Number, _NONE},
+    "number": {_NONE},
+    "time": {str, _NONE},
+    "bool": {str, _NONE},
+}
+
+
+def _family(type_: pa.DataType) -> str:
+    if pa.types.is_string(type_):
+        return "text"
+    if pa.types.is_boolean(type_):
+        return "bool"
+    return "time" if pa.types.is_temporal(type_) else "number"
+
+
+def _text(value: Any, row: int, field: pa.Field, column: Column) -> str:
+    """The text of a value that is not NULL; Refused for a kind of value that the type does not take."""
+    family = _family(field.type)
+    if type(value) is str:
+        return value
+    if type(value) is Number and family == "number":
+        return _whole(value) if pa.types.is_integer(field.type) else str(value)
+    if family == "text" or (family == "bool" and isinstance(value, bool)):
+        try:
+            return dumps(value)
+        except NotJson as stop:
+            place = f"{column.place(row)}, column `{field.name}`"
+            raise malformed(column.name, place, str(stop)) from None
+    raise column.refused(row, field, value)
+
+
+def _whole(number: Number) -> str:
+    """An integer also as JSON may write it: 1.0 and 1e3 are integers there."""
+    if number.lstrip("-").isdigit():
+        return number
+    try:
+        exact = Decimal(number)
+    except InvalidOperation:  # Python's exponents end, too
+        return str(number)
+    fits = abs(exact.adjusted()) < _MAX_DIGITS and exact == exact.to_integral_value()
+    return str(int(exact)) if fits else str(number)
+
+
+_MAX_DIGITS = 40
+
+
+def _structs(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+    _require(values, dict, field, column)
+    rows = [row for row, value in enumerate(values) if value is not None]
+    inner = column.of(rows)
+    names = {each.name for each in field.type}
+    for row, place in enumerate(rows):
+        if column.strict and (extra := [key for key in values[place] if key not in names]):
+            raise unknown(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
+    made = [
+        typed([values[row].get(each.name) for row in rows], child(field, each), inner) for each in field.type
+    ]
+    if not made:
+        return pa.array([value and {} for value in values], field.type)
+    # What is NULL itself asks nothing of its fields: they are made of the others, and then spread.
+    order = iter(range(len(rows)))
+    spread = pa.array([None if value is None else next(order) for value in values], pa.int64())
+    return pa.StructArray.from_arrays(made, fields=list(field.type)).take(spread)
+
+
+def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+    _require(values, list, field, column)
+    rows = [row for row, value in enumerate(values) for _ in value or ()]
+    items = [item for value in values for item in value or ()]
+    inner = typed(items, child(field, field.type.value_field, "itemType"), column.of(rows))
+    made = pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
+    row = unfit(made, field)
+    if row is not None:
+        raise column.refused(row, field, values[row])
+    return made
+
+
+def _maps(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+    _require(values, dict, field, column)
+    rows = [row for row, value in enumerate(values) for _ in value or ()]
+    keys = [key for value in values for key in value or ()]
+    items = [item for value in values for item in (value or {}).values()]
+    inner = column.of(rows)
+    type_ = field.type
+    return pa.MapArray.from_arrays(
+        _offsets(values),
+        typed(keys, child(field, type_.key_field, "keyType"), inner),
+        typed(items, child(field, type_.item_field, "valueType"), inner),
+        type=type_,
+    )
+
+
+def _offsets(values: list[Any]) -> pa.Array:
+    """Where each list begins; NULL marks a list that is NULL."""
+    made: list[int | None] = []
+    end = 0
+    for value in values:
+        made.append(None if value is None else end)
+        end += len(value or ())
+    return pa.array([*made, end], pa.int32())
+
+
+def _require(values: list[Any], kind: type, field: pa.Field, column: Column) -> None:
+    for row, value in enumerate(values):
+        if value is not None and not isinstance(value, kind):
+            raise column.refused(row, field, value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else dumps(value)
+    except NotJson as stop:
+        return f"{type(value).__name__}: {stop}"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

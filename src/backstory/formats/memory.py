@@ -1,0 +1,93 @@
+"""How much clear text deliveries may hold: together on the driver, and each file against a bomb."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backstory.errors import Failed
+from backstory.formats.wrapping.batch_file import BatchFile
+
+# A file that grows beyond both is no delivery: real ones, of distinct keys, grow ten- to thirtyfold.
+BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
+
+# A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
+CLEAR_TEXT_SHARE = 6
+
+
+class TooLarge(Failed):
+    """A delivery needs more of the driver's memory than is left; Spark's tasks must take it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "too-large",
+            "The delivery needs more memory than the driver may use.",
+            "Raise driver-memory in the section [delivery] of backstory.toml.",
+        )
+
+
+class Memory:
+    """What all deliveries of a process may take of the driver's memory at a time.
+
+    They are held to a share of it in clear text: the rest is for what becomes of that.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most // CLEAR_TEXT_SHARE
+        self._lock = threading.Lock()
+        self._held = 0
+
+    @contextmanager
+    def lease(self) -> Iterator["Lease"]:
+        """A delivery's part, given back at the end."""
+        lease = Lease(self)
+        try:
+            yield lease
+        finally:
+            self.take(-lease.held)
+
+    def take(self, size: int) -> None:
+        """Take bytes, or give them back; raises TooLarge, and takes none, if they are too many."""
+        with self._lock:
+            if size > 0 and self._held + size > self._most:
+                raise TooLarge
+            self._held += size
+
+
+class Lease:
+    """What one delivery holds, file by file."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+
+    @property
+    def held(self) -> int:
+        """The bytes of all files."""
+        return sum(self._files.values())
+
+    def hold(self, file: str, size: int) -> None:
+        """The file now takes this much; raises TooLarge if that is more than is left."""
+        with self._lock:
+            self._memory.take(size - self._files.get(file, 0))
+            self._files[file] = size
+
+
+class Meter:
+    """Counts the clear bytes of one file as they come."""
+
+    def __init__(self, file: BatchFile, lease: Lease | None = None) -> None:
+        self._file = file
+        self._lease = lease
+        self._most = max(BOMB_BYTES, BOMB_RATIO * file.size())
+        self._count = 0
+
+    def add(self, size: int) -> None:
+        """So many bytes more; raises Refused for a bomb, TooLarge for more than the lease can hold."""
+        self._count += size
+        if self._count > self._most:
+            raise self._file.unreadable(
+                f"it holds more than {BOMB_BYTES >> 30} GiB and {BOMB_RATIO} times its own size"
+            )
+        if self._lease:
+            self._lease.hold(str(self._file.path), self._count)

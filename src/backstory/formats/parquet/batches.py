@@ -1,0 +1,107 @@
+"""The rows of a Parquet file in pieces of a bounded size, each counted before it is decoded.
+
+A dictionary's one value of a mebibyte is a thousand rows of it: what a file decodes to is told neither
+by its own size nor by its footer. Texts are therefore read as their dictionaries have them, and the size
+of rows is known before the rows are made.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from backstory.formats.memory import Meter
+from backstory.formats.parquet.pages import page_sizes
+
+ROWS = 1 << 16
+# What one piece may take, if it is more than one row.
+PIECE = 1 << 24
+ENTRY = 8  # a text's place in its dictionary, or where it begins
+
+
+def batches(
+    content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], meter: Meter
+) -> Iterator[pa.RecordBatch]:
+    """The chosen columns, none of them nested; texts may be dictionaries of texts.
+
+    The meter counts the pages that are open at a time, then each piece before it is decoded. Raises
+    ValueError or Arrow's errors for what is no Parquet, and what the meter raises.
+    """
+    schema = metadata.schema.to_arrow_schema()
+    types = {name: _storage(schema.field(name).type) for name in chosen}
+    chunks = _chunks(metadata, chosen)
+    pages = {name: _pages(content, chunks[name]) for name in chosen}
+    meter.add(sum(map(sum, pages.values())))
+    grown = {name for name in chosen if _grows(chunks[name])}
+    width = sum(_width(types[name], pages[name] if name in grown else ()) for name in chosen)
+    as_stored = [name for name in chosen if _is_text(types[name]) and name not in grown]
+    parquet = pq.ParquetFile(pa.BufferReader(content), metadata=metadata, read_dictionary=as_stored)
+    for batch in parquet.iter_batches(max(1, min(ROWS, PIECE // width)), columns=list(chosen)):
+        for piece, size in _pieces(batch):
+            meter.add(size)
+            yield piece
+
+
+def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[pq.ColumnChunkMetaData]]:
+    """The chunks of each chosen column; a footer is looked through once, however wide it is."""
+    found: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in chosen}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if (name := chunk.path_in_schema) in found:
+                found[name].append(chunk)
+    return found
+
+
+def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
+    """The two largest pages of a column: at most so many are open, one of them the dictionary."""
+    largest: list[int] = []
+    for chunk in chunks:
+        starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
+        for size in page_sizes(content, min(starts), chunk.total_compressed_size):
+            largest = sorted([*largest, size])[-2:]
+    return largest
+
+
+def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether a column's values are told by what they share with the one before them (or by lengths)."""
+    encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
+    return bool(encodings & {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
+
+
+def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
+    """The most that a value takes when a batch is read; no value is longer than the page that holds it."""
+    if pages:
+        return ENTRY + max(pages)
+    return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8
+
+
+def _storage(type_: pa.DataType) -> pa.DataType:
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    inner = type_.value_type if pa.types.is_dictionary(type_) else type_
+    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    return any(test(inner) for test in tests)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The batch in slices that take about `PIECE` once they are decoded, and how much each takes."""
+    if not batch.num_rows:
+        return
+    ends = np.cumsum(sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows)))
+    borders = np.flatnonzero(np.diff(ends // PIECE)) + 1
+    for first, after in pairwise([0, *borders.tolist(), batch.num_rows]):
+        before = ends[first - 1] if first else 0
+        yield batch.slice(first, after - first), int(ends[after - 1] - before)
+
+
+def _sizes(column: pa.Array) -> np.ndarray:
+    """What each value of a column takes once it is decoded."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type):
+        return np.full(len(column), column.nbytes / max(len(column), 1))
+    lengths = pc.fill_null(pc.binary_length(column.dictionary), 0)
+    return np.asarray(pc.fill_null(lengths.take(column.indices), 0)).astype(np.float64) + ENTRY

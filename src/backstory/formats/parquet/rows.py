@@ -1,0 +1,129 @@
+"""Rows of a Parquet file, row group by row group (section 1.6, B25)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.doors.odf.manifest.read import Parquet, UnknownFields
+from backstory.errors import Refused
+from backstory.formats.expected import told
+from backstory.formats.produced import (
+    BATCH,
+    MEND,
+    UNTOLD,
+    Rows,
+    Told,
+    malformed,
+    missing,
+    refuse_repeated,
+    typed_or_refused,
+    unknown,
+)
+from backstory.formats.values.exactly import becomes, exactly, loose, plain_type
+
+
+def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None, told: Told = UNTOLD) -> Rows:
+    """The file's rows: the declared columns by name, or all of the file's as types of ours.
+
+    Instants without a zone are UTC. Raises Refused for what is not Parquet, a column that is missing
+    or of a type that has no exact way to the declared one; a value that has none is refused when
+    its batch is asked for.
+    """
+    stored = _stored(path, name)
+    refuse_repeated(name, stored.names)
+    if schema is None:
+        schema = pa.schema([_told_or_ours(field, name, told) for field in stored])
+    else:
+        _refuse_others(stored, schema, name, strict=how.unknown_fields is UnknownFields.ERROR)
+    return Rows(_loose(schema), _batches(path, name, schema))
+
+
+def opened(path: Path) -> pq.ParquetFile:
+    """The file, its older instants of 96 bits as microseconds: in nanoseconds they end with the year 2262."""
+    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+
+
+def _stored(path: Path, name: str) -> pa.Schema:
+    try:
+        with opened(path) as file:
+            return file.schema_arrow
+    except (pa.ArrowException, OSError) as stop:
+        if isinstance(stop, FileNotFoundError | PermissionError):
+            raise
+        raise malformed(name, "", "it is not Parquet") from None
+
+
+def _told_or_ours(field: pa.Field, name: str, told: Told) -> pa.Field:
+    """The column of the type that is told, if there is a way to it."""
+    wanted = told.get(field.name)
+    return wanted if wanted is not None and becomes(field.type, wanted) else _ours(field, name)
+
+
+def _ours(field: pa.Field, name: str) -> pa.Field:
+    """The column as one of ours, optional."""
+    type_ = plain_type(field.type)
+    if type_ is None:
+        raise Refused(
+            "unsupported-type",
+            f"{name}: column `{field.name}` is of type {field.type}, which no table of ours can hold.",
+            _remedy(field.type),
+            [field.name],
+        )
+    return pa.field(field.name, type_)
+
+
+def _remedy(type_: pa.DataType) -> str:
+    if pa.types.is_time(type_) or pa.types.is_duration(type_):
+        declare = "Time" if pa.types.is_time(type_) else "Duration"
+        return f"Declare a `schema` in `read`, in which it is a {declare}, a number of its unit."
+    return "Declare a `schema` in `read` without the column."
+
+
+def _loose(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(loose(field.type)) for field in schema])
+
+
+def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: bool) -> None:
+    for field in schema:
+        if field.name not in stored.names:
+            raise missing(name, field.name, stored.names)
+        theirs = stored.field(field.name).type
+        if not becomes(theirs, field):
+            raise Refused(
+                "incompatible-type",
+                f"{name}: column `{field.name}` is of type {theirs}, and declared as {told(field)}.",
+                f"{MEND}, or `schema` in the manifest.",
+                [field.name],
+            )
+    extra = [column for column in stored.names if column not in schema.names]
+    if extra and strict:
+        raise unknown(name, extra)
+
+
+def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    done = 0
+    with opened(path) as file:
+        batches = file.iter_batches(BATCH, columns=schema.names)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as stop:
+                raise malformed(name, f"after row {done}", f"it is not whole Parquet ({stop})") from None
+            if batch is None:
+                return
+            first = done + 1
+
+            def row(place: int, first: int = first) -> str:
+                return f"row {first + place}"
+
+            columns = []
+            for field in schema:
+
+                def convert(values: pa.Array, field: pa.Field = field) -> pa.Array:
+                    return exactly(values, field)
+
+                columns.append(typed_or_refused(batch.column(field.name), field, convert, name, row))
+            yield pa.RecordBatch.from_arrays(columns, schema=_loose(schema))
+            done += batch.num_rows

@@ -1,0 +1,156 @@
+"""Rows that a reader gives, and how it refuses what it cannot give exactly (R69)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import Refused
+from backstory.formats.expected import told
+from backstory.formats.values.bounds import first_unfit
+from backstory.formats.values.cells import UnreadableCell, first_failing
+
+BATCH = 1 << 16
+SHOWN = 40
+SHOWN_NAMES = 20
+MEND = "Nothing was written; mend the file"
+
+
+# Columns by name that a file without a read schema has types for all the same: those of its dataset (O25).
+Told = Mapping[str, pa.Field]
+UNTOLD: Final[Told] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in the order of their file; what cannot be read is refused when its batch is asked for."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def malformed(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+    """The error for a row, or a file, that is not of its format; `place` is its line or row."""
+    return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
+
+
+def broken_csv(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+    """The same for a CSV; every door calls it so."""
+    return Refused("broken-csv", f"{name}{place and f', {place}'}: {why}.", remedy)
+
+
+def no_text(name: str, place: str, why: str, remedy: str) -> Refused:
+    """The same for a CSV whose bytes are no text."""
+    return Refused("unreadable-file", f"{name}, {place}: {why}.", remedy)
+
+
+def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
+    """The error for a value that is not of its column's type."""
+    return Refused(
+        "unreadable-value",
+        f"{name}, {place}, column `{column}`: `{shortened(value)}` is not of type {expected}.",
+        f"{MEND}, or declare the column as String and convert it in `preprocess`.",
+    )
+
+
+def shortened(value: object) -> str:
+    """The value on one line, 40 characters of it, and what is no Unicode as its escape."""
+    text = str(value).encode(errors="backslashreplace").decode()
+    text = " ".join(text.split()) or text
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def missing(name: str, column: str, present: list[str], place: str = "") -> Refused:
+    """The error for a declared column that a file with named columns does not have."""
+    there = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
+    told_there = f"its columns are {there}" if present else "it has none"
+    return Refused(
+        "missing-column",
+        f"{name}{place and f', {place}'} has no column `{column}`; {told_there}.",
+        f"{MEND}, or `schema` in the manifest; names compare exactly.",
+        [column],
+    )
+
+
+def unknown(name: str, columns: list[str], place: str = "") -> Refused:
+    """The error for columns that the schema does not declare, where `unknownFields` is `error`."""
+    names = ", ".join(f"`{column}`" for column in columns[:SHOWN_NAMES])
+    return Refused(
+        "unknown-fields",
+        f"{name}{place and f', {place}'}: the schema does not declare {names}.",
+        "Declare them, or set `unknownFields: ignore` in `read`.",
+        columns,
+    )
+
+
+def repeated(names: list[str]) -> list[str]:
+    """The names that stand more than once."""
+    seen: set[str] = set()
+    return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+
+
+def refuse_repeated(name: str, names: list[str], place: str = "") -> None:
+    """Refused if two columns have one name; `place` is the line that names them, if there is one."""
+    if twice := repeated(names):
+        shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
+        told = (
+            f"{name}, {place}: the header names {shown} more than once."
+            if place
+            else f"{name} has {shown} twice."
+        )
+        raise Refused("repeated-column", told, "Nothing was written; name each column once.", twice)
+
+
+def typed_or_refused(
+    values: pa.Array,
+    field: pa.Field,
+    convert: Callable[[pa.Array], pa.Array],
+    name: str,
+    place: Callable[[int], str],
+) -> pa.Array:
+    """`convert(values)`, within the bounds of the type and not NULL where the field is required.
+
+    Refused for the first value that is not so; `place` tells where a row of the array stands.
+    """
+    row = -1
+    try:
+        made = convert(values)
+    except UnreadableCell as cell:
+        row = cell.row
+    except pa.ArrowInvalid:
+        row = first_failing(values, convert)
+    if row >= 0:
+        raise unreadable(name, place(row), field.name, _shown(values[row]), told(field))
+    if found := first_unfit(made, field):
+        value = values[found.row] if found.field is field else found.value
+        raise unreadable(name, place(found.row), found.field.name, _shown(value), told(found.field))
+    if not field.nullable:
+        refuse_nulls(made, field.name, name, place)
+    return made
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py()) if value.is_valid else "NULL"
+    except (ValueError, OverflowError):  # Python has no nanoseconds, and no year 10000
+        return str(pa.array([value], value.type).to_string())[1:-1]
+
+
+def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int], str]) -> None:
+    """Refused if a value is NULL, in the words of the reference (section 2.8)."""
+    if values.null_count:
+        first = pc.index(values.is_null(), True).as_py()
+        raise Refused(
+            "unreadable-value",
+            f"{name}, {place(first)}: Column `{column}` contains {values.null_count} null values "
+            "while none were expected.",
+            f"{MEND}, or wrap the column's type in Option.",
+        )
+
+
+def in_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The table's rows, at most `BATCH` at a time."""
+    yield from table.combine_chunks().to_batches(max_chunksize=BATCH)

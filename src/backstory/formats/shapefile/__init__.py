@@ -1,0 +1,1 @@
+"""ESRI shapefiles."""

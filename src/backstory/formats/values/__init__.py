@@ -1,0 +1,1 @@
+"""Values of one type from texts and from values of another."""

@@ -1,0 +1,120 @@
+"""Values of one column type as values of another, exactly or not at all (section 2.6, decision F18)."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.cells import UnreadableCell, parse
+from backstory.model.column import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
+
+_INTEGERS = frozenset({Kind.SHORT, Kind.INT, Kind.LONG})
+_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+_NUMBERS = _INTEGERS | _FLOATS | {Kind.DECIMAL}
+_TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
+
+
+class DoesNotFit(ValueError):
+    """A value of the one type is none of the other."""
+
+
+def related(old: ColumnType, new: ColumnType) -> bool:
+    """Whether values of the types can stand for one another: numbers, times, and text for anything."""
+    kinds = {old.kind, new.kind}
+    return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1
+
+
+def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    """The values as `arrow_type(new)`; text is read and written as in batch files (section 3.3).
+
+    BINARY and text have the same bytes. Naive times are taken for UTC. Only DOUBLE to FLOAT may
+    round, though not to zero; whatever else would lose a digit or leave the range raises DoesNotFit.
+    """
+    try:
+        fitted = _cast(values, old, new)
+    except (pa.ArrowInvalid, UnreadableCell):
+        raise DoesNotFit from None
+    if fitted.null_count != values.null_count:
+        raise DoesNotFit
+    return fitted
+
+
+def _cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    if new.kind in TEXT_KINDS:
+        text = _text(values, old)
+        return parse(text, new) if new.kind is Kind.NAIVE_TIME else text
+    if old.kind in TEXT_KINDS:
+        return values.cast(pa.binary()) if new.kind is Kind.BINARY else parse(values, new)
+    if new.kind in _TIMES:
+        return _time(values, new)
+    if new.kind is Kind.DECIMAL:
+        return _decimal(values, old, new)
+    if new.kind in _FLOATS:
+        return _float(values, old, new)
+    return _integer(values, old, new)
+
+
+def _text(values: pa.Array, old: ColumnType) -> pa.Array:
+    """The text form of section 3.3, without zeros that say nothing."""
+    text = values.cast(pa.string())
+    if old.kind is Kind.DECIMAL:
+        return _trimmed(_plain(values, text))
+    if old.kind in _FLOATS:
+        named = pc.replace_substring_regex(text, "^nan$", "NaN")
+        return pc.replace_substring_regex(named, "inf$", "Infinity")
+    if old.kind in {Kind.NAIVE_DATETIME, Kind.UTC_DATETIME}:
+        return _trimmed(pc.replace_substring(text, " ", "T"))
+    return text
+
+
+def _trimmed(text: pa.Array) -> pa.Array:
+    shorter = pc.replace_substring_regex(text, r"(\.\d*?)0+(Z?)$", r"\1\2")
+    return pc.replace_substring_regex(shorter, r"\.(Z?)$", r"\1")
+
+
+def _plain(values: pa.Array, text: pa.Array) -> pa.Array:
+    """Decimals without exponents, which Arrow writes for small values."""
+    small = pc.fill_null(pc.match_substring(text, "E"), False)
+    if not pc.any(small).as_py():
+        return text
+    digits = pa.array([format(value, "f") for value in values.filter(small).to_pylist()], pa.string())
+    return pc.replace_with_mask(text, small, digits)
+
+
+def _time(values: pa.Array, new: ColumnType) -> pa.Array:
+    instants = values.cast(pa.timestamp("us"))
+    if new.kind is not Kind.NAIVE_DATE:
+        return instants.cast(arrow_type(new))
+    days = instants.cast(pa.date32(), safe=False)
+    _require(pc.equal(days.cast(pa.timestamp("us")), instants))
+    return days
+
+
+def _decimal(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    if old.kind is Kind.DECIMAL:
+        # Arrow looks at the digits of the values only where a cast makes the precision less.
+        return values.cast(pa.decimal256(2 * MAX_PRECISION, new.scale)).cast(arrow_type(new))
+    return parse(_text(values, old), new)
+
+
+def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    if old.kind in _FLOATS:
+        nearest = values.cast(arrow_type(new))
+        _require(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))
+        _require(pc.equal(pc.equal(nearest, 0), pc.equal(values, 0)))
+        return nearest
+    nearest = parse(_text(values, old), new)
+    _require(pc.equal(_cast(nearest, new, old), values))
+    return nearest
+
+
+def _integer(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    if old.kind in _FLOATS:
+        _require(pc.is_finite(values))
+    if new.kind is Kind.SHORT:
+        values = values.cast(pa.int16())
+    return values.cast(arrow_type(new))
+
+
+def _require(holds: pa.Array) -> None:
+    if not pc.all(holds, min_count=0).as_py():
+        raise pa.ArrowInvalid("a value does not fit")

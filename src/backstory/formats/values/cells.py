@@ -1,0 +1,255 @@
+"""Text cells become typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.base64_cells import decode_base64
+from backstory.formats.values.decimal_cells import half_even, rounded
+from backstory.model.column import MAX_PRECISION, ColumnType, Kind
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+# The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.
+FLOAT_MAX_AS_PRINTED = 3.4028237e38
+
+INTEGER = r"^-?[0-9]+$"
+NOT_FINITE = r"^(?i)[+-]?(nan|inf|infinity)$"
+ZONE = r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
+BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?$"
+
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, in days from 1970-01-01
+_DAY = 86_400_000_000
+
+
+Values = TypeVar("Values")
+
+
+class UnreadableCell(ValueError):
+    """A cell is not of its column's type; `row` counts from 0 in the array that was parsed."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"cell {row}")
+        self.row = row
+
+
+def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
+    """The cells as values of `arrow_type(type_)`, NULL where they are NULL.
+
+    Raises UnreadableCell for the first cell that is not of the type.
+    """
+    if type_.kind in _BLANKS_ASIDE:
+        text = _trimmed(text)
+    return _converted(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
+
+
+def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """As `parse`, but decimals are rounded half-even to their column's scale; and how many were (F18)."""
+    if type_.kind is not Kind.DECIMAL:
+        return parse(text, type_), 0
+    return _converted(_trimmed(text), lambda cells: rounded(cells, type_))
+
+
+def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """Decimals of any precision and scale as `parse_rounding` gives them."""
+    wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
+    return _converted(decimals, lambda cells: half_even(cells.cast(wide), type_))
+
+
+def _converted(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
+    try:
+        return convert(cells)
+    except pa.ArrowInvalid:
+        raise UnreadableCell(first_failing(cells, convert)) from None
+
+
+def null_where_empty(text: pa.Array) -> pa.Array:
+    """The cells with NULL for each empty one, which is no value of any type but text (O27)."""
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+
+
+def parser_type(type_: ColumnType) -> pa.DataType:
+    """The type as which Arrow's CSV parser may read a column; `finish` makes the column's type of it."""
+    if type_.kind in _LOOKED_AT:
+        return pa.string()
+    if type_.kind is Kind.DECIMAL:
+        # The parser checks the digits of the text and then shifts it by the scale, without a look
+        # at what 128 bits can hold: no more digits than leave room for the shift.
+        digits = MAX_PRECISION - type_.scale
+        return pa.decimal128(digits, type_.scale) if digits >= type_.scale else pa.string()
+    return arrow_type(type_)
+
+
+def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
+    """A column that the parser read as its `parser_type`, as values of its own type.
+
+    Raises pa.ArrowInvalid where the parser took what the type does not allow.
+    """
+    match type_.kind:
+        case _ if pa.types.is_string(column.type):
+            chunks = [parse(chunk, type_) for chunk in column.chunks]
+            return pa.chunked_array(chunks, type=arrow_type(type_))
+        case Kind.FLOAT | Kind.DOUBLE:
+            _require(pc.is_finite(column))
+        case Kind.DECIMAL:
+            # A cast looks at the digits of the values only where it makes the precision less.
+            column = column.cast(pa.decimal128(MAX_PRECISION, type_.scale))
+        case Kind.NAIVE_DATE:
+            _require_years(column.cast(pa.int32()), 1)
+        case Kind.UTC_DATETIME | Kind.NAIVE_DATETIME:
+            _require_years(column.cast(pa.int64()), _DAY)
+    return column.cast(arrow_type(type_))
+
+
+def _require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
+    """The years 0001 to 9999; `day` is how many units of time a day has."""
+    bounds = pc.min_max(times)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is not None and (least < _FIRST_DAY * day or greatest >= (_LAST_DAY + 1) * day):
+        raise pa.ArrowInvalid("a year is not between 0001 and 9999")
+
+
+def first_failing(cells: pa.Array, convert: Callable[[pa.Array], object]) -> int:
+    """The first cell that does not convert, found by halves; pa.ArrowInvalid tells that one does not."""
+    low, high = 0, len(cells)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            convert(cells[low:middle])
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
+def _trimmed(text: pa.Array) -> pa.Array:
+    return pc.utf8_trim(text, " \t")
+
+
+def _text(text: pa.Array, _type: ColumnType) -> pa.Array:
+    return text
+
+
+def _require(holds: pa.Array) -> None:
+    if not pc.all(holds, min_count=0).as_py():
+        raise pa.ArrowInvalid("a cell is not of its type")
+
+
+def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
+    lower = pc.utf8_lower(text)
+    true = pc.equal(lower, "true")
+    _require(pc.or_(true, pc.equal(lower, "false")))
+    return true
+
+
+def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
+    if not pc.all(pc.ascii_is_decimal(text), min_count=0).as_py():
+        # Arrow reads 0x1F as 31; the contract knows decimal digits only.
+        text = _trimmed(text)
+        _require(pc.match_substring_regex(text, INTEGER))
+    if type_.kind is Kind.SHORT:
+        return text.cast(pa.int16()).cast(pa.int32())
+    return text.cast(arrow_type(type_))
+
+
+def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
+    values, lost = rounded(text, type_)
+    if lost:
+        raise pa.ArrowInvalid("a cell has more digits than its column")
+    return values
+
+
+def _double(text: pa.Array, type_: ColumnType) -> pa.Array:
+    value = text.cast(arrow_type(type_))
+    if pc.all(pc.is_finite(value), min_count=0).as_py():
+        return value
+    spelled = pc.match_substring_regex(text, NOT_FINITE)
+    _require(pc.or_(pc.invert(pc.is_nan(value)), spelled))
+    beyond = pc.and_(pc.is_inf(value), pc.invert(spelled))
+    if not pc.any(beyond).as_py():
+        return value
+    exact = text.cast(pa.float64())
+    if type_.kind is Kind.DOUBLE:
+        raise pa.ArrowInvalid("beyond the range of a double")
+    _require(pc.or_(pc.invert(beyond), pc.less_equal(pc.abs(exact), FLOAT_MAX_AS_PRINTED)))
+    greatest = pc.multiply(pc.sign(exact), FLOAT_MAX).cast(pa.float32())
+    return pc.if_else(beyond, greatest, value)
+
+
+def _date(text: pa.Array, _type: ColumnType) -> pa.Array:
+    value = text.cast(pa.date32())
+    _require_years(value.cast(pa.int32()), 1)
+    return value
+
+
+def _instant(text: pa.Array, type_: ColumnType) -> pa.Array:
+    def zoned(cells: pa.Array) -> pa.Array:
+        bare = pc.invert(pc.match_substring_regex(cells, ZONE))
+        return pc.if_else(bare, pc.binary_join_element_wise(cells, "Z", ""), cells)
+
+    return _timestamp(text, type_, zoned)
+
+
+def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
+    def unzoned(cells: pa.Array) -> pa.Array:
+        return pc.replace_substring_regex(cells, "[Zz]$", "")
+
+    return _timestamp(text, type_, unzoned)
+
+
+def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Timestamps in microseconds; further digits are cut off, never rounded (F6)."""
+    target = arrow_type(type_)
+    try:
+        value = text.cast(target)
+    except pa.ArrowInvalid:
+        cut = pc.replace_substring_regex(text, BEYOND_MICROSECONDS, r"\1")
+        value = mend(cut).cast(target)
+    _require_years(value.cast(pa.int64()), _DAY)
+    return value
+
+
+def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
+    """`HH:MM:SS` and up to six more digits when they are not zero (F18)."""
+    _require(pc.match_substring_regex(text, TIME))
+    full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
+    micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(micros, "0"), ".")
+    return pc.if_else(pc.match_substring(micros, "."), trimmed, micros)
+
+
+def _binary(text: pa.Array, _type: ColumnType) -> pa.Array:
+    return decode_base64(text)
+
+
+_PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.SHORT: _integer,
+    Kind.INT: _integer,
+    Kind.LONG: _integer,
+    Kind.DECIMAL: _decimal,
+    Kind.FLOAT: _double,
+    Kind.DOUBLE: _double,
+    Kind.NAIVE_DATE: _date,
+    Kind.NAIVE_DATETIME: _naive,
+    Kind.UTC_DATETIME: _instant,
+    Kind.NAIVE_TIME: _time,
+    Kind.BINARY: _binary,
+}
+
+# These are read as text first: the parser would take more than they allow.
+_LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
+
+# Arrow's parser takes blanks around these for nothing; the look at the text does the same.
+_BLANKS_ASIDE = {
+    Kind.DECIMAL,
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.NAIVE_DATE,
+    Kind.NAIVE_DATETIME,
+    Kind.UTC_DATETIME,
+}

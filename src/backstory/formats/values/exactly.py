@@ -1,0 +1,193 @@
+"""Typed values become values of another type, if none of them is another value then (B25)."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.expected import DURATION, TIME, kind, unit
+from backstory.formats.values.clock import counted
+from backstory.formats.values.texts import TimeFormats, parser
+
+_INSTANT = pa.timestamp("us", "UTC")
+_WIDEST = 38
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType | None:
+    """The type of ours that holds all values of an Arrow type; None if there is none."""
+    t = pa.types
+    if t.is_nested(type_):
+        return _plain_nested(type_)
+    for fits, ours in _PLAIN.items():
+        if fits(type_):
+            return ours
+    if t.is_decimal(type_) and type_.precision <= _WIDEST:
+        return pa.decimal128(type_.precision, type_.scale)
+    return plain_type(type_.value_type) if t.is_dictionary(type_) else None
+
+
+def _plain_nested(type_: pa.DataType) -> pa.DataType | None:
+    t = pa.types
+    if t.is_struct(type_):
+        inner = [(field.name, plain_type(field.type)) for field in type_]
+        return None if any(kind is None for _, kind in inner) else pa.struct(inner)
+    if t.is_map(type_):
+        key, item = plain_type(type_.key_type), plain_type(type_.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if _is_list(type_):
+        item = plain_type(type_.value_type)
+        return None if item is None else pa.list_(item)
+    return None
+
+
+def loose(type_: pa.DataType) -> pa.DataType:
+    """The type with all that is in it optional: Arrow asks a struct that is NULL for its required fields."""
+    t = pa.types
+    if t.is_struct(type_):
+        return pa.struct([(field.name, loose(field.type)) for field in type_])
+    if t.is_map(type_):
+        return pa.map_(loose(type_.key_type), loose(type_.item_type))
+    return pa.list_(loose(type_.value_type)) if t.is_list(type_) else type_
+
+
+def becomes(type_: pa.DataType, field: pa.Field) -> bool:
+    """Whether values of the type may be values of the field, each for itself looked at by `exactly`."""
+    target, t = field.type, pa.types
+    if t.is_dictionary(type_):
+        return becomes(type_.value_type, field)
+    if type_ == target or t.is_null(type_):
+        return True
+    if t.is_time(type_) or t.is_duration(type_):
+        return kind(field) == (TIME if t.is_time(type_) else DURATION)
+    if t.is_nested(type_) or t.is_nested(target):
+        return _nested_becomes(type_, target)
+    if _is_text(type_) and not _is_bytes(target):
+        return not t.is_null(target)
+    return any(source(type_) and goal(target) for source, goal in _MAY)
+
+
+def _nested_becomes(type_: pa.DataType, target: pa.DataType) -> bool:
+    t = pa.types
+    if t.is_struct(type_) and t.is_struct(target):
+        ours = {field.name: field for field in target}
+        names = [field.name for field in type_]
+        # A field that one of them lacks would become NULL, or be lost.
+        same = sorted(names) == sorted(ours) and len(ours) == len(names)
+        return same and all(_inner_becomes(field.type, ours[field.name]) for field in type_)
+    if t.is_map(type_) and t.is_map(target):
+        return _inner_becomes(type_.key_type, target.key_field) and _inner_becomes(
+            type_.item_type, target.item_field
+        )
+    return _is_list(type_) and t.is_list(target) and _inner_becomes(type_.value_type, target.value_field)
+
+
+def _inner_becomes(type_: pa.DataType, field: pa.Field) -> bool:
+    """Texts within are not parsed."""
+    return becomes(type_, field) and (not _is_text(type_) or _is_text(field.type))
+
+
+def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
+    """The values as the field's `loose` type, of instants the digits below a microsecond cut off.
+
+    Raises UnreadableCell or pa.ArrowInvalid where one would be another value; for types where
+    `becomes` is true.
+    """
+    target, t = loose(field.type), pa.types
+    if t.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if loose(values.type) == target or t.is_null(values.type):
+        return values.cast(target)
+    if _is_text(values.type) and not _is_text(target) and not _is_bytes(target):
+        return parser(field, TimeFormats())(values.cast(pa.string()))
+    if t.is_time(values.type) or t.is_duration(values.type):
+        return counted(values, unit(field))
+    if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
+        # Down to the microsecond: before 1970, a cast would go up.
+        values = pc.floor_temporal(values, unit="microsecond")
+    if t.is_float16(values.type):
+        values = values.cast(pa.float32())  # Arrow compares no shorter ones
+    if t.is_nested(target):
+        # Of a slice Arrow would cast what is left and right of it too.
+        values = values.take(pa.array(range(len(values)), pa.int64()))
+        values = values.cast(_filled(values.type, target))
+    if t.is_decimal(target) and t.is_integer(values.type):
+        return values.cast(pa.decimal128(_WIDEST, target.scale)).cast(target)
+    made = values.cast(target)
+    if not _is_text(target) and not _same(made.cast(values.type), values):
+        raise pa.ArrowInvalid("a value does not fit")
+    return made
+
+
+def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
+    """The type with the target's where it holds nothing but NULL: nothing can be cast back to that."""
+    t = pa.types
+    if t.is_null(type_):
+        return target
+    if t.is_struct(type_):
+        return pa.struct([(each.name, _filled(each.type, target.field(each.name).type)) for each in type_])
+    if t.is_map(type_):
+        return pa.map_(_filled(type_.key_type, target.key_type), _filled(type_.item_type, target.item_type))
+    return pa.list_(_filled(type_.value_type, target.value_type)) if _is_list(type_) else type_
+
+
+def _same(back: pa.Array, values: pa.Array) -> bool:
+    if pa.types.is_nested(values.type):
+        return bool(back.equals(values))
+    same = pc.equal(back, values)
+    if pa.types.is_floating(values.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(values)))
+    return bool(pc.all(same, min_count=0).as_py())
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    t = pa.types
+    fixed = t.is_fixed_size_binary(type_) and not t.is_decimal(type_)
+    return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_) or fixed)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
+
+
+def _is_printed(type_: pa.DataType) -> bool:
+    return _is_number(type_) or pa.types.is_boolean(type_) or pa.types.is_date(type_) or _is_bytes(type_)
+
+
+def _is_day(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_date(type_) or pa.types.is_timestamp(type_))
+
+
+_MAY: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = [
+    (_is_number, _is_number),
+    (_is_day, _is_day),
+    (_is_printed, _is_text),
+    (_is_text, _is_bytes),
+    (_is_bytes, _is_bytes),
+    (pa.types.is_boolean, pa.types.is_boolean),
+]
+
+_PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
+    pa.types.is_boolean: pa.bool_(),
+    lambda t: t in {pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()}: pa.int32(),
+    lambda t: t in {pa.int64(), pa.uint32()}: pa.int64(),
+    pa.types.is_uint64: pa.decimal128(20, 0),
+    lambda t: t in {pa.float16(), pa.float32()}: pa.float32(),
+    pa.types.is_float64: pa.float64(),
+    pa.types.is_date: pa.date32(),
+    pa.types.is_timestamp: _INSTANT,
+    _is_text: pa.string(),
+    _is_bytes: pa.binary(),
+    pa.types.is_null: pa.null(),
+}

@@ -1,0 +1,105 @@
+"""Text becomes values of a declared column, exactly, a column at a time (B14, D23)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import UsageError
+from backstory.formats.expected import TIME, kind, unit
+from backstory.formats.values.cells import UnreadableCell, parse
+from backstory.formats.values.clock import clock_times
+from backstory.formats.values.time_patterns import RFC3339, TimePattern, time_pattern
+from backstory.model.column import ColumnType, Kind
+
+_KINDS = {
+    pa.bool_(): Kind.BOOLEAN,
+    pa.int32(): Kind.INT,
+    pa.int64(): Kind.LONG,
+    pa.float32(): Kind.FLOAT,
+    pa.float64(): Kind.DOUBLE,
+    pa.date32(): Kind.NAIVE_DATE,
+    pa.timestamp("us", "UTC"): Kind.UTC_DATETIME,
+    pa.string(): Kind.STRING,
+}
+# Before and after these, the slow way looks.
+_FIRST = pa.scalar("0001-01-02T00:00:00Z").cast(pa.timestamp("us", "UTC"))
+_LAST = pa.scalar("9999-12-31T23:59:59.999999Z").cast(pa.timestamp("us", "UTC"))
+_DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFormats:
+    """How a file writes dates and times; None stands for RFC 3339."""
+
+    date: TimePattern | None = None
+    timestamp: TimePattern | None = None
+
+
+def time_formats(date_format: str = RFC3339, timestamp_format: str = RFC3339) -> TimeFormats:
+    """The formats of a file's options; UsageError for one that cannot be read."""
+    return TimeFormats(
+        time_pattern("dateFormat", date_format), time_pattern("timestampFormat", timestamp_format)
+    )
+
+
+def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Array]:
+    """What makes values of the field's type out of text.
+
+    It raises UnreadableCell for the first cell that is not of the type. UsageError for a type that
+    text has no form for.
+    """
+    type_ = field.type
+    if type_ == pa.string():
+        return lambda text: text
+    if pa.types.is_null(type_):
+        return _nothing
+    if kind(field) == TIME:
+        return lambda text: clock_times(text, unit(field))
+    if pa.types.is_decimal128(type_):
+        column = ColumnType.decimal(type_.precision, type_.scale)
+    elif type_ in _KINDS:
+        column = ColumnType(_KINDS[type_])
+    else:
+        raise UsageError(
+            "no-text-form",
+            f"Column `{field.name}`: text has no form for values of type {type_}.",
+            "Declare it as String and convert it in `preprocess`.",
+        )
+    if column.kind is Kind.NAIVE_DATE and (pattern := formats.date):
+        return lambda text: parse(pattern.rfc3339(text), column)
+    if column.kind is Kind.UTC_DATETIME:
+        return lambda text: _instants(text, formats.timestamp, column)
+    return lambda text: parse(text, column)
+
+
+def _nothing(text: pa.Array) -> pa.Array:
+    row = pc.index(text.is_valid(), True).as_py()
+    if row >= 0:
+        raise UnreadableCell(row)
+    return pa.nulls(len(text))
+
+
+def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -> pa.Array:
+    """Instants; what has no zone is UTC, and a date alone its midnight."""
+    if pattern is not None:
+        text = pattern.rfc3339(text)
+    made = _at_once(text)
+    if made is not None:
+        return made
+    # RFC 3339 allows small letters.
+    text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ALONE, r"\1T00:00:00Z")
+    return parse(text, column)
+
+
+def _at_once(text: pa.Array) -> pa.Array | None:
+    """The instants if all cells have a zone or none has one, as in nearly every file."""
+    for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        try:
+            made = text.cast(type_).cast(pa.timestamp("us", "UTC"))
+        except pa.ArrowInvalid:
+            continue
+        if not pc.any(pc.or_(pc.less(made, _FIRST), pc.greater(made, _LAST))).as_py():
+            return made
+    return None

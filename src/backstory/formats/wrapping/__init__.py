@@ -1,0 +1,1 @@
+"""Ciphers, compression and archives around files."""

@@ -1,0 +1,112 @@
+"""One batch file and how its bytes are wrapped: file, then cipher, then compression (section 3.1)."""
+
+import hashlib
+import stat
+from dataclasses import dataclass, field
+from enum import StrEnum
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.formats.wrapping.cipher import DecryptingReader
+from backstory.model.column import ColumnType
+
+
+class Format(StrEnum):
+    """What stands inside the wrapping."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    """How the content was compressed before it was encrypted."""
+
+    OFF = "off"
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How all files of one delivery are written; an empty marker text is no marker."""
+
+    format: Format = Format.CSV
+    compression: Compression = Compression.OFF
+    encrypted: bool = False
+    null_string: str = ""
+    unmodified_string: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    """A path and, for an encrypted file, its key; the key never shows in the `repr`."""
+
+    path: Path
+    key: bytes | None = field(default=None, repr=False)
+    told_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file's own name, as messages show it."""
+        return self.told_as or self.path.name
+
+    def size(self) -> int:
+        """The delivered bytes; 0 if there is no file."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def digest(self) -> str:
+        """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
+        with self.delivered() as delivered:
+            return hashlib.file_digest(delivered, "sha256").hexdigest()
+
+    def delivered(self) -> BufferedReader:
+        """The bytes as they were delivered; Refused if there is no file, or a pipe, device or folder."""
+        try:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # before it is opened: to open some is to act
+                raise self.unreadable("it is not a regular file")
+            return self.path.open("rb")
+        except (OSError, ValueError) as missing:
+            raise self.unreadable("the file is not there or cannot be opened") from missing
+
+    def open(self, encoding: Encoding) -> Any:
+        """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
+        delivered = self.delivered()
+        if self.size() == 0:
+            delivered.close()
+            return pa.BufferReader(b"")
+        clear = self._decrypted(delivered) if encoding.encrypted else delivered
+        if encoding.compression is Compression.OFF:
+            return clear
+        return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
+
+    def _decrypted(self, delivered: BufferedReader) -> DecryptingReader:
+        try:
+            if self.key is None:
+                raise self.unreadable("the request holds no key for it")
+            return DecryptingReader(delivered, self.key, self.name)
+        except Refused:
+            delivered.close()
+            raise
+
+    def unreadable_cell(self, place: str, column: str, type_: ColumnType) -> Refused:
+        """The error for a value that is not of its column's type; `place` is its line or row."""
+        return Refused(
+            "unreadable-cell",
+            f"{self.name}, {place}, column {column}: the value is not of type {type_}.",
+            "Nothing was written; mend the value at its source or change the column's type.",
+        )
+
+    def unreadable(self, why: str) -> Refused:
+        """The error for a file whose bytes are not what the request says."""
+        return Refused(
+            "unreadable-file",
+            f"{self.name} cannot be read: {why}.",
+            "Nothing was written; send the batch again with whole files and their own keys.",
+        )

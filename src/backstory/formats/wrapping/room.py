@@ -1,0 +1,84 @@
+"""How much a delivery may take of the disk, and what becomes of it when there is no more."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.formats.memory import BOMB_BYTES, BOMB_RATIO
+
+BLOCK: Final = 1 << 20
+FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+class Readable(Protocol):
+    """What gives bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """So many bytes, fewer only at the end, none after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bytes that each file unpacked from a delivery may have."""
+
+    most: int
+
+    def copy(self, packed: Readable, target: Path, name: str) -> None:
+        """Write all that comes to `target`; Refused, with nothing left there, for more than the bound."""
+        count = 0
+        with target.open("wb") as made:
+            while block := packed.read(BLOCK):
+                count += len(block)
+                if count > self.most:
+                    made.truncate(0)
+                    raise self.passed(name)
+                made.write(block)
+
+    def passed(self, name: str) -> Refused:
+        """The error for a file that is larger."""
+        return Refused(
+            "unpacks-too-large",
+            f"{name} unpacks to more than {self.most:,} bytes.",
+            "Nothing was written; if it is no bomb, raise `unpacked-limit` under `[odf]` in backstory.toml.",
+        )
+
+
+def bound_of(path: Path, limit: int | None = None) -> Bound:
+    """The bound of what is unpacked from a delivered file."""
+    return bound_by(path.stat().st_size, limit)
+
+
+def bound_by(size: int, limit: int | None) -> Bound:
+    """The limit that is set, else that of every door: 1 GiB, or a hundred times what was delivered."""
+    return Bound(max(BOMB_BYTES, BOMB_RATIO * size) if limit is None else limit)
+
+
+@contextmanager
+def disk_told(what: str) -> Iterator[None]:
+    """Raises TryAgain when a disk is full, Failed for other faults of files."""
+    try:
+        yield
+    except ConnectionError:
+        raise  # of Spark's gateway
+    except OSError as fault:
+        raise no_room(fault) or Failed(
+            "file-failed",
+            f"A file of {what} could not be read or written ({fault.strerror or type(fault).__name__}).",
+            "Nothing was written; look at its permissions and at the disk, then pull again.",
+        ) from fault
+
+
+def no_room(fault: OSError) -> BackstoryError | None:
+    """The error for a full disk; None for any other fault."""
+    if fault.errno not in FULL:
+        return None
+    return TryAgain(
+        "disk-full",
+        "The disk is full: what was fetched cannot be kept, unpacked or read.",
+        "Nothing was written; make room, or name another folder for temporary files with TMPDIR; then pull "
+        "again.",
+    )

@@ -1,0 +1,1 @@
+"""What was done to a table, told by its commits."""

@@ -1,0 +1,167 @@
+"""The chain of a dataset: a block for each commit, which names the block before it by its hash (section 6.5).
+
+Blocks stand in the properties of the dataset's snapshots; whoever changes one changes its hash, and with
+it every block that follows.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha3_256
+from types import NoneType
+from typing import Any, Final
+
+from backstory.errors import UsageError, Violated
+from backstory.model.instant import iso, parse_instant
+from backstory.stores.iceberg.store import StoredTable
+
+ADD_DATA: Final = "AddData"
+OFFSETS_IN: Final = ("start", "end", "prev_offset")  # names of an event's offsets
+
+PREFIX: Final = "backstory.odf."
+SEQUENCE: Final = PREFIX + "sequence"
+PREVIOUS: Final = PREFIX + "previous-block"
+BLOCK: Final = PREFIX + "block"
+SYSTEM_TIME: Final = PREFIX + "system-time"
+KIND: Final = PREFIX + "event-kind"
+EVENT: Final = PREFIX + "event"
+# What is in the event too, one by one for those who look at a table's commits.
+OFFSETS: Final = PREFIX + "offsets"
+WATERMARK: Final = PREFIX + "watermark"
+SOURCE_STATE: Final = PREFIX + "source-state"
+RUN_ID: Final = PREFIX + "run-id"
+PROPERTIES: Final = (
+    *(SEQUENCE, PREVIOUS, BLOCK, SYSTEM_TIME, KIND, EVENT),
+    *(OFFSETS, WATERMARK, SOURCE_STATE, RUN_ID),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one commit says of itself; `previous` is the hash of the block before it, None for the first."""
+
+    sequence: int
+    previous: str | None
+    system_time: datetime
+    kind: str
+    event: Mapping[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """The SHA3-256 of the block's canonical JSON, in hexadecimal digits."""
+        content = {
+            "sequence_number": self.sequence,
+            "prev_block_hash": self.previous,
+            "system_time": iso(self.system_time),
+            "event_kind": self.kind,
+            "event": self.event,
+        }
+        return sha3(canonical(content))
+
+    @property
+    def offsets(self) -> tuple[int, int] | None:
+        """The first and the last offset of the commit's rows; None if it has none."""
+        start, end = self.event.get("start"), self.event.get("end")
+        return None if start is None or end is None else (start, end)
+
+    def properties(self) -> dict[str, str]:
+        """What the commit's snapshot carries (R83)."""
+        state = self.event.get("source_state")
+        values = (
+            *(str(self.sequence), self.previous, self.hash, iso(self.system_time), self.kind),
+            canonical(self.event),
+            ",".join(map(str, self.offsets or ())),
+            self.event.get("watermark"),
+            None if state is None else canonical(state),
+            self.event.get("run_id"),
+        )
+        return {name: value or "" for name, value in zip(PROPERTIES, values, strict=True)}
+
+
+def from_properties(summary: Mapping[str, str]) -> Block | None:
+    """The block of a snapshot; None if the snapshot is not of a dataset's own commits.
+
+    Raises Violated for properties that are no block.
+    """
+    sequence = summary.get(SEQUENCE)
+    if sequence is None:
+        return None
+    try:
+        return Block(
+            int(sequence),
+            summary.get(PREVIOUS) or None,
+            parse_instant(summary.get(SYSTEM_TIME, "")),
+            summary.get(KIND, ADD_DATA),
+            event_of(summary.get(EVENT, "")),
+        )
+    except (ValueError, UsageError):
+        raise Violated(
+            "broken-block",
+            f"The properties of the commit that calls itself block {sequence} cannot be read.",
+            "Somebody changed the table's metadata; take it from a backup.",
+        ) from None
+
+
+def event_of(text: str) -> dict[str, Any]:
+    """The event that its JSON says; ValueError for any other text."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or any(
+        type(found.get(name)) not in {int, NoneType} for name in OFFSETS_IN
+    ):
+        raise ValueError(text)
+    return found
+
+
+def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
+    """What the table's commits of blocks carry, newest first.
+
+    Snapshots of others, such as a compaction's, are passed over; those that expired end the walk.
+    """
+    snapshot = table.iceberg.currentSnapshot()
+    while snapshot is not None:
+        summary = snapshot.summary()
+        if summary.get(SEQUENCE) is not None:
+            told = ((name, summary.get(name)) for name in PROPERTIES)
+            yield {name: value for name, value in told if value is not None}
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.iceberg.snapshot(parent)
+
+
+def walk(table: StoredTable) -> Iterator[Block]:
+    """The blocks of the table's snapshots, newest first, each read when it is asked for."""
+    return (block for told in snapshots(table) if (block := from_properties(told)) is not None)
+
+
+def blocks(table: StoredTable) -> list[Block]:
+    """The blocks of the table's snapshots, newest first."""
+    return list(walk(table))
+
+
+def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
+    """The hash of columns, each a name and its type as Spark's `simpleString`; their order is no matter."""
+    return sha3(canonical(dict(columns)))
+
+
+def canonical(value: Any) -> str:
+    """A value as JSON: keys sorted, no spaces, nothing escaped that need not be.
+
+    Half a surrogate pair, which the name of a file can hold, is escaped: it has no UTF-8.
+    """
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_told
+    )
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def sha3(text: str) -> str:
+    """The SHA3-256 of a text, in hexadecimal digits."""
+    return sha3_256(text.encode()).hexdigest()
+
+
+def _told(value: object) -> object:
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(type(value).__name__)

@@ -1,0 +1,159 @@
+"""The log of a dataset: a table with a row for each block, derived from the commits (decision O10).
+
+It keeps the chain when the dataset's snapshots expire. Its own newest snapshot carries the newest block too,
+so that no Spark job is needed to know where a dataset stands.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC
+from typing import Any, Final
+
+from backstory.engine.attempts import attempted
+from backstory.errors import Violated
+from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
+from backstory.model.column import Column, ColumnType, Kind
+from backstory.model.table import Layout, Shape, TableName
+from backstory.stores.iceberg.add_rows import add_rows, opened
+from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.store import Store, StoredTable, load
+
+DOOR: Final = "odf"
+SUFFIX: Final = "__log"
+# The newest sequence number that the log has.
+LOGGED: Final = PREFIX + "logged"
+
+NUMBER, PREVIOUS, TIME, KIND = "sequence_number", "prev_block_hash", "system_time", "event_kind"
+EVENT, HASH = "event_json", "block_hash"
+COLUMNS: Final = (
+    Column(NUMBER, ColumnType(Kind.LONG)),
+    Column(PREVIOUS, ColumnType(Kind.STRING)),
+    Column(TIME, ColumnType(Kind.UTC_DATETIME)),
+    Column(KIND, ColumnType(Kind.STRING)),
+    Column(EVENT, ColumnType(Kind.STRING)),
+    Column(HASH, ColumnType(Kind.STRING)),
+)
+
+
+def log_of(dataset: TableName) -> TableName:
+    """The name of a dataset's log table."""
+    return TableName(dataset.schema, dataset.name + SUFFIX)
+
+
+def brought_up_to_date(store: Store, table: StoredTable) -> None:
+    """Append the blocks of the dataset that its log lacks, in one commit; make the log if it is missing.
+
+    It takes the log's lock, and reads and writes again when another process came first.
+    """
+    name = log_of(table.shape.table)
+    if next(snapshots(table), None) is None:
+        return
+
+    def append() -> None:
+        log = opened(store, Shape(name, COLUMNS, (NUMBER,), Layout.ODF_LOG))
+        missing = _unlogged(store, table, log)
+        if missing:
+            _write(store, log, missing)
+
+    attempted(store, [name], append)
+
+
+def newest_block(store: Store, table: StoredTable) -> Block | None:
+    """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
+    newest = next(walk(table), None)
+    if newest is not None or table.iceberg.currentSnapshot() is None:
+        return newest  # a table without a snapshot has no commits: what a log says is of one before it
+    log = _log_table(store, table.shape.table)
+    return None if log is None else _newest_logged(store, log)
+
+
+def logged(store: Store, table: StoredTable) -> list[Block]:
+    """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log.
+
+    Blocks of commits that a rollback took back are left out. Raises Violated for one that cannot be read.
+    """
+    found = list(walk(table))
+    if found and found[-1].previous is None:
+        return found[::-1]
+    newest = None if found else newest_block(store, table)
+    found += [newest] if newest else []
+    if found:
+        known = {block.hash: block for block in map(block_of, log_rows(store, table.shape.table))}
+        while (before := known.get(found[-1].previous or "")) is not None:
+            found.append(before)
+    return found[::-1]
+
+
+def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
+    """The rows of a dataset's log, by their sequence numbers; none if it has no log."""
+    name, log = log_of(dataset), _log_table(store, dataset)
+    if log is None or not log.rows:
+        return []
+    with translated(name):
+        return store.spark.table(store.sql_name(name)).orderBy(NUMBER).toArrow().to_pylist()
+
+
+def _log_table(store: Store, dataset: TableName) -> StoredTable | None:
+    """The dataset's log; None if it has none, or if another table has the name."""
+    found = load(store, log_of(dataset))
+    return found if found and found.shape.layout is Layout.ODF_LOG else None
+
+
+def row_of(block: Block) -> dict[str, Any]:
+    """A block as the log has it."""
+    return {
+        NUMBER: block.sequence,
+        PREVIOUS: block.previous,
+        TIME: block.system_time,
+        KIND: block.kind,
+        EVENT: canonical(block.event),
+        HASH: block.hash,
+    }
+
+
+def block_of(row: Mapping[str, Any]) -> Block:
+    """The block that a row of the log says; Violated if it says none."""
+    try:
+        time = row[TIME].astimezone(UTC)
+        return Block(int(row[NUMBER]), row[PREVIOUS], time, str(row[KIND]), event_of(row[EVENT]))
+    except (AttributeError, TypeError, ValueError):  # a NULL is none of these
+        raise Violated(
+            "broken-block",
+            f"Row {row[NUMBER]} of the log is no block.",
+            "Somebody changed the log; drop it, and it is written anew from the dataset's commits.",
+        ) from None
+
+
+def _unlogged(store: Store, table: StoredTable, log: StoredTable) -> list[Block]:
+    """The blocks of the snapshots that the log lacks, oldest first."""
+    head = _newest_logged(store, log)
+    newer: list[Block] = []
+    for block in walk(table):
+        if head is not None and block.sequence <= head.sequence:
+            if block.hash != head.hash:
+                # The table was rolled back or made anew, or is an old copy: what the log has is kept.
+                known = {row[HASH] for row in log_rows(store, table.shape.table)}
+                newer = [each for each in blocks(table) if each.hash not in known]
+            break
+        newer.append(block)
+    return newer[::-1]
+
+
+def _newest_logged(store: Store, log: StoredTable) -> Block | None:
+    """The log's newest block; its rows are asked only when all snapshots that could tell have expired."""
+    newest = next(walk(log), None)
+    if newest is not None or not log.rows:
+        return newest
+    name = log.shape.table
+    with translated(name):
+        rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
+        found = rows.toArrow().to_pylist()
+    return block_of(found[0]) if found else None
+
+
+def _write(store: Store, log: StoredTable, missing: list[Block]) -> None:
+    newest = missing[-1]
+    more = {**newest.properties(), LOGGED: str(newest.sequence)}
+    add_rows(
+        store, log, list(map(row_of, missing)), Note(DOOR, newest.hash, {"inserted": len(missing)}, more)
+    )

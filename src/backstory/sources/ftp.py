@@ -1,0 +1,153 @@
+"""A file of an FTP server as a source: it never tells its state, so pulls after the first pass it over."""
+
+import ftplib
+import os
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
+
+from backstory.doors.odf.manifest.fetch import FromSystemTime, Refetch, Url
+from backstory.errors import BackstoryError, Failed
+from backstory.sources import savepoint
+from backstory.sources.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
+from backstory.sources.fetched import Answer, Fetched, Kept
+from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_address
+from backstory.sources.retries import Unreachable, retried
+from backstory.sources.savepoint import Savepoint, unwritable
+from backstory.sources.secrecy import private_parts, redacted, shown
+from backstory.sources.templates import secrets_of
+
+NO_STATE: Final = f"{{name}}: FTP does not tell whether a file changed: {PASSED_OVER}"
+NO_TIME: Final = "{name}: FTP does not tell a time: rows without one get the run's."
+ABSENT: Final = "550"
+
+
+def fetch_ftp(step: Url, url: str, asking: Asking) -> Answer:
+    """The file in the cache, perhaps one that an earlier run kept; its event time is the run's (1.4).
+
+    Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
+    """
+    forced = asking.fetch_uncacheable or step.refetch is Refetch.ALWAYS
+    if asking.asked_before and not forced:
+        return Answer("uncacheable")
+    wanted = _wanted(step, url, asking)
+    place, asked = savepoint.place_of(step, asking), savepoint.digest(url)
+    # A kept download cannot be told from one that was ingested: who insists, asks.
+    taken = None if forced or asking.refetch else savepoint.take_up(place, asked)
+    point, own = taken or _downloaded(wanted, place, asked, asking)
+    since = point.created_at if taken else None
+    fetched = Fetched(own, wanted.name, None, None, since, Kept(place.name, point.data))
+    told = [] if step.refetch is Refetch.ALWAYS or step.cache is not None else [NO_STATE]
+    told += [] if isinstance(step.event_time, FromSystemTime | None) else [NO_TIME]
+    return Answer("new", iter((fetched,)), [text.format(name=wanted.name) for text in told])
+
+
+def _wanted(step: Url, url: str, asking: Asking) -> Wanted:
+    try:
+        secrets = private_parts(url, ()) | secrets_of(step.url, asking.environment)
+    except ValueError:
+        raise no_address() from None
+    return Wanted(shown(step.url), url, (), frozenset(secrets))
+
+
+def _downloaded(wanted: Wanted, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:
+    part = savepoint.new_file(place, ".part")
+    savepoint.sweep(asking.cache)
+
+    def attempt() -> int:
+        asking.progress(CHECKING, 0, None)
+        with part.open("wb") as file:
+            size = _retrieved(wanted, file, asking.progress)
+            file.flush()
+            os.fsync(file.fileno())
+        return size
+
+    try:
+        size = retried(asking.retry, attempt)
+        data = part.with_suffix(".data").name
+        point = Savepoint(datetime.now(UTC), asked, None, None, data, size)
+        return point, savepoint.save(place, point, part)
+    except OSError as error:  # those of the network are other errors by now
+        raise unwritable(error) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _retrieved(wanted: Wanted, file: BinaryIO, progress: Progress) -> int:
+    """Write the whole file and give its size: the server's last word and, if it tells one, its size agree."""
+    done, total = 0, None
+
+    def keep(chunk: bytes) -> None:
+        nonlocal done
+        try:
+            file.write(chunk)
+        except OSError as error:
+            raise unwritable(error) from None
+        done += len(chunk)
+        progress(DOWNLOADING, done, total)
+
+    address, path = _address(wanted.url)
+    try:
+        # A letter a byte: the address says the bytes of names, and what a server answers is shown only.
+        with closing(ftplib.FTP(timeout=CONNECT_SECONDS, encoding="latin-1")) as server:  # noqa: S321 - asked for
+            server.connect(address.hostname or "", address.port or ftplib.FTP_PORT)
+            server.timeout = READ_SECONDS  # of the data, which come by a connection of their own
+            server.login(_bytes(address.username), _bytes(address.password))
+            server.voidcmd("TYPE I")
+            with suppress(ftplib.error_perm):  # many do not know the command
+                total = server.size(path)
+            progress(DOWNLOADING, 0, total)
+            server.retrbinary(f"RETR {path}", keep)
+    except ftplib.all_errors as error:
+        raise _refusal(error, wanted, done) from None
+    except ValueError:
+        raise no_address() from None
+    if total not in {None, done}:
+        raise _broken(wanted, done)
+    return done
+
+
+def _address(url: str) -> tuple[SplitResult, str]:
+    """The parts of the address, and the path on the server, which is relative to where the user arrives."""
+    try:
+        parts = urlsplit(url)
+        path = _bytes(parts.path.removeprefix("/").partition(";type=")[0])
+        if parts.hostname and path and not parts.query + parts.fragment:
+            return parts, path
+    except ValueError:
+        pass
+    raise no_address()
+
+
+def _bytes(text: str | None) -> str:
+    return unquote_to_bytes(text or "").decode("latin-1")
+
+
+def _refusal(error: Exception, wanted: Wanted, done: int) -> BackstoryError:
+    """What an answer or a broken connection means: Failed if the file is not there, else Unreachable."""
+    told = redacted(str(error), wanted.secrets)
+    if isinstance(error, ftplib.error_perm) and told.startswith(ABSENT):
+        return Failed(
+            "not-found",
+            f"{wanted.name} is not there: the server answers {told}.",
+            "Mend the url of the source.",
+        )
+    if done:
+        return _broken(wanted, done)
+    answers = f"gives no data: the server answers {told}"
+    broke = f"cannot be reached: {told or 'the connection broke'}"
+    return Unreachable(
+        "unreachable",
+        f"{wanted.name} {answers if isinstance(error, ftplib.Error) else broke}.",
+        "Try again later; if it stays so, look at url, user and password of the source.",
+    )
+
+
+def _broken(wanted: Wanted, done: int) -> Unreachable:
+    return Unreachable(
+        "broken-transfer",
+        f"The transfer of {wanted.name} broke off after {done:,} bytes.",
+        "Try again later.",
+    )

@@ -1,0 +1,79 @@
+"""Ask a polling source: each kind of fetch step in its own way (sections 1.3 to 1.4 and 5.1)."""
+
+from typing import Final
+
+from backstory.doors.odf.manifest.fetch import Fetch, FilesGlob, FromMetadata, FromPath, Url
+from backstory.errors import UsageError
+from backstory.sources.asking import Asking
+from backstory.sources.fetched import Answer
+from backstory.sources.files import fetch_file, scheme_of
+from backstory.sources.ftp import fetch_ftp
+from backstory.sources.globs import fetch_glob
+from backstory.sources.http import fetch_http
+from backstory.sources.templates import filled
+from backstory.sources.timestamps import check_format
+
+# No scheme is a path.
+SCHEMES: Final = {"", "file", "http", "https", "ftp"}
+
+
+def fetch(step: Fetch, asking: Asking) -> Answer:
+    """What the source has that the dataset does not.
+
+    Raises UsageError for a step that cannot be done here, Failed for a source that is not there, TryAgain
+    for one that cannot be reached now, Refused for files whose paths do not tell their times.
+    """
+    check(step)
+    if isinstance(step, Url | FilesGlob) and step.cache is not None and asking.complete:
+        return Answer("up-to-date")
+    if isinstance(step, FilesGlob):
+        return fetch_glob(step, asking)
+    if not isinstance(step, Url):
+        raise UsageError(
+            "unsupported-source",
+            f"A source of the kind {step.kind} cannot be pulled.",
+            "Bring its data into files or to an HTTP server, and fetch them with Url or FilesGlob.",
+        )
+    url = filled(step.url, asking.environment)
+    scheme = scheme_of(url)
+    if scheme in {"http", "https"}:
+        return fetch_http(step, url, asking)
+    if scheme == "ftp":
+        return fetch_ftp(step, url, asking)
+    if scheme in {"", "file"}:
+        return fetch_file(step, url, asking)
+    raise _unsupported(scheme)
+
+
+def check(step: Fetch) -> None:
+    """Raise UsageError if such a source, or the step's event time, cannot be had; nothing is asked.
+
+    A scheme that a template fills in is not known yet.
+    """
+    if not isinstance(step, Url | FilesGlob):
+        return
+    scheme = scheme_of(step.url) if isinstance(step, Url) else ""
+    if scheme not in SCHEMES:
+        raise _unsupported(scheme)
+    if isinstance(step, Url) and isinstance(step.event_time, FromPath) and scheme != "ftp":
+        raise UsageError(
+            "event-time",
+            "The event time of a Url cannot come FromPath.",
+            "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
+        )
+    if isinstance(step, FilesGlob) and isinstance(step.event_time, FromMetadata):
+        raise UsageError(
+            "event-time",
+            "The event time of a FilesGlob cannot come FromMetadata.",
+            "Use FromPath or FromSystemTime.",
+        )
+    if isinstance(step.event_time, FromPath):
+        check_format(step.event_time.timestamp_format)
+
+
+def _unsupported(scheme: str) -> UsageError:
+    return UsageError(
+        "unsupported-source",
+        f"A source cannot be fetched by {scheme}.",
+        "Use an address of http, https, ftp or file, or a path.",
+    )

@@ -1,0 +1,1 @@
+"""Where tables stand: the only rooms that write."""

@@ -1,0 +1,132 @@
+"""Create, rename and drop tables."""
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+from backstory.errors import Refused
+from backstory.model.column import ACTIVE
+from backstory.model.table import Layout, Shape, TableName
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.schema import iceberg_schema
+from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
+
+PROPERTIES = {
+    LAYOUT_VERSION: "1",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "commit.retry.num-retries": "10",
+    # Rows are sorted by key: small row groups let a delivery of a few keys read a few of them.
+    "write.parquet.row-group-size-bytes": str(1 << 20),
+    # Small splits keep all cores busy on tables of a few files.
+    "read.split.target-size": str(32 << 20),
+    # A row group weighs what it holds: at Iceberg's 4 MiB each they would make many times the tasks.
+    "read.split.open-file-cost": str(1 << 18),
+}
+LONGEST_FOLDER = 128
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def create(store: Store, shape: Shape) -> None:
+    """Create the table, and its schema if it is missing (section 2.5).
+
+    Histories are partitioned so that open versions lie apart from closed ones.
+    Raises Refused if the table exists or has a name that Iceberg cannot hold.
+    """
+    with translated(shape.table):
+        if store.iceberg().tableExists(store.identifier(shape.table)):
+            raise Refused(
+                "table-exists",
+                f"The table {shape.table} exists already.",
+                "Alter it, or drop it first.",
+            )
+        builder(store, shape).create()
+
+
+def builder(store: Store, shape: Shape) -> Any:
+    """Iceberg's builder of a table of this shape; makes the schema if it is missing."""
+    jvm, identifier = store.jvm, store.identifier(shape.table)
+    schema = iceberg_schema(jvm, shape.columns)
+    spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        spec = spec.identity(ACTIVE)
+    if shape.layout is Layout.HIST:
+        # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
+        spec = spec.year("version_ended_at").identity("version_state")
+    properties = jvm.java.util.HashMap()
+    for name, value in (PROPERTIES | _own(store, shape)).items():
+        properties.put(name, value)
+    ensure_schema(store, shape.table.schema)
+    building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
+    building = building.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
+    location = location_of(store, shape.table)
+    return building.withLocation(location) if location else building
+
+
+def drop(store: Store, table: TableName) -> bool:
+    """Drop the table with its files; whether there was one."""
+    with translated(table):
+        return bool(store.iceberg().dropTable(store.identifier(table), True))
+
+
+def rename(store: Store, table: TableName, name: TableName) -> None:
+    """Give the table another name; its data, columns and properties stay where they are."""
+    with translated(table):
+        store.iceberg().renameTable(store.identifier(table), store.identifier(name))
+
+
+def ensure_schema(store: Store, schema: str) -> None:
+    """Create the schema; another writer may do the same at the same time."""
+    from py4j.protocol import Py4JJavaError
+
+    catalog, namespace = store.iceberg(), store.namespace(schema)
+    if catalog.namespaceExists(namespace):
+        return
+    try:
+        catalog.createNamespace(namespace)
+    except Py4JJavaError:
+        if not catalog.namespaceExists(namespace):
+            raise
+
+
+def _own(store: Store, shape: Shape) -> dict[str, str]:
+    return {
+        LAYOUT: shape.layout.value,
+        KEY: json.dumps(list(shape.key), ensure_ascii=False),
+        "format-version": str(store.format_version),
+        **({CALLED: called(shape)} if any(column.called for column in shape.columns) else {}),
+    }
+
+
+def _sort_order(store: Store, schema: object, shape: Shape) -> object:
+    order = store.jvm.org.apache.iceberg.SortOrder.builderFor(schema)
+    for name in shape.key:
+        order = order.asc(name)
+    return order.build()
+
+
+def location_of(store: Store, table: TableName) -> str | None:
+    """A folder below an embedded warehouse that holds nothing yet; None lets the catalog choose.
+
+    A name never becomes a path as it is: it could climb out of the warehouse.
+    """
+    root = store.folder
+    if root is None:
+        return None
+    folder = Path(root, _folder(table.schema), _folder(table.name))
+    if folder.exists():
+        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
+    return str(folder)
+
+
+def _folder(name: str) -> str:
+    if PLAIN.fullmatch(name) and len(name) <= LONGEST_FOLDER:
+        return name
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return f"{safe}-{uuid.uuid5(uuid.NAMESPACE_URL, name).hex[:8]}"

@@ -1,0 +1,203 @@
+"""Write rows into data files that no snapshot names yet."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from backstory.model.column import ACTIVE, START
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.store import Store, StoredTable
+
+ROWS_IN_FILE = 500_000
+ROWS_IN_GROUP = 1 << 15
+THREADS = 2
+CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file beside the table: where, how large, and the partition it belongs to as Iceberg spells it."""
+
+    location: str
+    size: int
+    split_offsets: Sequence[int]
+    partition: str
+
+
+def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
+    """Iceberg's objects for new data files with these rows, sorted by key.
+
+    The driver writes the files where it can name the partition of a row; rows of a table that
+    somebody partitioned in another way go through Spark's writer.
+    """
+    if not rows.num_rows:
+        return []
+    by = [(name, "ascending") for name in table.shape.key if name in rows.column_names]
+    if START in rows.column_names:
+        by.append((START, "ascending"))
+    rows = _sorted(rows, by)
+    spec = table.iceberg.spec()
+    fields = [field.name() for field in spec.fields()]
+    if fields not in ([], [ACTIVE]):
+        return write_frame(store, table, frame_of(store, rows))
+    schema = _with_field_ids(store, table, rows.schema)
+    locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
+    pieces = [
+        (locations.newDataLocation(f"{partition}/{uuid.uuid4()}.parquet".lstrip("/")), partition, part)
+        for partition, part in _pieces(rows, fields)
+    ]
+
+    def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
+        location, partition, part = piece
+        return _write(table, location, partition, part.cast(schema))
+
+    with ExitStack() as undo:
+        undo.callback(lambda: delete_files(table.iceberg.io(), [location for location, _, _ in pieces]))
+        with ThreadPoolExecutor(THREADS) as pool:
+            written = list(pool.map(write, pieces))
+        files = [_data_file(store, table, file) for file in written]
+        undo.pop_all()
+    return files
+
+
+def delete_files(io: Any, locations: Iterable[str]) -> None:
+    """Delete files that no snapshot names; one that cannot be deleted is left as an orphan."""
+    from py4j.protocol import Py4JJavaError
+
+    for location in locations:
+        try:
+            io.deleteFile(location)
+        except Py4JJavaError:
+            continue
+
+
+def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
+    """The same for a Spark DataFrame, written by Spark's tasks and committed by nobody yet."""
+    group = str(uuid.uuid4())
+    cache = _table_cache(store)
+    coordinator = store.jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+    cache.add(group, table.iceberg)
+    try:
+        frame.write.format("iceberg").mode("append").save(group)
+        return list(coordinator.fetchNewFiles(table.iceberg, group))
+    finally:
+        coordinator.clearRewrite(table.iceberg, group)
+        cache.remove(group)
+
+
+def _table_cache(store: Store) -> Any:
+    """Iceberg's cache of tables that Spark's writer finds by a name of ours.
+
+    Its `get()` is called by reflection: py4j takes it for the `get(name)` beside it, or not, by chance.
+    """
+    loader = store.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
+    nothing = store.java_array(store.jvm.java.lang.Class, [])
+    return cache.getMethod("get", nothing).invoke(None, store.java_array(store.jvm.java.lang.Object, []))
+
+
+def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
+    return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
+
+
+def _pieces(rows: pa.Table, fields: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Rows of one partition each, in files of a bounded size; the partition in Iceberg's spelling."""
+    parts = [("", rows)]
+    if fields:
+        active = rows[ACTIVE]
+        parts = [
+            (f"{ACTIVE}=true", rows.filter(pc.fill_null(active, False))),
+            (f"{ACTIVE}=false", rows.filter(pc.fill_null(pc.invert(active), False))),
+            (f"{ACTIVE}=__HIVE_DEFAULT_PARTITION__", rows.filter(active.is_null())),
+        ]
+    for partition, part in parts:
+        for first in range(0, part.num_rows, ROWS_IN_FILE):
+            yield partition, part.slice(first, ROWS_IN_FILE)
+
+
+def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
+    ids = {field["name"]: str(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
+    return pa.schema([field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema])
+
+
+def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:
+    local = _local_path(location)
+    sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
+    with (
+        sink,
+        pq.ParquetWriter(
+            sink, rows.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
+        ) as writer,
+    ):
+        writer.write_table(rows, row_group_size=ROWS_IN_GROUP)
+        if local is None:
+            writer.close()
+            content = sink.getvalue()
+    if local is None:
+        upload(table, location, content)
+        metadata, size = pq.read_metadata(pa.BufferReader(content)), content.size
+    else:
+        metadata, size = pq.read_metadata(local), local.stat().st_size
+    return WrittenFile(location, size, _split_offsets(metadata), partition)
+
+
+def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
+    """Where row groups begin: at the dictionary page of their first column, if it has one."""
+    offsets = []
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(0)
+        dictionary = column.dictionary_page_offset
+        offsets.append(int(column.data_page_offset if dictionary is None else dictionary))
+    return offsets
+
+
+def _local_path(location: str) -> Path | None:
+    """The path of a new file on this machine's disk, made without content; None for any other storage."""
+    path = location.removeprefix("file://").removeprefix("file:")
+    if "://" in path or not path.startswith("/"):
+        return None
+    found = Path(path)
+    found.touch(_made(found.parent) & 0o666)
+    return found
+
+
+def _made(folder: Path) -> int:
+    """The mode of a folder; one that is not there is made, for those who may enter the one above it."""
+    if not folder.is_dir():
+        folder.mkdir(_made(folder.parent), exist_ok=True)
+    return folder.stat().st_mode & 0o777
+
+
+def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
+    """Write a file through the table's own file system."""
+    output = table.iceberg.io().newOutputFile(location).create()
+    try:
+        for first in range(0, content.size, CHUNK):
+            output.write(content.slice(first, min(CHUNK, content.size - first)).to_pybytes())
+    finally:
+        output.close()
+
+
+def _data_file(store: Store, table: StoredTable, file: WrittenFile) -> Any:
+    iceberg = store.jvm.org.apache.iceberg
+    config = iceberg.MetricsConfig.forTable(table.iceberg)
+    input_file = table.iceberg.io().newInputFile(file.location)
+    offsets = store.java_array(store.jvm.long, file.split_offsets)
+    builder = (
+        iceberg.DataFiles.builder(table.iceberg.spec())
+        .withPath(file.location)
+        .withFormat("parquet")
+        .withFileSizeInBytes(file.size)
+        .withMetrics(iceberg.parquet.ParquetUtil.fileMetrics(input_file, config))
+        .withSplitOffsets(store.jvm.java.util.Arrays.stream(offsets).boxed().toList())
+    )
+    return (builder.withPartitionPath(file.partition) if file.partition else builder).build()

@@ -1,0 +1,174 @@
+"""Iceberg's and Spark's errors in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.formats.memory import TooLarge
+from backstory.model.table import TableName
+from backstory.spark.interrupts import broken_off
+from backstory.stores.iceberg.workers import carried
+
+CONFLICTS = {
+    "CommitFailedException",
+    "ValidationException",
+    "CommitStateUnknownException",
+    "AlreadyExistsException",
+}
+# A result of Spark that is larger than the driver may hold.
+TOO_MUCH = "maxResultSize"
+BUSY = (
+    "SQLITE_BUSY",
+    "SQLITE_CANTOPEN",
+    "SQLITE_LOCKED",
+    "database is locked",
+    "Connection refused",
+    "Connection reset",
+)
+# SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
+BUSY_STATES = ("08", "40", "53", "57", "55P03")
+CLOSED_STATES = ("28", "42501")
+# Iceberg writes no metadata, and no snapshot, older than those that a table has.
+CLOCK_BACK = (
+    "Invalid update timestamp",
+    "Expected sorted snapshot log",
+    "Expected sorted previous metadata",
+)
+SPARK_GONE = "spark-gone"
+
+
+@contextmanager
+def translated(table: TableName | str) -> Iterator[None]:
+    """Raises TryAgain for conflicts and a busy catalog, Failed for anything else of JVM and storage.
+
+    An error of our own that a Python worker met is raised as itself.
+
+    The text of a fault is not passed on: it may quote statements or values.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except BackstoryError:
+        raise
+    except Py4JJavaError as fault:
+        raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
+    except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
+        raise _unanswered(table, fault) from fault
+    except OSError as fault:
+        raise Failed(
+            "store-failed",
+            f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
+            "The table is as it was; make room or mend the storage, then send it again.",
+        ) from fault
+    except PySparkException as fault:
+        if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
+            raise conflict(table) from fault
+        if any(word in str(fault) for word in CLOCK_BACK):
+            raise _clock_back(table) from fault
+        raise carried(str(fault)) or Failed(
+            "spark-failed",
+            f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
+            "The table is as it was; see the log for the cause.",
+        ) from fault
+
+
+def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
+    if not spark_is_gone(fault):
+        return _failed(table, type(fault).__name__)
+    return KeyboardInterrupt() if broken_off() else _gone(table)
+
+
+def spark_is_gone(fault: BaseException) -> bool:
+    """Whether an error, in our words or as it came, says that Java does not answer any more.
+
+    An answer of Java's has its trace: that it knows no such method, for one.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(fault, BackstoryError):
+        return fault.code == SPARK_GONE
+    answered = isinstance(fault, Py4JJavaError) or "Trace:" in str(fault)
+    return isinstance(fault, ConnectionError | EOFError | Py4JError) and not answered
+
+
+def _gone(table: TableName | str) -> Failed:
+    return Failed(
+        SPARK_GONE,
+        f"Spark stopped while it worked on {table}.",
+        "Start the process again, then repeat the request.",
+    )
+
+
+def _names(fault: object) -> list[str]:
+    """The class names of a Java fault and of its causes, with words of theirs that tell them apart."""
+    names = []
+    while fault is not None:
+        name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
+        text = str(fault.getMessage())  # type: ignore[attr-defined]
+        names.append(name)
+        names += [word for word in (*BUSY, *CLOCK_BACK, TOO_MUCH) if word in text]
+        if "SQLException" in name:
+            names += [_state(fault)]
+        fault = fault.getCause()  # type: ignore[attr-defined]
+    return names
+
+
+def conflict(table: TableName | str) -> TryAgain:
+    """The error for a table that another writer changed meanwhile."""
+    return TryAgain(
+        "conflict",
+        f"{table} was changed by another writer while this request was planned.",
+        "Nothing was written; send it again.",
+    )
+
+
+def _clock_back(table: TableName | str) -> TryAgain:
+    return TryAgain(
+        "clock-back",
+        f"The clock of this machine is behind the newest commit of {table}.",
+        "Nothing was written; set the clock right, or wait until it has passed that commit's time.",
+    )
+
+
+def _state(fault: Any) -> str:
+    """What the SQL state of a database's own exception says: busy, closed, or nothing of the kind."""
+    from py4j.protocol import Py4JError
+
+    try:
+        state = fault.getSQLState() or ""
+    except Py4JError:  # Iceberg's exception around it has none
+        return ""
+    return "busy" if state.startswith(BUSY_STATES) else "closed" if state.startswith(CLOSED_STATES) else ""
+
+
+def _told(table: TableName | str, names: list[str]) -> BackstoryError:
+    if TOO_MUCH in names:
+        return TooLarge()
+    if {*CLOCK_BACK} & set(names):
+        return _clock_back(table)
+    if CONFLICTS & set(names):
+        return conflict(table)
+    if "closed" in names:
+        return Refused(
+            "no-access",
+            f"The catalog refuses access to {table}.",
+            "Nothing was written; mend the server's login or its privileges.",
+        )
+    if {*BUSY, "busy"} & set(names):
+        return TryAgain(
+            "catalog-busy",
+            f"The catalog did not answer in time for {table}.",
+            "Nothing was written; send it again.",
+        )
+    return _failed(table, names[-1])
+
+
+def _failed(table: TableName | str, what: str) -> Failed:
+    return Failed(
+        "store-failed",
+        f"Iceberg could not read or write {table} ({what}).",
+        "The table is as it was; see the log for the cause.",
+    )

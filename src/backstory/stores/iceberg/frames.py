@@ -1,0 +1,23 @@
+"""Arrow tables as Spark DataFrames, exactly."""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from backstory.stores.iceberg.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
+    """The rows as a DataFrame; naive times stay naive, whatever the session's time zone."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType, TimestampNTZType
+
+    def spark_type_of(type_: pa.DataType) -> Any:
+        naive = pa.types.is_timestamp(type_) and type_.tz is None
+        return TimestampNTZType() if naive else from_arrow_type(type_)
+
+    fields = [StructField(field.name, spark_type_of(field.type)) for field in rows.schema]
+    return store.spark.createDataFrame(rows, StructType(fields))

@@ -1,0 +1,79 @@
+"""Values as Spark literals, exactly.
+
+Spark takes Python's dates and times by way of Java's old calendar and of the host's time zone. Days
+and microseconds as numbers do neither.
+"""
+
+from collections.abc import Container, Iterable
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backstory.model.column import Column as SourceColumn
+from backstory.model.instant import EPOCH
+from backstory.stores.iceberg.schema import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark, taken exactly."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str) -> "Column":
+    """The column of exactly this name."""
+    from pyspark.sql.functions import col
+
+    return col(quoted(name))
+
+
+def instant(micros: int) -> "Column":
+    """An instant, given in microseconds from 1970-01-01T00:00:00Z."""
+    from pyspark.sql.functions import lit, timestamp_micros
+
+    return timestamp_micros(lit(micros))
+
+
+def literal(value: object) -> "Column":
+    """A value as a literal; of a time or a day exactly the one that it is, in whatever year."""
+    from pyspark.sql.functions import date_from_unix_date, lit
+
+    if isinstance(value, datetime):
+        return instant(micros_of(value)) if value.tzinfo else _naive(value)
+    if isinstance(value, date):
+        return date_from_unix_date(lit((value - EPOCH.date()).days))
+    return lit(value)
+
+
+def _naive(time: datetime) -> "Column":
+    """A time without a zone; a cast from an instant would go by the session's."""
+    from pyspark.sql.functions import expr
+
+    return expr(f"timestamp_ntz'{time.isoformat(' ')}'")
+
+
+def micros_of(time: datetime) -> int:
+    """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
+    span = time - EPOCH
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def absent(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
+    """NULL, of its type, for each of the columns that is not present."""
+    from pyspark.sql.functions import lit
+
+    return {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in present}
+
+
+def literals(values: pa.Array) -> "list[Column]":
+    """The values, none of them NULL, as literals of their own types."""
+    from pyspark.sql.functions import date_from_unix_date, lit
+
+    if pa.types.is_date32(values.type):
+        return [date_from_unix_date(lit(day)) for day in values.cast(pa.int32()).to_pylist()]
+    if pa.types.is_timestamp(values.type) and values.type.tz is not None:
+        return [instant(number) for number in values.cast(pa.int64()).to_pylist()]
+    return [literal(value) for value in values.to_pylist()]

@@ -1,0 +1,22 @@
+"""One writer a table in this process; writers of different tables do not wait for each other."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import Store
+
+_guard = threading.Lock()
+_locks: dict[tuple[str, TableName], threading.Lock] = {}
+
+
+@contextmanager
+def writing(store: Store, *tables: TableName) -> Iterator[None]:
+    """Hold the tables' locks, taken in the order of their names so that nobody waits in a ring."""
+    with ExitStack() as held:
+        for table in sorted(set(tables)):
+            with _guard:
+                lock = _locks.setdefault((store.catalog, table), threading.Lock())
+            held.enter_context(lock)
+        yield

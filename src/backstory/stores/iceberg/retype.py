@@ -1,0 +1,56 @@
+"""The rows of a table with the values of some columns in another type."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.formats.values.casts import DoesNotFit, cast
+from backstory.model.column import Column, ColumnType
+from backstory.stores.iceberg.literals import absent, quoted
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.workers import carrying
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Columns as they shall be, and the types that they had.
+Changes = Sequence[tuple[Column, ColumnType]]
+
+
+def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]) -> "DataFrame":
+    """The rows with these columns, each cast from its stored type; one without is added as NULL.
+
+    A value that does not fit ends the job with Refused, which names the column.
+    """
+    rows = rows.withColumns(absent(columns, stored)).select(*(quoted(column.name) for column in columns))
+    changed = [
+        (column, stored[column.name])
+        for column in columns
+        if stored.get(column.name, column.type) != column.type
+    ]
+    schema = ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in columns)
+    return rows.mapInArrow(partial(_cast_batches, changed), schema)
+
+
+def _cast_batches(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        with carrying():
+            yield _cast_batch(changes, batch)
+
+
+def _cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for column, old in changes:
+        try:
+            columns[column.name] = cast(columns[column.name], old, column.type)
+        except DoesNotFit:
+            raise Refused(
+                "type-change",
+                f"The column {column.source} cannot change from {old} to {column.type}: "
+                "a stored value does not fit.",
+                "The table is unchanged; add a column of the new type instead.",
+            ) from None
+    return pa.record_batch(columns)

@@ -1,0 +1,92 @@
+"""Read the part of a table that a delivery can touch, and nothing else."""
+
+import uuid
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.delivered import arrow_schema
+from backstory.model.column import ACTIVE, END, START
+from backstory.model.instant import MILLISECOND
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.literals import column, instant, literals, quoted
+from backstory.stores.iceberg.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# Iceberg prunes files and row groups by lists of up to 200 values.
+LISTED_KEYS = 200
+BROADCAST = 64 << 20
+PLACE = pa.schema([pa.field("_file", pa.string()), pa.field("_pos", pa.int64())])
+
+
+def table_schema(table: StoredTable) -> pa.Schema:
+    """The Arrow schema of a table's columns."""
+    return arrow_schema({column.name: column.type for column in table.shape.columns})
+
+
+def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
+    """The rows of these keys, with `_file` and `_pos`.
+
+    `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that
+    were closed before it are left out: those that are inactive, end more than a millisecond before
+    it and do not start at or after it.
+    """
+    schema = pa.schema([*table_schema(table), *PLACE])
+    if not table.rows or not keys.num_rows:
+        return schema.empty_table()
+    with translated(table.shape.table):
+        frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), keys, since)
+        names = [quoted(name) for name in schema.names]
+        return frame.select(*names).toArrow().cast(schema)
+
+
+def may_be_touched(since: int) -> "Column":
+    return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
+
+
+def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table, since: int | None) -> "DataFrame":
+    """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
+    distinct = keys.group_by(keys.column_names).aggregate([])
+    conditions = [] if since is None else [may_be_touched(since)]
+    has_null = any(values.null_count for values in distinct.columns)
+    listed = distinct.num_rows <= LISTED_KEYS and not has_null
+    if listed:
+        conditions += [
+            column(name).isin(literals(pc.unique(distinct[name]))) for name in distinct.column_names
+        ]
+    elif not has_null:
+        conditions += _in_range(distinct)
+    if conditions:
+        frame = frame.where(reduce(and_, conditions))
+    return frame if listed else _joined(store, frame, distinct)
+
+
+def _joined(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
+    from pyspark.sql.functions import broadcast
+
+    names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]
+    wanted = frame_of(store, distinct.rename_columns(names))
+    if distinct.nbytes < BROADCAST:
+        wanted = broadcast(wanted)
+    matches = []
+    for name, other in zip(distinct.column_names, names, strict=True):
+        left, right = column(name), column(other)
+        matches.append(left.eqNullSafe(right) if distinct[name].null_count else left == right)
+    return frame.join(wanted, reduce(and_, matches), "left_semi")
+
+
+def _in_range(keys: pa.Table) -> "list[Column]":
+    conditions = []
+    for name in keys.column_names:
+        if pa.types.is_binary(keys[name].type) or pa.types.is_boolean(keys[name].type):
+            continue
+        bounds = pc.min_max(keys[name])
+        least, greatest = literals(pa.array([bounds["min"], bounds["max"]], keys[name].type))
+        conditions.append(column(name).between(least, greatest))
+    return conditions

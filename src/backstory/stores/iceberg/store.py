@@ -1,0 +1,199 @@
+"""A catalog of a Spark session, and the tables in it."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backstory.errors import Refused, UsageError
+from backstory.formats.memory import Memory
+from backstory.model.table import Layout, Shape, TableName
+from backstory.settings import DRIVER_MEMORY
+from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.schema import columns_of, layout_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLACES = ("uri", "warehouse")
+LAYOUT = "backstory.layout"
+KEY = "backstory.key"
+CALLED = "backstory.source-names"
+LAYOUT_VERSION = "backstory.layout-version"
+DISORDER = "backstory.disorder"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An Iceberg catalog as a Spark session names it.
+
+    `format_version` is that of new tables; `memory` is what deliveries may hold on the driver.
+    """
+
+    spark: "SparkSession"
+    catalog: str = "backstory"
+    format_version: int = 3
+    memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
+
+    @property
+    def jvm(self) -> Any:
+        """The gateway to Iceberg's own classes."""
+        return self.spark._jvm  # noqa: SLF001 - Iceberg has no other door for commits
+
+    def iceberg(self) -> Any:
+        """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
+        self.jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # noqa: SLF001
+        util = self.jvm.org.apache.iceberg.spark.Spark3Util
+        return util.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)  # noqa: SLF001
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of an embedded warehouse; None for any other catalog, whose warehouse may be a name."""
+        root = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None)
+        return Path(root) if root and Path(root).is_absolute() else None
+
+    @property
+    def address(self) -> str:
+        """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
+        if self.folder is not None:
+            return str(self.folder.resolve())
+        told = (self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{each}", None) for each in PLACES)
+        return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
+
+    def namespace(self, schema: str) -> Any:
+        """Iceberg's name of a schema, which is always one level deep."""
+        return self.jvm.org.apache.iceberg.catalog.Namespace.of(
+            self.java_array(self.jvm.java.lang.String, [schema])
+        )
+
+    def java_array(self, of: Any, values: Sequence[object]) -> Any:
+        """A Java array; py4j makes no arrays, and no longs of small numbers, by itself."""
+        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
+        array = gateway.new_array(of, len(values))
+        for place, value in enumerate(values):
+            array[place] = value
+        return array
+
+    def identifier(self, table: TableName) -> Any:
+        """Iceberg's name of a table."""
+        of = self.jvm.org.apache.iceberg.catalog.TableIdentifier.of
+        return of(self.namespace(table.schema), table.name)
+
+    def sql_name(self, table: TableName, *more: str) -> str:
+        """The quoted name for Spark SQL; `more` names a metadata table."""
+        parts = (self.catalog, table.schema, table.name, *more)
+        return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it was when it was loaded: its shape, and Iceberg's object for it.
+
+    `metadata` is the place of its metadata then; Iceberg's object may have seen newer ones since.
+    """
+
+    shape: Shape
+    iceberg: Any
+    metadata: str | None = None
+
+    def begin(self) -> Any:
+        """A transaction on the table as it was loaded; TryAgain if another writer came first."""
+        transaction = self.iceberg.newTransaction()
+        if transaction.startMetadata().metadataFileLocation() != self.metadata:
+            raise conflict(self.shape.table)
+        return transaction
+
+    @property
+    def disorderly(self) -> bool:
+        """Whether a sender once brought versions of a key that do not stand one after the other."""
+        return self.iceberg.properties().get(DISORDER) == "true"
+
+    @property
+    def newest_token(self) -> str | None:
+        """The token of the newest commit, if backstory made it."""
+        snapshot = self.iceberg.currentSnapshot()
+        return None if snapshot is None else snapshot.summary().get("backstory.token")
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        snapshot = self.iceberg.currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
+
+    @property
+    def format_version(self) -> int:
+        """Iceberg's format version of the table."""
+        return int(self.iceberg.operations().current().formatVersion())
+
+
+def settle(transaction: Any) -> None:
+    """Commit what the transaction holds if the table is still the one that it began with, or still none.
+
+    Its own `commitTransaction` would try again on a newer table, which nothing here was planned on,
+    and take manifests away when the catalog's answer was lost.
+    """
+    before = transaction.startMetadata()
+    if before is None:
+        transaction.commitTransaction()
+    else:
+        transaction.underlyingOps().commit(before, transaction.currentMetadata())
+
+
+def load(store: Store, table: TableName) -> StoredTable | None:
+    """The table as it stands now, or None if there is no such table or schema."""
+    with translated(table):
+        catalog = store.iceberg()
+        identifier = store.identifier(table)
+        if not catalog.tableExists(identifier):
+            return None
+        iceberg = catalog.loadTable(identifier)
+        metadata = iceberg.operations().current().metadataFileLocation()
+        return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
+
+
+def existing(store: Store, table: TableName) -> StoredTable:
+    """The table as it stands now; UsageError if there is none."""
+    found = load(store, table)
+    if found is None:
+        raise UsageError("no-table", f"There is no table {table}.", "Create it first, or check its name.")
+    return found
+
+
+def require_layout(found: StoredTable, *layouts: Layout) -> StoredTable:
+    """The table, for a door that writes tables of these layouts; Refused for any other table."""
+    shape = found.shape
+    if shape.layout not in layouts:
+        raise Refused(
+            "other-layout",
+            f"{shape.table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
+            f"Nothing was written: tables of layout {' or '.join(layouts)} can be; choose another name.",
+        )
+    return found
+
+
+def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
+    """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
+    properties = iceberg.properties()
+    columns = columns_of(store.jvm, iceberg.schema(), json.loads(properties.get(CALLED) or "{}"))
+    key = json.loads(properties.get(KEY) or "[]")
+    return Shape(table, columns, tuple(key), layout_of(properties.get(LAYOUT), table.name, columns))
+
+
+def called(shape: Shape) -> str:
+    """The source's names of columns that have another one in the table, as the table remembers them."""
+    return json.dumps({each.name: each.called for each in shape.columns if each.called}, ensure_ascii=False)
+
+
+def tables(store: Store, schema: str | None = None) -> list[TableName]:
+    """Every table of the catalog or of one of its schemas, sorted."""
+    with translated(store.catalog):
+        catalog = store.iceberg()
+        namespaces = {".".join(each.levels()): each for each in catalog.listNamespaces()}
+        return sorted(
+            TableName(name, identifier.name())
+            for name, namespace in namespaces.items()
+            if schema in {None, name}
+            for identifier in catalog.listTables(namespace)
+        )

@@ -1,0 +1,31 @@
+"""Whether columns tell the rows of a table apart."""
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from backstory.errors import Refused
+from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.literals import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by: Sequence[str]) -> None:
+    """Raises Refused if rows share a value of the columns `by`, which the key `key` stands for."""
+    from pyspark.sql.functions import count, lit
+    from pyspark.sql.functions import sum as total
+
+    repeats = f"repeats {uuid.uuid4()}"
+    with translated(table):
+        counted = rows.groupBy(*map(column, by)).agg(count(lit(1)).alias(repeats))
+        shared = counted.where(column(repeats) > 1)
+        keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
+    if keys:
+        raise Refused(
+            "repeated-key",
+            f"({', '.join(key)}) is not a key of {table}: {shares} rows would share {keys} keys.",
+            "The table is unchanged; choose columns that tell its rows apart.",
+        )

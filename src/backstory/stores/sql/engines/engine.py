@@ -1,0 +1,87 @@
+"""What a connection can do (section 5.1): the dialect wrote the SQL, the engine runs it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+import pyarrow as pa
+
+from backstory.doors.historize.model import Column
+from backstory.stores.sql.placeholders import resolved
+
+
+class Engine(ABC):
+    """A connection whose session is in UTC.
+
+    Errors of the database come as ours: TryAgain for a conflict or a database that is busy, Failed
+    for anything else.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where the database is, without its login; empty where a connection does not tell."""
+        return ""
+
+    @abstractmethod
+    def execute(self, sql: str) -> int:
+        """Run a statement, and give the count of rows that it touched; 0 where it has none."""
+
+    @abstractmethod
+    def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction on one consistent snapshot; taken back when what it holds fails."""
+
+    @abstractmethod
+    def lock(self, name: str) -> AbstractContextManager[bool]:
+        """Hold a name until the end; false, without waiting, where another process holds it."""
+
+    @abstractmethod
+    def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
+        """The columns of a table with their types; None if there is no such table."""
+
+    @abstractmethod
+    def bind_secret(self, name: str, value: str) -> None:
+        """Keep a secret in the session, where the dialect's `secret_reference` finds it."""
+
+    @abstractmethod
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
+        """Rows of a file as a relation of this session; gives its name in SQL."""
+
+    def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
+        """A query's rows as a relation that the transaction's own writes do not change; its SQL.
+
+        By default the query itself: statements mostly do not see what they write.
+        """
+        del name, values
+        return f"(\n{template}\n)"
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+    def run(self, template: str, values: Mapping[str, str]) -> int:
+        """`execute` of a statement with placeholders."""
+        return self.execute(resolved(template, values))
+
+    def query(self, template: str, values: Mapping[str, str]) -> list[tuple[Any, ...]]:
+        """`fetch_all` of a query with placeholders."""
+        return self.fetch_all(resolved(template, values))
+
+    def execute_scalar(self, sql: str) -> Any:
+        """The first value of a query's first row; None if it has none."""
+        rows = self.fetch_all(sql)
+        return rows[0][0] if rows else None
+
+    def execute_many(self, statements: Sequence[str]) -> list[int]:
+        """`execute` of each."""
+        return [self.execute(statement) for statement in statements]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""What plays the part of others: a sender of batches, a conformance kit for dialects."""

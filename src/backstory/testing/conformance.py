@@ -1,0 +1,255 @@
+"""A dialect's examination: every statement is written, and run where there is an engine (section 5.4)."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+from backstory.doors.historize.columns import base_columns
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.steps import Statement, base_steps, hist_merge, hist_steps
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialects.registry import fault
+from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.placeholders import PLACEHOLDER, resolved
+from backstory.testing.conformance_run import run_examination
+from backstory.testing.conformance_sample import (
+    NASTY_NAMES,
+    NASTY_TEXTS,
+    SCHEMA,
+    dataset_of,
+    examined,
+    history_of,
+    require,
+    require_equal,
+    sample_model,
+)
+
+CLOSE = frozenset({"load_timestamp", "load_run_id"})
+INSERT = CLOSE | {"load_timestamp_text", "pepper"}
+# The placeholders of each statement.
+KEPT = {
+    "base_delete": CLOSE | {"pepper"},
+    "base_replace": CLOSE | {"pepper"},
+    "base_insert": CLOSE | {"pepper"},
+    "close_changed": CLOSE,
+    "close_deleted": CLOSE,
+    "insert_changed": INSERT,
+    "insert_new": INSERT,
+    "merge": INSERT,
+}
+# What Python writes where a value was never put into a text.
+PYTHON = re.compile(r"\bNone\b|\bEllipsis\b|\bNotImplemented\b|<[\w. ]+ object|\b(?:Datatype|Role)\.|[{}]")
+INSTANT = datetime(2025, 1, 2, 3, 4, 5, 600000, tzinfo=UTC)
+
+
+def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> None:
+    """Examine a dialect; AssertionError names the method or the scenario that is wrong.
+
+    Without an engine everything is written for a small model and its shape is looked at; a dialect
+    with a SQLGLOT_NAME is parsed too. With an engine it is also run: the golden vectors, literals,
+    the four steps and the MERGE against the rule, and schema changes. That takes the schema
+    `backstory_conformance`, which is made for it and dropped.
+    """
+    with examined("register_dialect"):
+        require(fault(type(dialect)) is None, fault(type(dialect)))
+    _examine_names(dialect)
+    _examine_literals(dialect)
+    _examine_types(dialect)
+    _examine_expressions(dialect)
+    for profile in ("elevata_v1", "strict_v2"):
+        for statement in _statements(dialect, profile):
+            with examined(f"{statement.step} ({profile})"):
+                _require_shape(dialect, statement.sql, KEPT[statement.step])
+                _require_aligned(dialect, statement.sql)
+    _examine_schema_changes(dialect)
+    if engine is not None:
+        run_examination(dialect, engine)
+
+
+# Names, literals, types, expressions
+
+
+def _examine_names(dialect: Dialect) -> None:
+    with examined("quote_ident"):
+        quoted = {name: dialect.quote_ident(name) for name in NASTY_NAMES}
+        require(len(set(quoted.values())) == len(quoted), "two names are written alike")
+        for name, sql in quoted.items():
+            if dialect.SQLGLOT_NAME and name:
+                found = sqlglot.parse_one(f"SELECT {sql}", read=dialect.SQLGLOT_NAME).find(exp.Identifier)
+                require_equal((found and found.name, found and found.quoted), (name, True), of=sql)
+    with examined("should_quote"):
+        plain = ("customer_id", "_x", "rc_c_hist_key")
+        require_equal([name for name in plain if dialect.should_quote(name)], [], of=plain)
+        words = (*sorted(dialect.RESERVED_KEYWORDS), "select", "1st", "two words", "")
+        missed = [word for word in words if not dialect.should_quote(word)]
+        missed += [word for word in words if not dialect.should_quote(word.lower())]
+        require_equal(missed, [], of="words that must be quoted")
+    with examined("render_identifier"):
+        require_equal(dialect.render_identifier("select"), dialect.quote_ident("select"), of="select")
+        require_equal(dialect.render_identifier("name_"), "name_", of="name_")
+    with examined("render_table_identifier"):
+        require_equal(dialect.render_table_identifier(None, "t_"), "t_", of="a table without schema")
+        both = dialect.render_table_identifier("two words", "select")
+        parts = [dialect.quote_ident(part) for part in ("two words", "select")]
+        require_equal(both, ".".join(parts), of="a table")
+
+
+def _examine_literals(dialect: Dialect) -> None:
+    with examined("string_literal"):
+        for text in NASTY_TEXTS:
+            sql = dialect.string_literal(text)
+            require_equal(dialect.render_literal(text), sql, of=f"render_literal({text!r})")
+            if dialect.SQLGLOT_NAME:
+                parsed = sqlglot.parse_one(sql, read=dialect.SQLGLOT_NAME)
+                require_equal(parsed.this, text, of=sql)
+    with examined("timestamp_literal"):
+        east = INSTANT.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        sql = dialect.timestamp_literal(INSTANT)
+        require_equal(dialect.timestamp_literal(east), sql, of="the same instant in another zone")
+        require(re.search(r"2025-01-02.03:04:05\.600000", sql), f"{sql} is not UTC with six digits")
+        first = dialect.timestamp_literal(datetime(1, 1, 1, tzinfo=UTC))
+        require("0001-01-01" in first, f"{first} has a year of less than four digits")
+    with examined("render_literal"):
+        values = (None, True, -1, 1.5, Decimal("-0.10"), date(2025, 1, 2), INSTANT)
+        for value in values:
+            sql = dialect.render_literal(value)
+            _require_shape(dialect, f"SELECT {sql}", frozenset())
+        require_equal(dialect.render_literal(INSTANT), dialect.timestamp_literal(INSTANT), of="an instant")
+        for wrong in (INSTANT.replace(tzinfo=None), object()):
+            require(_refuses(dialect, wrong), f"{wrong!r} is no ValueError")
+
+
+def _refuses(dialect: Dialect, value: object) -> bool:
+    try:
+        dialect.render_literal(value)
+    except ValueError:
+        return True
+    return False
+
+
+def _columns() -> list[Column]:
+    return base_columns(dataset_of(sample_model(), "rc_types"))
+
+
+def _examine_types(dialect: Dialect) -> None:
+    for datatype in Datatype:
+        with examined(f"map_logical_type of {datatype}"):
+            for strict in (True, False):
+                type_ = dialect.map_logical_type(datatype, 10, 20, 6, strict=strict)
+                require(type_, "it gives nothing")
+                _require_shape(dialect, f"SELECT {dialect.cast_expression('NULL', type_)}", frozenset())
+
+
+def _examine_expressions(dialect: Dialect) -> None:
+    for datatype in Datatype:
+        with examined(f"canonical_text of {datatype}"):
+            sql = dialect.canonical_text("s.operand", datatype, 20, 6)
+            require("s.operand" in sql, f"{sql} says nothing of its operand")
+            _require_shape(dialect, f"SELECT {sql} FROM x AS s", frozenset())
+    written = {
+        "hash_expression": (dialect.hash_expression("s.a"), ["s.a"]),
+        "concat_expression": (dialect.concat_expression(["s.a", "s.b", "s.c"]), ["s.a", "s.b", "s.c"]),
+        "current_instant": (dialect.current_instant(), []),
+    }
+    for method, (sql, operands) in written.items():
+        with examined(method):
+            require(all(operand in sql for operand in operands), f"{sql} lacks an operand")
+            _require_shape(dialect, f"SELECT {sql} FROM x AS s", frozenset())
+    with examined("null_safe_ne"):
+        sql = dialect.null_safe_ne("s.a", "s.b")
+        require("s.a" in sql and "s.b" in sql, f"{sql} lacks an operand")
+        _require_shape(dialect, f"SELECT 1 FROM x AS s WHERE {sql}", frozenset())
+
+
+# Statements
+
+
+def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
+    """Every statement of a load of the table with all types."""
+    model = sample_model(profile)
+    dataset = dataset_of(model, "rc_types")
+    load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
+    with examined("base_steps"):
+        yield from base_steps(load)
+    with examined("hist_steps"):
+        yield from hist_steps(load)
+    if dialect.supports_hist_merge:
+        with examined("render_hist_merge_statement"):
+            yield hist_merge(load)
+
+
+def _examine_schema_changes(dialect: Dialect) -> None:
+    table = dialect.render_table_identifier(SCHEMA, "select")
+    column = Column(target_column_name="order", datatype=Datatype.BIGINT)
+    written = {
+        "render_create_schema_if_not_exists": dialect.render_create_schema_if_not_exists(SCHEMA),
+        "render_create_table_if_not_exists_from_columns": (
+            dialect.render_create_table_if_not_exists_from_columns(table, _columns())
+        ),
+        "render_add_column": dialect.render_add_column(table, column),
+        "render_rename_column": dialect.render_rename_column(SCHEMA, "select", "from", "order"),
+        "render_rename_table": dialect.render_rename_table(SCHEMA, "select", "from"),
+        "render_drop_column": dialect.render_drop_column(table, "order"),
+        "render_alter_column_type": dialect.render_alter_column_type(table, column, "INTEGER"),
+    }
+    for method, sql in written.items():
+        with examined(method):
+            if sql is None and method == "render_alter_column_type":
+                continue
+            require(sql, "it gives nothing")
+            assert sql is not None
+            _require_shape(dialect, sql, frozenset())
+    with examined("render_create_table_if_not_exists_from_columns"):
+        sql = written["render_create_table_if_not_exists_from_columns"] or ""
+        missing = [each.name for each in _columns() if dialect.render_identifier(each.name) not in sql]
+        require_equal(missing, [], of="columns that are left out")
+
+
+# Shapes
+
+
+def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> None:
+    """One whole statement, nothing of Python's in it, with these placeholders."""
+    require(isinstance(sql, str) and sql.strip(), "it gives nothing")
+    found = frozenset(PLACEHOLDER.findall(sql))
+    require_equal(found, placeholders, of="the placeholders")
+    bare = _bare(dialect, PLACEHOLDER.sub("0", sql))
+    require(bare.count("(") == bare.count(")"), f"parentheses are left open in {sql}")
+    require(not re.search(r"['\"`]", bare), f"quotes are left open in {sql}")
+    require(not bare.rstrip().endswith(";"), "a statement has no semicolon at its end")
+    leftover = PYTHON.search(bare)
+    require(leftover is None, f"{leftover and leftover[0]} stands in {sql}")
+    if dialect.SQLGLOT_NAME:
+        require_equal(len(_parsed(dialect, sql)), 1, of="the count of statements")
+
+
+def _bare(dialect: Dialect, sql: str) -> str:
+    """The statement without its texts and quoted names."""
+    left, right = (re.escape(mark) for mark in dialect.QUOTES)
+    text = r"'(?:[^'\\]|''|\\.)*'"
+    return re.sub(rf"{text}|{left}(?:(?!{right}).|{right}{right})*{right}", " ", sql, flags=re.DOTALL)
+
+
+def _parsed(dialect: Dialect, sql: str) -> list[Any]:
+    """What sqlglot reads, each placeholder being a literal."""
+    values = dict.fromkeys(PLACEHOLDER.findall(sql), "'x'")
+    return [each for each in sqlglot.parse(resolved(sql, values), read=dialect.SQLGLOT_NAME) if each]
+
+
+def _require_aligned(dialect: Dialect, sql: str) -> None:
+    """An INSERT names each column once, and has a value for each."""
+    if not dialect.SQLGLOT_NAME:
+        return
+    for insert in _parsed(dialect, sql)[0].find_all(exp.Insert):
+        columns = [each.name for each in insert.this.expressions]
+        body = insert.expression
+        values = body.selects if isinstance(body, exp.Select) else body.expressions
+        require(columns, "an INSERT names no columns")
+        require_equal(len(set(columns)), len(columns), of="the count of different columns")
+        require_equal(len(values), len(columns), of="the count of values")

@@ -1,0 +1,153 @@
+"""A database under examination: its tables, and loads of them (section 5.4)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, time
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.doors.historize.columns import base_columns, user_columns
+from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import Column, Dataset, Model
+from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.steps import Statement, base_steps
+from backstory.errors import BackstoryError
+from backstory.formats.rows import arrow_type
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.engines.engine import Engine
+from backstory.testing.conformance_sample import (
+    SCHEMA,
+    examined,
+    history_of,
+)
+
+PEPPER = "pepper"
+DAY = datetime(2025, 1, 2, tzinfo=UTC)
+
+
+@dataclass
+class Bench:
+    """A database under examination; each dataset of the sample is one table of its schema."""
+
+    dialect: Dialect
+    engine: Engine
+    leftovers: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def schema(self) -> Iterator[None]:
+        """The schema, empty at the beginning and gone at the end."""
+        with examined("render_create_schema_if_not_exists"):
+            for _ in range(2):
+                self.engine.execute(self.dialect.render_create_schema_if_not_exists(SCHEMA))
+        try:
+            yield
+        except BaseException:
+            with suppress(BackstoryError):  # the fault itself is what matters
+                self._clear()
+            raise
+        self._clear()
+
+    def _clear(self) -> None:
+        for name in self.leftovers:
+            self.drop(name)
+        self.engine.execute(f"DROP SCHEMA {self.dialect.render_identifier(SCHEMA)}")
+
+    def table(self, name: str) -> str:
+        """A table's name in SQL."""
+        return self.dialect.render_table_identifier(SCHEMA, name)
+
+    def drop(self, name: str) -> None:
+        """Take a table away."""
+        self.engine.execute(f"DROP TABLE IF EXISTS {self.table(name)}")
+
+    def make(self, name: str, columns: Sequence[Column]) -> str:
+        """An empty table."""
+        self.drop(name)
+        self.leftovers.append(name)
+        with examined("render_create_table_if_not_exists_from_columns"):
+            for _ in range(2):
+                sql = self.dialect.render_create_table_if_not_exists_from_columns(self.table(name), columns)
+                self.engine.execute(sql)
+        return self.table(name)
+
+    def insert(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a row of values that have literals."""
+        names = ", ".join(self.dialect.render_identifier(each) for each in row)
+        values = ", ".join(self.dialect.render_literal(each) for each in row.values())
+        self.engine.execute(f"INSERT INTO {self.table(name)} ({names}) VALUES ({values})")
+
+    def texts(self, table: str, columns: Sequence[Column]) -> list[dict[str, Any]]:
+        """The rows of a table, each value as its canonical text."""
+        exact = [(column, self.dialect.render_identifier(column.name)) for column in columns]
+        listed = ", ".join(f"{self._text(column, name)} AS {name}" for column, name in exact)
+        rows = self.engine.fetch_all(f"SELECT {listed} FROM {table}")
+        return [
+            dict(zip([column.name for column in columns], row, strict=True)) for row in sorted(rows, key=repr)
+        ]
+
+    def _text(self, column: Column, name: str) -> str:
+        precision, scale = column.decimal_precision, column.decimal_scale
+        if column.hash_as:
+            precision, scale = column.hash_as.precision, column.hash_as.scale
+        return self.dialect.canonical_text(name, column.datatype, precision, scale)
+
+    def values(self, started: datetime, run: str) -> dict[str, str]:
+        """SQL for the placeholders."""
+        secret = self.dialect.secret_reference("pepper")
+        if secret:
+            self.engine.bind_secret("pepper", PEPPER)
+        return {
+            "load_timestamp": self.dialect.timestamp_literal(started),
+            "load_timestamp_text": self.dialect.string_literal(instant_text(started)),
+            "load_run_id": self.dialect.string_literal(run),
+            "pepper": secret or self.dialect.string_literal(PEPPER),
+        }
+
+
+def fresh(bench: Bench, model: Model, dataset: Dataset, *, merges: bool = False) -> Load:
+    """A load whose tables are made anew."""
+    hist = history_of(dataset)
+    bench.make(dataset.name, base_columns(dataset))
+    bench.make(dataset.hist_name, hist.target_columns)
+    return Load(model, dataset, hist, bench.dialect, merges=merges)
+
+
+def brought(bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: str, started: datetime) -> Load:
+    """Load the base from rows of a file."""
+    columns = user_columns(load.dataset)
+    arrays = {
+        column.name: pa.array([_staged(row[column.name]) for row in rows], arrow_type(column_type(column)))
+        for column in columns
+    }
+    with examined("bring"):
+        stage = bench.engine.bring(f"backstory_stage_{load.dataset.name}", pa.table(arrays), columns)
+    load = replace(load, stage=stage)
+    steps_run(bench, base_steps(load), run, started)
+    return load
+
+
+def _staged(value: Any) -> Any:
+    return value.strftime("%H:%M:%S.%f") if isinstance(value, time) else value
+
+
+def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: datetime) -> dict[str, int]:
+    """Run statements in one transaction; gives the rows of each."""
+    values, counts = bench.values(started, run), {}
+    with transaction(bench):
+        for statement in statements:
+            with examined(statement.step):
+                counts[statement.step] = bench.engine.run(statement.sql, values)
+    return counts
+
+
+@contextmanager
+def transaction(bench: Bench) -> Iterator[None]:
+    """A transaction, where the dialect says that it has them."""
+    if not bench.dialect.supports_transactions:
+        yield
+        return
+    with bench.engine.transaction():
+        yield

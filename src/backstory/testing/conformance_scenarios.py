@@ -1,0 +1,155 @@
+"""The examination of loads: the scenarios of section 8 against the rule (sections 3 and 9)."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from backstory.doors.historize.hashing import Hashes, instant_text
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.steps import hist_merge, hist_steps
+from backstory.strategies.scd2 import rule
+from backstory.testing.conformance_bench import DAY, PEPPER, Bench, brought, fresh, steps_run
+from backstory.testing.conformance_sample import (
+    SCHEMA,
+    dataset_of,
+    examined,
+    require,
+    require_equal,
+    sample_model,
+)
+
+
+class _Stop(Exception):
+    """A transaction is to be taken back."""
+
+
+def examine_transactions(bench: Bench) -> None:
+    """A name can be held, and what fails is taken back, where the dialect says that it can."""
+    with examined("lock"):
+        for _ in range(2):
+            with bench.engine.lock(SCHEMA) as taken:
+                require(taken is True, "a name that nobody holds is not given")
+    with examined("transaction"):
+        table = bench.make("rc_taken_back", [Column(target_column_name="a", datatype=Datatype.BIGINT)])
+        if not bench.dialect.supports_transactions:
+            return
+        with suppress(_Stop), bench.engine.transaction():
+            bench.insert("rc_taken_back", {"a": 1})
+            raise _Stop
+        require_equal(bench.engine.execute_scalar(f"SELECT COUNT(*) FROM {table}"), 0, of="rows taken back")
+
+
+# Scenarios
+
+Snapshot = Mapping[str, str]
+# What stands in the base at each load, by scenario; a value is the record's name.
+LIFE: Sequence[tuple[str, str, int, Snapshot]] = (
+    ("A23, the first load", "r1", 1, {"a": "1", "b": "1"}),
+    ("A24, a change and a deletion", "r'2\\{{ load_timestamp }}", 2, {"a": "2"}),
+    ("A26, the same run again", "r'2\\{{ load_timestamp }}", 2, {"a": "2"}),
+    ("A25, a key that returns", "r3", 3, {"a": "2", "b": "1"}),
+    ("a load that changes nothing", "r4", 4, {"a": "2", "b": "1"}),
+    ("everything at once", "r5", 5, {"b": "2", "c": "1"}),
+    ("everything returns", "r6", 6, {"a": "2", "b": "2", "c": "2"}),
+)
+
+
+def examine_scenarios(bench: Bench) -> None:
+    ways = [False, True] if bench.dialect.supports_hist_merge else [False]
+    for merges in ways:
+        way = "MERGE" if merges else "four steps"
+        life = _Life.begun(bench, merges=merges)
+        for told, run, second, snapshot in LIFE:
+            life.load(f"{told}, {way}", run, second, snapshot)
+        for steps in range(1, 4):
+            life = _Life.begun(bench, merges=merges)
+            life.load(LIFE[0][0], *LIFE[0][1:])
+            life.interrupted(f"A27, stopped after step {steps}, {way}", steps)
+
+
+@dataclass
+class _Life:
+    """A history in the database, and the same by the rule."""
+
+    bench: Bench
+    full: Load
+    versions: list[rule.Version] = field(default_factory=list)
+
+    @classmethod
+    def begun(cls, bench: Bench, *, merges: bool) -> "_Life":
+        model = sample_model()
+        return cls(bench, fresh(bench, model, dataset_of(model, "rc_c"), merges=merges))
+
+    def load(self, told: str, run: str, second: int, snapshot: Snapshot) -> None:
+        """Load a snapshot both ways, and compare the tables and the counts."""
+        started = DAY + timedelta(seconds=second)
+        load = self._based(run, started, snapshot)
+        counts = self._by_rule(load, run, started, snapshot)
+        steps = [hist_merge(load)] if load.merges else hist_steps(load)
+        found = steps_run(self.bench, steps, run, started)
+        self._compare(told)
+        if not load.merges:
+            with examined(told):
+                expected = {
+                    f"{verb}_{outcome}": counts[f"{past}_{outcome}"]
+                    for verb, past, outcome in (
+                        ("close", "closed", "changed"),
+                        ("close", "closed", "deleted"),
+                        ("insert", "inserted", "changed"),
+                        ("insert", "inserted", "new"),
+                    )
+                }
+                require_equal(found, expected, of="the count of rows that each step touched")
+
+    def interrupted(self, told: str, steps: int) -> None:
+        """A24 that stops after some of its steps, and is run again with the same timestamp."""
+        _, run, second, snapshot = LIFE[1]
+        started = DAY + timedelta(seconds=second)
+        load = self._based(run, started, snapshot)
+        self._by_rule(load, run, started, snapshot)
+        steps_run(self.bench, hist_steps(load)[:steps], run, started)
+        again = [hist_merge(load)] if load.merges else hist_steps(load)
+        steps_run(self.bench, again, run, started)
+        self._compare(told)
+
+    def _based(self, run: str, started: datetime, snapshot: Snapshot) -> Load:
+        rows = [{"cust_id": key, "name": name, "city": None} for key, name in snapshot.items()]
+        return brought(self.bench, self.full, rows, run, started)
+
+    def _by_rule(self, load: Load, run: str, started: datetime, snapshot: Snapshot) -> Mapping[str, int]:
+        hashes = Hashes(schema_of(load.model, load.dataset), PEPPER)
+        rows = []
+        for key, name in snapshot.items():
+            values = {"cust_id": key, "name": name, "city": None}
+            rows.append(
+                rule.Row(hashes.base_key(load.dataset, values), hashes.row_hash(load.dataset, values), values)
+            )
+        self.versions, counts = rule.historize(
+            self.versions, rows, started, run, lambda key, at: hashes.hist_key(load.dataset, key, at)
+        )
+        return counts
+
+    def _compare(self, told: str) -> None:
+        columns = self.full.hist.target_columns
+        dataset = self.full.dataset
+        expected = [
+            {
+                dataset.hist_key: each.hist_key,
+                dataset.key: each.key,
+                **each.values,
+                Role.ROW_HASH: each.row_hash,
+                Role.STARTED: instant_text(each.started),
+                Role.ENDED: each.ended and instant_text(each.ended),
+                Role.STATE: each.state,
+                Role.LOAD_RUN_ID: each.run,
+                Role.LOADED_AT: instant_text(each.loaded_at),
+            }
+            for each in self.versions
+        ]
+        with examined(told):
+            found = self.bench.texts(self.full.hist_table, columns)
+            ordered = sorted(expected, key=lambda row: str(row[dataset.hist_key]))
+            require_equal(found, ordered, of="the history")

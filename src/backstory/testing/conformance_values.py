@@ -1,0 +1,216 @@
+"""The examination of values: literals, keys and hashes, every type (sections 2.3 and 2.4)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+from backstory.doors.historize.columns import base_columns, user_columns
+from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.hashing import Hashes, canon, sha256
+from backstory.doors.historize.model import Column, Dataset, Datatype, Model, Role
+from backstory.doors.historize.resolve import schema_of
+from backstory.testing.conformance_bench import (
+    DAY,
+    PEPPER,
+    Bench,
+    brought,
+    fresh,
+)
+from backstory.testing.conformance_sample import (
+    NASTY_TEXTS,
+    dataset_of,
+    examined,
+    require_equal,
+    sample_model,
+)
+
+# Section 2.4: texts and their hashes, and the row that the row hashes are of.
+KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
+VECTORS = {
+    "a key": ("customer_id~4711|mandant~100|pepper", KEY),
+    "a key with NULL": (
+        "customer_id~null_replaced|mandant~100|pepper",
+        "a47d00c852f0a766a1239640d4dfda52bb72c2c4d33f5238149278fbdd039d46",
+    ),
+    "a row hash, elevata_v1": (
+        "Müller|Köln|true|1.50|2025-01-02|null_replaced",
+        "b8dbc53ba2a77343faa39af29a9df1b3ca9b08f7ab7fd1761895857236bedcf0",
+    ),
+    "a row hash, strict_v2": (
+        "active~true|city~Köln|credit~1.50|name~Müller|note~^0|since~2025-01-02",
+        "3a6d89cb8781af3f3f8e8b3b59e7e45964adce980d0e445e6d2c3b9bb51b5180",
+    ),
+    "a history key": (
+        f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-02 03:04:05.600000|pepper",
+        "3baf0599f25b0e87808baa0128b8cda612f0afffc85d337a7c4b9554d4da0d90",
+    ),
+    "a history key of another day": (
+        f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-03 00:00:00.000000|pepper",
+        "5c028800ca07705a3d31e6fafc1d0261bfa6868a8ff397a3510264457454862c",
+    ),
+}
+CUSTOMER = {
+    "customer_id": 4711,
+    "mandant": "100",
+    "name": "Müller",
+    "city": "Köln",
+    "active": True,
+    "credit": Decimal("1.50"),
+    "since": date(2025, 1, 2),
+    "note": None,
+}
+# Values that databases write in different ways, each as Python has it.
+TYPED: Mapping[Datatype, Sequence[Any]] = {
+    Datatype.STRING: ("", "x", " y ", *NASTY_TEXTS),
+    Datatype.INTEGER: (0, -(2**31), 2**31 - 1),
+    Datatype.BIGINT: (0, -(2**63), 2**63 - 1),
+    Datatype.DECIMAL: (Decimal(0), Decimal("0.000001"), Decimal("-0.5"), Decimal("12345678901234.567891")),
+    Datatype.FLOAT: (0.0, 1.0, 1.5, -0.1, 1e10, 0.001),
+    Datatype.BOOLEAN: (True, False),
+    Datatype.DATE: (date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)),
+    Datatype.TIME: (time(0), time(1, 2, 3, 500000), time(23, 59, 59, 999999)),
+    Datatype.TIMESTAMP: (
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(2024, 3, 31, 2, 30, 0, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC),
+    ),
+    Datatype.BINARY: (b"", b"\x00\xff\x7f'\\"),
+    Datatype.UUID: ("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF", "00000000-0000-0000-0000-000000000000"),
+    Datatype.JSON: ('{"b": 1,  "a": [true, null]}', "[]", '"x"'),
+}
+
+
+# Expressions
+
+
+def examine_hashes(bench: Bench) -> None:
+    """The golden vectors: the texts as they stand, and made of the columns of a row."""
+    dialect, engine = bench.dialect, bench.engine
+    with examined("hash_expression"):
+        for told, (text, expected) in VECTORS.items():
+            require_equal(sha256(text), expected, of=f"the vector of {told}")
+            sql = dialect.hash_expression(dialect.string_literal(text))
+            require_equal(engine.execute_scalar(f"SELECT {sql}"), expected, of=f"golden vector, {told}")
+    for profile in ("elevata_v1", "strict_v2"):
+        model = sample_model(profile)
+        dataset = dataset_of(model, "rc_crm_customer")
+        made = _made_of_columns(bench, model, dataset)
+        kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
+        kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
+        for told in kinds:
+            with examined(f"golden vector, {told}, {profile}"):
+                require_equal(made[told], VECTORS[told][1], of="the dialect's SQL")
+
+
+def _made_of_columns(bench: Bench, model: Model, dataset: Dataset) -> dict[str, str]:
+    expressions = Expressions(bench.dialect, schema_of(model, dataset))
+    table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
+    bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
+
+    def told(sql: str, started: datetime = DAY) -> str:
+        found = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
+        return str(found[0][0])
+
+    made = {
+        "a key": told(expressions.base_key(dataset, "s")),
+        f"a row hash, {schema_of(model, dataset).hash_profile}": told(expressions.row_hash(dataset, "s")),
+    }
+    for name, at in (
+        ("a history key", DAY + timedelta(hours=3, minutes=4, seconds=5.6)),
+        ("a history key of another day", DAY + timedelta(days=1)),
+    ):
+        made[name] = told(expressions.hist_key(dataset, "s"), at)
+    bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
+    bench.insert("rc_crm_customer", CUSTOMER | {"customer_id": None})
+    made["a key with NULL"] = told(expressions.base_key(dataset, "s"))
+    return made
+
+
+def _nullable(column: Column) -> Column:
+    return column.model_copy(update={"nullable": True})
+
+
+def examine_inequality(bench: Bench) -> None:
+    type_ = bench.dialect.map_logical_type(Datatype.STRING, 10)
+    literal = bench.dialect.render_literal
+    with examined("null_safe_ne"):
+        for left, right in product([None, "a", "b", ""], repeat=2):
+            sides = [bench.dialect.cast_expression(literal(side), type_) for side in (left, right)]
+            sql = bench.dialect.null_safe_ne(*sides)
+            asked = f"SELECT CASE WHEN {sql} THEN 1 WHEN NOT ({sql}) THEN 0 END"
+            require_equal(bench.engine.execute_scalar(asked), int(left != right), of=f"{left!r}, {right!r}")
+
+
+def examine_literals(bench: Bench) -> None:
+    for text in NASTY_TEXTS:
+        with examined(f"string_literal of {text!r}"):
+            sql = f"SELECT {bench.dialect.string_literal(text)}"
+            require_equal(bench.engine.execute_scalar(sql), text, of=sql)
+    others: list[tuple[Datatype, Any]] = [
+        *((Datatype.DATE, each) for each in TYPED[Datatype.DATE]),
+        *((Datatype.TIMESTAMP, each) for each in TYPED[Datatype.TIMESTAMP]),
+        *((Datatype.BOOLEAN, each) for each in (True, False)),
+        *((Datatype.BIGINT, each) for each in (-1, 2**63 - 1)),
+        *((Datatype.DECIMAL, each) for each in TYPED[Datatype.DECIMAL]),
+    ]
+    for datatype, value in others:
+        with examined(f"render_literal of {value!r}"):
+            column = typed_column(datatype)
+            typed = bench.dialect.cast_expression(
+                bench.dialect.render_literal(value), bench.dialect.type_of(column)
+            )
+            text = bench.dialect.canonical_text(typed, datatype, 20, 6)
+            require_equal(bench.engine.execute_scalar(f"SELECT {text}"), canon(value, column), of=text)
+
+
+def typed_column(datatype: Datatype) -> Column:
+    types = user_columns(dataset_of(sample_model(), "rc_types"))
+    return next(each for each in types if each.name == datatype.lower())
+
+
+# All types, through stage and base
+
+
+def examine_types(bench: Bench) -> None:
+    """Values of every type come from a file into base and history, with the keys of `hashing`."""
+    rows = list(_typed_rows())
+    for profile in ("elevata_v1", "strict_v2"):
+        model = sample_model(profile)
+        dataset = dataset_of(model, "rc_types")
+        load = fresh(bench, model, dataset)
+        brought(bench, load, rows, "r1", DAY)
+        found = {row["order"]: row for row in bench.texts(load.base_table, base_columns(dataset))}
+        for row in rows:
+            _require_canonical(dataset, row, found[str(row["order"])])
+            _require_hashes(model, dataset, row, found[str(row["order"])])
+
+
+def _typed_rows() -> Iterator[dict[str, Any]]:
+    """A row of NULLs, then rows that have every value of every type."""
+    yield {"order": 0, **{str(datatype).lower(): None for datatype in TYPED}}
+    for number in range(max(len(values) for values in TYPED.values())):
+        row = {str(kind).lower(): values[number % len(values)] for kind, values in TYPED.items()}
+        yield {"order": number + 1, **row}
+
+
+def _require_canonical(dataset: Dataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for column in user_columns(dataset):
+        with examined(f"canonical_text of {column.datatype}"):
+            expected = canon(row[column.name], column)
+            require_equal(found[column.name], expected, of=f"{row[column.name]!r}")
+
+
+def _require_hashes(model: Model, dataset: Dataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    hashes = Hashes(schema_of(model, dataset), PEPPER)
+    parent = dataset_of(model, "rc_region")
+    expected = {
+        dataset.key: hashes.base_key(dataset, row),
+        Role.ROW_HASH: hashes.row_hash(dataset, row),
+        dataset.references[0].column: hashes.foreign_key(dataset.references[0], parent, row),
+    }
+    for name, value in expected.items():
+        with examined(f"{name} of all types"):
+            require_equal(found[name], value, of=row)

@@ -1,0 +1,42 @@
+"""A real server on a free port, and a sender to it."""
+
+import pytest
+from destination import HISTORY, VERSIONS, Place, serving
+
+
+@pytest.fixture(scope="session")
+def address(spark):
+    """Where a CSV destination over the embedded catalog listens."""
+    from backstory.stores.iceberg.store import Store
+
+    with serving({"backstory": Store(spark)}) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def spreading(spark):
+    """Where a destination listens whose driver may hold nothing: every batch with rows is spread."""
+    from backstory.formats.memory import Memory
+    from backstory.stores.iceberg.store import Store
+
+    with serving({"backstory": Store(spark, memory=Memory(0))}) as found:
+        yield found
+
+
+@pytest.fixture
+def sender(address, tmp_path):
+    from backstory.testing.sender.client import Sender
+
+    return Sender.to(address, tmp_path)
+
+
+@pytest.fixture
+def history(sender, store, schema):
+    """A history table with `VERSIONS`."""
+    return Place.made(sender, store, schema, HISTORY, VERSIONS)
+
+
+@pytest.fixture
+def schema(request):
+    """A schema of the test's own, so that tests do not meet."""
+    return request.node.name.partition("[")[0]

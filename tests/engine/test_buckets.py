@@ -1,0 +1,117 @@
+"""Law: a batch too large for the driver gives what a small one gives, planned where Spark runs."""
+
+import pytest
+from destination import HISTORY, LIVE, PLAIN, Place, gives, refusal, serving
+
+from backstory.engine import buckets as spread
+from backstory.formats.memory import Memory
+from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
+
+STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
+
+
+@pytest.fixture
+def sender(spreading, tmp_path):
+    return Sender.to(spreading, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def many_buckets(monkeypatch):
+    """Each row or two has a bucket of its own."""
+    monkeypatch.setattr(spread, "ROWS_IN_BUCKET", 2)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        Encoding(Format.CSV, Compression.ZSTD, True, "(null)", "(same)"),
+        Encoding(Format.PARQUET, Compression.GZIP, True, "(null)", "(same)"),
+        PLAIN,
+    ],
+    ids=str,
+)
+def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
+    """50: several files of a kind, in their order; one commit with the counts of all buckets."""
+    stores = {"backstory": Store(spark, memory=Memory(0))}
+    with serving(stores, batch_format=encoding.format) as address:
+        place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, LIVE, STORED)
+        place.send(
+            replace=[
+                *place.files("id v n synced \n 3 c 3 T2"),
+                *place.files("id v n synced \n 3 C 3 T2 \n 4 d 4 T2"),
+            ],
+            update=place.files("id v n synced \n 1 . 9 T2 \n 8 x 8 T2"),
+            delete=place.files("id \n 2"),
+        )
+    assert gives("id v n synced \n 1 a 9 T2 \n 3 C 3 T2 \n 4 d 4 T2") == place.rows()
+    assert len(place.snapshots()) == 2
+    counts = '{"inserted": 2, "updated": 1, "deleted": 1, "unchanged": 0, "ignored": 1}'
+    assert sorted(place.snapshots()[-1]["backstory.counts"]) == sorted(counts)
+
+
+def test_what_changes_nothing_makes_no_commit(sender, store, schema):
+    """74, 78: the same rows again, and the same files again."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    metadata = place.metadata()
+    files = place.files(STORED)
+    place.send(replace=files)
+    place.send(replace=files)
+    assert place.metadata() == metadata
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "where"),
+    [
+        ("replace", [{"id": n, "n": "seven" if n == 4 else n} for n in range(1, 6)], "line 5, column n"),
+        ("update", [{"id": n, "w": n} for n in range(3)], "no column w"),
+    ],
+)
+def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, where):
+    """63: a task with file and line, no value, nothing written."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    metadata = place.metadata()
+    text = refusal(place.reply(**{kind: place.files(rows)}))
+    assert where in text
+    assert "seven" not in text
+    assert place.metadata() == metadata
+
+
+def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
+    """F10: instants of 1970-01-01T00:00:00Z are instants like any other, not none."""
+    at = {"_fivetran_start": "1970-01-01T00:00:00Z", "_fivetran_end": "1970-01-01T00:00:00Z"}
+    closed = {"id": 1, "v": "a", "_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_active": False}
+    place = Place.made(sender, store, schema, HISTORY, [closed | at])
+    place.write(
+        earliest=[{"id": 1, "_fivetran_start": at["_fivetran_start"]}],
+        delete=[{"id": 2, "_fivetran_end": "2024-01-01T00:00:00Z"}],
+    )
+    assert place.rows() == []
+
+
+def test_a_slice_too_large_for_the_driver_is_spread(spark, store, schema, tmp_path):
+    """One key with more versions than the driver may collect."""
+    with serving({"backstory": store}) as address:
+        place = Place.made(Sender.to(address, tmp_path), store, schema, HISTORY)
+        rows = [
+            {
+                "id": 1,
+                "v": f"{n:06}" * 100,
+                "n": n,
+                "_fivetran_synced": "2024-01-01T00:00:00Z",
+                "_fivetran_start": f"2024-01-01T00:00:00.{n:06}Z",
+                "_fivetran_end": f"2024-01-01T00:00:00.{n:06}Z",
+                "_fivetran_active": False,
+            }
+            for n in range(2000)
+        ]
+        place.write(replace=rows)
+        conf = spark.sparkContext._jsc.sc().conf()
+        before = conf.get("spark.driver.maxResultSize")
+        conf.set("spark.driver.maxResultSize", "4k")
+        try:
+            place.write(earliest=[{"id": 1, "_fivetran_start": "2024-01-01T00:00:00Z"}])
+        finally:
+            conf.set("spark.driver.maxResultSize", before)
+    assert place.rows() == []

@@ -1,0 +1,199 @@
+"""What is not CSV, or not of its type, is refused with its file and line (requirement 63)."""
+
+import pytest
+from delivered_cells import CANARY, MARKED, read, refusal
+
+from backstory.formats.wrapping.batch_file import Encoding
+
+COLUMNS = {"id": "STRING", "v": "LONG", "w": "STRING"}
+TEXTS = {"id": "STRING", "v": "STRING"}
+
+LINES = [
+    (2, "id,v\na,x\n"),
+    (3, "id,v\na,1\nb,x\nc,y\n"),
+    (4, 'id,v\n"a\nb",1\nb,x\n'),
+    (2, 'id,v\n"a\nb",x\nb,2\n'),
+    (6, 'id,v\n"a\r\nb",1\n"c\nd",2\n"\n\n",x\n'),
+    (4, 'id,w,v\na,"x\ny",1\nb,,x\n'),
+    (4, "w,v,id\n(null),1,a\n(same),(same),b\nz,x,c\n"),
+    (4, 'id,v\n"a"",\n""b",1\n"\n",x\n'),
+    (3, "id,v\r\na,1\r\nb,x\r\n"),
+    (3, "v,id\n1,a\nx,b"),
+    (3, '"i\nd",v\na,x\n'),
+    (4, "id,v\na,1\n\nb,x\n"),
+]
+
+
+@pytest.mark.parametrize(("line", "content"), LINES, ids=[ascii(text) for _, text in LINES])
+def test_an_unreadable_cell_is_named_by_line_column_and_type(line, content):
+    """63: the line on which its row begins, whatever breaks stand in values before it."""
+    columns = COLUMNS | {"i\nd": "STRING"}
+    assert f"line {line}, column v: the value is not of type LONG" in refusal(content, columns)
+
+
+def test_the_line_does_not_depend_on_what_is_wanted():
+    """63: breaks inside values of columns that are not read count as well."""
+    content = 'w,v\n"a\nb",1\n"c\n\nd",2\ne,x\n'
+    assert "line 7, column v" in refusal(content, COLUMNS, wanted={"v"})
+
+
+def test_the_line_is_right_far_down():
+    """63: beyond the first block of a large file too."""
+    content = 'id,v\n"a\nb",1\n' + ("a" * 1000 + ",1\n") * 5000
+    assert "line 5004, column v" in refusal(content + "b,x\n", COLUMNS)
+    assert "line 5004: 3 fields" in refusal(content + "b,1,\n", COLUMNS)
+
+
+BROKEN = [
+    (2, 1, "id,v\na\n"),
+    (2, 3, "id,v\na,1,b\n"),
+    (3, 3, "id,v\na,1\nb,2,\n"),
+    (6, 1, 'id,v\n"a\n\nb",1\n(null),(null)\nb\n'),
+    (4, 3, 'id,v\n"a\nb",x\nb,2,c\n'),
+    (2, 3, 'id,v\na,"b\nc",d\n'),
+    (3, 4, "id,v\r\na,1\r\nb,1,2,3\r\n"),
+    (2, 3, "id,v\n" + "😀" * 40 + "," + "é" * 77 + ",x\n"),
+]
+
+
+@pytest.mark.parametrize(("line", "fields", "content"), BROKEN, ids=[ascii(c)[:40] for *_, c in BROKEN])
+def test_a_row_of_the_wrong_width_is_named_by_line(line, fields, content):
+    """63: too many or too few fields, before any value is looked at."""
+    assert f"line {line}: {fields} fields where the header has 2" in refusal(content, TEXTS)
+
+
+UNCLOSED = [
+    'id,v\na,"b\n',
+    'id,v\na,"b',
+    'id,v\na,"',
+    'id,v\na,"b""\n',
+    'id,v\n"a,b\nc,d\n',
+    'id,v\na,b\nc,"d\n(null),(null)\n',
+    'id,v\n(null),"\n',
+    'id,v\na,b\n"',
+    'v\n"b\n',
+    'v\n"',
+]
+
+
+@pytest.mark.parametrize("content", UNCLOSED, ids=map(ascii, UNCLOSED))
+@pytest.mark.parametrize("null", ["(null)", ""])
+def test_an_unclosed_quote_is_refused(content, null):
+    """E1: rows that a lost quote swallowed are not given as a value."""
+    refusal(content, TEXTS, Encoding(null_string=null))
+
+
+@pytest.mark.parametrize("content", ['id,v\na,b\n(null),"c\n', 'id,v\na,b\n(null),"c\nd,e\n'])
+def test_an_unclosed_quote_is_refused_where_its_column_is_not_read(content):
+    """E1: a delete file of which only the key is wanted loses no row."""
+    refusal(content, TEXTS, MARKED, wanted={"id"})
+
+
+GOING_ON = [
+    (2, 'id,v\n1,"Ada"x\n'),
+    (2, 'id,v\n1,"Ada" \n'),
+    (2, 'id,v\n"1" ,"Ada"\n'),
+    (2, 'id,v\n1,""x\n'),
+    (2, 'id,v\n1,"a""b"c\n'),
+    (5, 'id,v\n1,"a\nb"\n3,"c\nd"e\n'),
+    (3, 'id,v\n1,a"b\n2,"c"d\n'),
+    (2, '"id","v"\n1,"Ada"x'),
+    (5002, "id,v\n" + ("a" * 1000 + ",1\n") * 5000 + '1,"Ada"x\n'),
+    (5001, "id,v\n" + 'k,a"b\n' + ('a,"' + "b" * 1000 + '"\n') * 4998 + '1,"x"y\n'),
+]
+
+
+@pytest.mark.parametrize(("line", "content"), GOING_ON, ids=[ascii(text)[-30:] for _, text in GOING_ON])
+@pytest.mark.parametrize("wanted", ["id", "v"])
+def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
+    """E1: it is no part of the value, whatever is read of the file; the line is told."""
+    assert f"line {line}: a value goes on" in refusal(content, TEXTS, wanted={wanted})
+    streamed = refusal(content, {"id": "STRING", "v": "BOOLEAN"}, wanted={wanted, "v"})
+    assert f"line {line}: a value goes on" in streamed or "column v" in streamed
+
+
+@pytest.mark.parametrize("name", ['"id', '"id"x'])
+def test_a_broken_name_is_refused_by_its_line(name):
+    """63: the header is a row like others."""
+    assert "line 1" in refusal(f"v,{name}\n1,2\n", TEXTS)
+
+
+@pytest.mark.parametrize(("line", "content"), [(1, b"id,\xff\n1,2\n"), (3, b'id,v\n1,2\n3,"\xff\n"\n')])
+def test_the_line_of_what_is_no_text_is_told(line, content):
+    """63: bytes that are no UTF-8 are refused where they stand."""
+    assert f"line {line} is not UTF-8" in refusal(content, TEXTS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"id,v\na,\xff\n",
+        b"id,v\na,\xff,\xff\n",
+        b"id,v\na,b\nc,\xc3\n",
+        b"id,v\na,\xed\xa0\x80\n",
+        b"id,\xff\na,b\n",
+        "id,v\na,b\n".encode("utf-16"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["STRING", "UTC_DATETIME"])
+def test_text_that_is_not_utf_8_is_refused(content, kind):
+    """3.2: for every type, and beside other faults."""
+    refusal(content, {"id": "STRING", "v": kind})
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [("id,id", "id"), ('v,id,"id"', "id"), ("w,v,w,v,id", "w, v"), ("_fivetran_x,_fivetran_x", "")],
+)
+def test_a_repeated_column_is_refused(header, named):
+    """E1: which of the two is meant cannot be told, even if neither is wanted."""
+    assert named in refusal(header + "\n" + "1," * header.count(",") + "1\n", COLUMNS, wanted={"v"})
+
+
+@pytest.mark.parametrize("header", ["id,x", "id,ID", "id, v", "id,v,", "id,_fivetran", "id,_fivetran_End"])
+@pytest.mark.parametrize("rows", ["", "1,2\n"])
+def test_an_unknown_column_is_refused(header, rows):
+    """2.8, E4: also in a file without rows, and when it differs by case or a blank only."""
+    refusal(f"{header}\n{rows}", COLUMNS)
+
+
+def test_many_unknown_columns_are_named_up_to_ten():
+    """E1: a refusal names up to ten of them and counts the rest."""
+    text = refusal("id," + ",".join(f"c{n}" for n in range(25)) + "\n", COLUMNS)
+    assert "c9 and 15 more" in text
+    assert "c10" not in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f'"id,v\n1,{CANARY}\n2,b\n',
+        f'id,"v\n1,{CANARY}\n2,b\n',
+        f'id,"v"x"\n1,{CANARY}\n',
+        f'id,v\n1,"{CANARY}\n',
+        f"id,v\n1,{CANARY}\n",
+        f"id,v\n{CANARY},1,{CANARY}\n",
+        f'id,v\n"{CANARY}\n",1\n"\n{CANARY}",{CANARY}\n',
+        f"id,v\n{CANARY},\xff{CANARY}\n".encode("latin-1"),
+        f"id,v\n{CANARY},\xff,{CANARY}\n".encode("latin-1"),
+        "x" * 100_000 + f",{CANARY[:4]}\n",
+        "x" * 200_000 + ",id\n",
+        ("y" * 500 + ",") * 20 + "id\n",
+    ],
+    ids=range(12),
+)
+@pytest.mark.parametrize("kind", ["LONG", "NAIVE_TIME"])
+def test_no_value_stands_in_an_error(content, kind):
+    """63, 9: not even when the fault is in the header; and no error is long."""
+    refusal(content, {"id": "STRING", "v": kind})
+
+
+def test_a_value_of_no_wanted_column_may_be_of_another_type():
+    """2.8: what is not read is not judged."""
+    assert [{"id": "a"}] == read("id,v\na,x\n", COLUMNS, wanted={"id"})
+
+
+def test_the_first_bad_cell_of_a_column_is_named():
+    """63: whatever follows it, and whether cells before it needed a closer look."""
+    rows = "".join(f"k{n},{n}\n" for n in range(1000)) + "k,(same)\nk,x\nk,y\n"
+    assert "line 1003, column v" in refusal(f"id,v\n{rows}", COLUMNS)

@@ -1,0 +1,286 @@
+"""CSV: what is wrong is refused with file, line, column and type, and never becomes NULL (R68, R69)."""
+
+import pytest
+from odf_files import ddl, declared, optional, refusal
+
+from backstory.errors import Refused, UsageError
+from backstory.formats.csv import pieces as csv_pieces
+
+
+@pytest.fixture
+def refused(tmp_path):
+    def refused(text, schema=None, **options):
+        path = tmp_path / "cities.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return refusal(path, schema, kind="Csv", **options)
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "told"),
+    [
+        ("Bool", "1", "Bool"),
+        ("Bool", "yes", "Bool"),
+        ("Int32", "abc", "Int32"),
+        ("Int32", "1.0", "Int32"),
+        ("Int32", "0x1F", "Int32"),
+        ("Int32", "1 000", "Int32"),
+        ("Int32", "2147483648", "Int32"),
+        ("Int8", "128", "Int8"),
+        ("Int16", "-32769", "Int16"),
+        ("UInt8", "256", "UInt8"),
+        ("UInt8", "-1", "UInt8"),
+        ("UInt16", "65536", "UInt16"),
+        ("UInt32", "-1", "UInt32"),
+        ("UInt64", "-1", "UInt64"),
+        ("UInt64", "18446744073709551616", "UInt64"),
+        ("Int64", "9223372036854775808", "Int64"),
+        ("Float64", "1,5", "Float64"),
+        ("Float64", "1e400", "Float64"),
+        ("Float32", "1e39", "Float32"),
+        ("Float64", "nothing", "Float64"),
+        ({"kind": "Decimal", "precision": 5, "scale": 2}, "1.234", "Decimal(5, 2)"),
+        ({"kind": "Decimal", "precision": 5, "scale": 2}, "1234.5", "Decimal(5, 2)"),
+        ("Date", "2023-02-30", "Date"),
+        ("Date", "2023-2-3", "Date"),
+        ("Date", "2023-02-03T00:00:00Z", "Date"),
+        ("Timestamp", "2023-02-30T00:00:00Z", "Timestamp"),
+        ("Timestamp", "2023-02-03T24:00:00Z", "Timestamp"),
+        ("Timestamp", "9/25/2022 1:02:03", "Timestamp"),
+        ("Timestamp", "0000-01-01", "Timestamp"),
+        ("Timestamp", "2019", "Timestamp"),
+        ("Timestamp", "9999-12-31T23:59:59-05:00", "Timestamp"),
+        ("Timestamp", "0001-01-01T00:00:00+00:01", "Timestamp"),
+        ("Time", "24:00:00", "Time(Millisecond)"),
+        ("Time", "1:30:00", "Time(Millisecond)"),
+        ("Time", "-1", "Time(Millisecond)"),
+        ("Time", "12:30:00.0001", "Time(Millisecond)"),
+        ({"kind": "Time", "unit": "Second"}, "86400", "Time(Second)"),
+        ({"kind": "Duration", "unit": "Second"}, "12:30:00", "Duration(Second)"),
+        ("Null", "x", "Null"),
+    ],
+)
+def test_an_unreadable_value(refused, type_, text, told):
+    schema = declared(name="String", x=optional(type_))
+    error = refused(f'name;x\na;\n\n"b";{text}\nc;\n', schema, header=True, separator=";")
+
+    assert "unreadable-value" == error.code
+    assert 3 == error.exit_code
+    assert f"cities.csv, line 4, column `x`: `{text.strip(chr(34))}` is not of type {told}." in error.message
+    assert "preprocess" in error.remedy
+
+
+def test_a_value_is_shown_in_forty_characters(refused):
+    error = refused("1\n" + "x" * 1000 + "\n", ddl("a INT"))
+
+    assert f"line 2, column `a`: `{'x' * 40}...`" in error.message
+
+
+def test_the_line_is_told_past_line_breaks_within_values(refused):
+    error = refused('"a\nb\r\nc",1\nd,1\ne,x\n', ddl("a STRING", "b INT"))
+
+    assert "line 5, column `b`" in error.message
+
+
+def test_the_line_is_told_far_down(refused):
+    text = "".join(f"{number},{'x' * 80}\n" for number in range(200_000)) + "far,down\n"
+
+    assert "line 200001, column `a`: `far`" in refused(text, ddl("a INT", "b STRING")).message
+
+
+def test_required_and_null(refused):
+    """Section 2.8, in the reference's words."""
+    error = refused("a\n1\n\n\n", ddl("a INT NOT NULL"), header=True)
+
+    assert "cities.csv, line 3: Column `a` contains 2 null values while none were expected" in error.message
+    assert "Option" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("row", "count"), [("1", "1 field"), ("1,2,3", "3 fields"), ("1,2,", "3 fields"), (" ", "1 field")]
+)
+@pytest.mark.parametrize("schema", [None, ddl("a STRING", "b STRING")])
+def test_a_row_of_another_length(refused, row, count, schema):
+    error = refused(f"a,b\n1,2\n\n{row}\n3,4\n", schema, header=True)
+
+    assert "broken-csv" == error.code
+    assert f"cities.csv, line 4: {count} where the header has 2." in error.message
+
+
+def test_the_published_second_ledger_file(refused):
+    """O23: the header lacks `Year`; that is told with the line of the first row."""
+    text = "Country,City,Population\n2019,CA,Vancouver,2581000\n2019,US,Seattle,3433000\n2020,CA,Vancouver,2606000\n"
+    for options in ({}, {"inferSchema": True}):
+        error = refused(text, header=True, **options)
+        assert "cities.csv, line 2: 4 fields where the header has 3." in error.message
+
+
+def test_without_a_header_the_first_row_counts(refused):
+    assert "line 2: 1 field where the first row or the schema has 2" in refused("1,2\n3\n").message
+    assert (
+        "line 1: 2 fields where the first row or the schema has 3"
+        in refused("1,2\n", ddl("a INT", "b INT", "c INT")).message
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ('1,2\n3,"4\n5,6\n', 2, "a quoted value is not closed."),
+        ('1,2\n3,"4"x\n5,6\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n3,4\n"5,6', 3, "a quoted value is not closed."),
+        ('1,2\n"3" ,4\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n"a\\",4\n', 2, "a quoted value is not closed."),
+        ('1,2\n"3\n4"x,5\n', 3, "a value goes on behind its closing quote."),
+    ],
+)
+def test_a_broken_quote(refused, text, line, why):
+    error = refused(text)
+
+    assert "broken-csv" == error.code
+    assert f"cities.csv, line {line}: {why}" == error.message
+
+
+def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
+    """Nor is the rest of the file read before that is told."""
+    monkeypatch.setattr(csv_pieces, "LONGEST_ROW", 1 << 16)
+    text = '1,Oslo\n2,"Rome\n' + "3,Graz\n" * 1_000_000
+    error = refused(text)
+
+    assert ("broken-csv", True) == (error.code, "line 2: " in error.message)
+    assert "a quoted value is not closed" in error.message
+
+
+def test_not_utf8(refused):
+    error = refused("a,b\nc,d\ne,ü\n".encode("latin-1"))
+
+    assert ("unreadable-file", True) == (
+        error.code,
+        "line 3: the text from here on is not UTF-8" in error.message,
+    )
+    assert "encoding" in error.remedy
+
+
+def test_not_utf8_in_a_column_that_nobody_wants(refused):
+    assert "line 2" in refused("a,b\n1,ü\n".encode("latin-1"), ddl("a INT"), header=True).message
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding"), [(b"a\xff\n", "ascii"), ("a\nb".encode("utf-16")[:-1], "utf-16")]
+)
+def test_not_of_its_encoding(refused, content, encoding):
+    assert f"is not {encoding}" in refused(content, encoding=encoding).message
+
+
+@pytest.mark.parametrize(("before", "line"), [("", 1), ("\n\r\n", 3)])
+@pytest.mark.parametrize("schema", [None, ddl("a INT")])
+def test_a_name_twice(refused, schema, before, line):
+    error = refused(f"{before}a,b,a\n1,2,3\n", schema, header=True)
+
+    assert ("repeated-column", ["a"]) == (error.code, error.keys)
+    assert f"cities.csv, line {line}: the header names `a` more than once." == error.message
+
+
+def test_a_column_without_a_name(refused):
+    assert "column 1 has no name" in refused(",b\n1,2\n", header=True).message
+
+
+@pytest.mark.parametrize("column", ["City STRING", "city STRING NOT NULL", "City STRING NOT NULL"])
+def test_a_missing_column(refused, column):
+    error = refused("CITY,population\nA,1\n", ddl(column, "population INT"), header=True)
+
+    assert "missing-column" == error.code
+    assert (
+        f"cities.csv has no column `{column.split()[0]}`; its columns are `CITY`, `population`."
+        in error.message
+    )
+
+
+def test_unknown_columns_are_refused_if_asked(refused):
+    error = refused("a,b,c\n1,2,3\n", ddl("b INT"), header=True, unknownFields="error")
+
+    assert ("unknown-fields", ["a", "c"]) == (error.code, error.keys)
+
+
+def test_a_file_without_its_header(refused):
+    assert "without even its header" in refused("", ddl("a INT"), header=True).message
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("separator", "ab"),
+        ("separator", ""),
+        ("separator", "§"),
+        ("separator", '"'),
+        ("separator", "\n"),
+        ("quote", "''"),
+        ("quote", "»"),
+        ("escape", "ab"),
+        ("encoding", "klingon"),
+        ("encoding", "hex"),
+        ("dateFormat", "%Y-%m"),
+        ("dateFormat", "%Q"),
+        ("dateFormat", "yyyy-MM-dd QQ"),
+        ("dateFormat", "dd dd yyyy"),
+        ("dateFormat", "iso"),
+        ("timestampFormat", "%Y-%m-%d %I:%M"),
+        ("timestampFormat", "%Y-%m-%d %"),
+        ("timestampFormat", "yyyy-MM-dd'T"),
+        ("timestampFormat", "[yyyy-MM-dd]"),
+        ("comment", "#"),
+        ("enforceSchema", False),
+        ("ignoreLeadingWhiteSpace", True),
+        ("ignoreTrailingWhiteSpace", True),
+        ("emptyValue", "-"),
+        ("nanValue", "nan"),
+        ("positiveInf", "+inf"),
+        ("negativeInf", "-inf"),
+    ],
+)
+def test_r68_an_unsupported_option_is_named(refused, option, value):
+    """R68: before anything is read."""
+    error = refused("a\n", **{option: value})
+
+    assert isinstance(error, UsageError)
+    assert f"`{option}`" in error.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("%d.%m.%Y", "31.02.2022"),
+        ("%d.%m.%Y", "2022-02-01"),
+        ("%d.%m.%Y", "01.02.2022 10:00"),
+        ("dd.MM.yyyy", "1.2.2022"),
+        ("%d.%m.%Y %I %p", "01.02.2022 13 PM"),
+        ("%d %b %Y", "01 Foo 2022"),
+    ],
+)
+def test_a_time_that_is_not_of_its_format(refused, pattern, text):
+    error = refused(f"{text}\n", ddl("t TIMESTAMP"), timestampFormat=pattern)
+
+    assert f"line 1, column `t`: `{text}` is not of type Timestamp" in error.message
+
+
+@pytest.mark.parametrize("type_", ["Binary", {"kind": "List", "itemType": "String"}])
+def test_a_type_that_text_has_no_form_for(refused, type_):
+    error = refused("a\n", declared(x=type_))
+
+    assert isinstance(error, UsageError)
+    assert "`x`" in error.message
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path):
+    """B15: raised when rows are read, not when they are planned."""
+    from odf_files import READ
+
+    from backstory.formats.reading import rows_of
+
+    path = tmp_path / "a.csv"
+    path.write_text("x\n")
+    rows = rows_of(path, "a.csv", READ.validate_python({"kind": "Csv"}), ddl("a INT"))
+
+    with pytest.raises(Refused):
+        next(rows.batches)

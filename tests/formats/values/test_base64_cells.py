@@ -1,0 +1,94 @@
+"""Base64 cells are decoded as the standard library decodes them (decision F11)."""
+
+import base64
+import binascii
+
+import pyarrow as pa
+import pytest
+import structlog
+from delivered_cells import MARKED, NAME, read
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from backstory.formats.values.base64_cells import decode_base64, invalid_base64
+from backstory.strategies.unmodified import UNMODIFIED
+
+ENCODED = st.binary(max_size=12).map(lambda value: base64.b64encode(value).decode())
+NEARLY = st.text("ABab01+/=", max_size=9)
+STRANGE = st.text("ABab01+/=-_ \n\0é😀", max_size=9)
+COLUMNS = {"id": "LONG", "v": "BINARY"}
+
+
+def is_valid(cell: str) -> bool:
+    """Whole groups of four that the standard library takes; it alone would take a stray pad more."""
+    try:
+        base64.b64decode(cell, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return len(cell) % 4 == 0
+
+
+def standard(cell: str | None) -> bytes | None:
+    """The standard library's answer, or the cell's own bytes where it is not base64."""
+    if cell is None:
+        return None
+    return base64.b64decode(cell, validate=True) if is_valid(cell) else cell.encode()
+
+
+@given(st.lists(st.none() | ENCODED | NEARLY | STRANGE, max_size=12), st.integers(0, 3))
+@example(
+    ["QQ==", None, "", "QR==", "QQ=", "====", "A===", "QUJD=", "Q=Q=", "=QQQ", "QQ\n==", "QUI=", "[B@7d"], 0
+)
+@example([None, None], 0)
+def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
+    """Each cell for itself, in a slice too: strictly valid text is decoded, other text kept."""
+    array = pa.array(cells, pa.string())[skipped:]
+    assert [standard(cell) for cell in cells[skipped:]] == decode_base64(array).to_pylist()
+    invalid = [cell for cell in cells[skipped:] if cell is not None and not is_valid(cell)]
+    assert len(invalid) == invalid_base64(array)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_every_byte_comes_back(values):
+    """Any bytes that were encoded come back, beside others of any length."""
+    cells = pa.array([base64.b64encode(value).decode() for value in values], pa.string())
+    assert values == decode_base64(cells).to_pylist()
+
+
+@pytest.mark.parametrize("unmodified", [True, False])
+def test_markers_in_a_binary_column_are_not_decoded(unmodified):
+    """57: NULL and unmodified are told apart before base64 is looked at, quoted or not."""
+    text = 'id,v\n1,(null)\n2,"(null)"\n3,QUI=\n4,""\n'
+    expected = [(1, None), (2, None), (3, b"AB"), (4, b"")]
+    with structlog.testing.capture_logs() as logged:
+        rows = read(text + ('5,"(same)"\n6,(same)\n' if unmodified else ""), COLUMNS)
+    if unmodified:
+        expected += [(5, UNMODIFIED), (6, UNMODIFIED)]
+    assert expected == [(row["id"], row["v"]) for row in rows]
+    assert [] == logged
+
+
+def test_markers_that_are_base64_are_still_markers():
+    """57: a marker of the alphabet is a marker, whatever it would decode to."""
+    encoding = type(MARKED)(null_string="null", unmodified_string="same")
+    rows = read("id,v\n1,null\n2,same\n3,nul=\n", COLUMNS, encoding)
+    assert [None, UNMODIFIED, base64.b64decode("nul=")] == [row["v"] for row in rows]
+
+
+@pytest.mark.parametrize("rest", ["", "9,(same),(same)\n"])
+def test_text_that_is_not_base64_is_stored_with_one_warning_a_file(rest):
+    """58: raw bytes for each such cell of any column, one line for the file, and no value in it."""
+    text = "id,v,w\n1,[B@7d4991ad,QQ==\n2,é,é\n3,QQ==,cell canary\n" + rest
+    with structlog.testing.capture_logs() as logged:
+        rows = read(text, {**COLUMNS, "w": "BINARY"})
+    assert [b"[B@7d4991ad", "é".encode(), b"A"] == [row["v"] for row in rows[:3]]
+    assert [b"A", "é".encode(), b"cell canary"] == [row["w"] for row in rows[:3]]
+    assert [("warning", NAME)] == [(line["log_level"], line["file"]) for line in logged]
+    assert "canary" not in str(logged)
+
+
+def test_valid_base64_gives_no_warning():
+    """58: only files with such cells are warned of."""
+    with structlog.testing.capture_logs() as logged:
+        read("id,v\n1,QQ==\n2,(null)\n3,\n", COLUMNS)
+    assert [] == logged

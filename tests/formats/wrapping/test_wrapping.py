@@ -1,0 +1,220 @@
+"""A file's wrapping comes off exactly, or the file is refused (requirements 50 to 53)."""
+
+import gzip
+from typing import BinaryIO
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CBC
+from delivered_cells import CANARY, KEY, NAME, a_file, checked, read, refusal, types
+
+from backstory.errors import Refused
+from backstory.formats.delivered import read_files
+from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding
+from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
+
+IV = bytes(range(16))
+WINDOW = 1 << 20
+TEXT = f"id,v\n1,{CANARY}\n2,b\n".encode()
+ROWS = [{"id": 1, "v": CANARY}, {"id": 2, "v": "b"}]
+COLUMNS = {"id": "LONG", "v": "STRING"}
+PLAIN = Encoding()
+AES_OFF = Encoding(encrypted=True)
+ZSTD = Encoding(compression=Compression.ZSTD)
+GZIP = Encoding(compression=Compression.GZIP)
+
+
+def enciphered(padded: bytes, key: bytes = KEY) -> bytes:
+    """The IV and whole blocks in AES-256-CBC; the padding is the caller's."""
+    encryptor = Cipher(AES(key), CBC(IV)).encryptor()
+    return IV + encryptor.update(padded) + encryptor.finalize()
+
+
+def padded(content: bytes) -> bytes:
+    size = 16 - len(content) % 16
+    return content + bytes([size]) * size
+
+
+def drained(stream: BinaryIO, step: int) -> bytes:
+    return b"".join(iter(lambda: stream.read(step), b""))
+
+
+def zstd(content: bytes) -> bytes:
+    """A frame without the content's size, as a streaming writer makes it."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_every_wrapping_comes_off(tmp_path, compression, encrypted):
+    """50: AES or none around zstd, gzip or nothing gives the text that went in."""
+    encoding = Encoding(compression=compression, encrypted=encrypted)
+    file = seal(tmp_path, TEXT, encoding)
+    [(_, rows)] = read_files([file], encoding, types(COLUMNS), frozenset(COLUMNS))
+    assert ROWS == rows.values.to_pylist()
+
+
+def test_bytes_that_openssl_wrote_are_read():
+    """The cipher is that of others: made by `openssl enc -aes-256-cbc` with KEY and IV."""
+    by_openssl = bytes.fromhex("c3cdbfef40e8ca0d44b83794ddbae2c1")
+    assert [{"id": 1, "v": "a"}] == read(IV + by_openssl, COLUMNS, AES_OFF, key=KEY)
+
+
+SIZES = [0, 1, 15, 16, 17, 31, 32, 33, WINDOW - 17, WINDOW - 16, WINDOW - 1, WINDOW, WINDOW + 1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("last", [b"x", b"\0", b"\x01", b"\x10"])
+def test_padding_alone_is_taken_off(size, last):
+    """51: plaintexts of any size, those that end in zeros or in what looks like padding too."""
+    content = (b"y" * size + last * 20)[-size:] if size else b""
+    with a_file(enciphered(padded(content)), KEY) as file, file.open(AES_OFF) as clear:
+        assert content == drained(clear, WINDOW)
+
+
+def test_a_clear_stream_can_be_read_whole():
+    """A stream is a stream: `read()` gives all that is left."""
+    with a_file(enciphered(padded(TEXT)), KEY) as file, file.open(AES_OFF) as clear:
+        assert TEXT == clear.read()
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 1000])
+def test_clear_bytes_may_be_read_in_pieces(step):
+    """A reader that asks for few bytes at a time gets all of them, in order."""
+    content = bytes(range(256)) * 4
+    with a_file(enciphered(padded(content)), KEY) as file, file.open(AES_OFF) as clear:
+        assert content == drained(clear, step)
+
+
+def test_a_zstd_frame_needs_no_content_size():
+    """50: frames with and without the content's size are read alike."""
+    sized, unsized = pa.compress(TEXT, "zstd", asbytes=True), zstd(TEXT)
+    assert (True, False) == (bool(sized[4] & 0xE0), bool(unsized[4] & 0xE0))
+    assert ROWS == read(sized, COLUMNS, ZSTD) == read(unsized, COLUMNS, ZSTD)
+
+
+@pytest.mark.parametrize(("pack", "encoding"), [(zstd, ZSTD), (gzip.compress, GZIP)])
+def test_several_frames_are_one_text(pack, encoding):
+    """50: a frame may end in the middle of a line, and may be empty."""
+    content = pack(TEXT[:9]) + pack(b"") + pack(TEXT[9:12]) + pack(TEXT[12:])
+    assert ROWS == read(content, COLUMNS, encoding)
+
+
+@pytest.mark.parametrize("encoding", [PLAIN, ZSTD, GZIP, AES_OFF, AS_FIVETRAN])
+def test_a_file_of_no_bytes_has_no_rows(encoding):
+    """61: whatever the wrapping is said to be."""
+    assert [] == read(b"", COLUMNS, encoding, key=KEY)
+
+
+@pytest.mark.parametrize(("pack", "encoding"), [(zstd, ZSTD), (gzip.compress, GZIP)])
+def test_a_cut_frame_is_refused_wherever_it_was_cut(pack, encoding):
+    """52: no prefix of a compressed file passes for a shorter file."""
+    whole = pack(TEXT)
+    for size in range(1, len(whole)):
+        refusal(whole[:size], COLUMNS, encoding)
+
+
+def test_a_cut_ciphertext_is_refused_wherever_it_was_cut():
+    """52: no prefix of an encrypted file passes for a shorter file, at block bounds neither."""
+    whole = enciphered(padded(TEXT * 2))
+    for size in range(1, len(whole)):
+        refusal(whole[:size], COLUMNS, AES_OFF, key=KEY)
+
+
+@pytest.mark.parametrize("encoding", [AES_OFF, AS_FIVETRAN])
+def test_another_files_key_is_refused(encoding):
+    """52: a wrong key gives an error and no rows."""
+    content = enciphered(padded(TEXT if encoding is AES_OFF else zstd(TEXT)), bytes(32))
+    refusal(content, COLUMNS, encoding, key=KEY)
+
+
+@pytest.mark.parametrize("size", [0, 1, 16, 24, 31, 33, 64])
+def test_a_key_is_32_bytes(size):
+    """52: AES-128 and AES-192 are not the contract's cipher."""
+    refusal(enciphered(padded(TEXT)), COLUMNS, AES_OFF, key=(KEY * 2)[:size])
+
+
+def test_an_encrypted_file_without_a_key_is_refused():
+    """52: the request holds no entry for the file."""
+    assert "no key" in refusal(enciphered(padded(TEXT)), COLUMNS, AES_OFF)
+
+
+def test_a_clear_file_needs_no_key():
+    """3.1: with NONE an entry is not required, and one that stands there does no harm."""
+    assert ROWS == read(TEXT, COLUMNS, PLAIN) == read(TEXT, COLUMNS, PLAIN, key=KEY)
+
+
+@pytest.mark.parametrize("pad", [b"\0" * 16, b"\x11" * 16, b"\x02\x03\x02\x03", b"x" * 16, b"\x01\x02"])
+def test_padding_must_be_pkcs7(pad):
+    """52: zeros, a count beyond a block and bytes that differ are no padding."""
+    content = (b"id,v\n1,2\n" + b"\n" * 64)[: 64 - len(pad)] + pad
+    refusal(enciphered(content), COLUMNS, AES_OFF, key=KEY)
+
+
+@pytest.mark.parametrize("encoding", [ZSTD, GZIP, AS_FIVETRAN])
+def test_text_that_is_not_compressed_is_refused(encoding):
+    """52: the request says how a file is compressed; the reader does not guess."""
+    content = enciphered(padded(TEXT)) if encoding.encrypted else TEXT
+    refusal(content, COLUMNS, encoding, key=KEY)
+
+
+@pytest.mark.parametrize("content", [zstd(TEXT), gzip.compress(TEXT), bytes(200_000), b"x" * 200_000])
+def test_bytes_that_are_not_text_are_refused(content):
+    """52: compressed or endless bytes where text is announced give a short error."""
+    refusal(content, COLUMNS, PLAIN)
+
+
+@pytest.mark.parametrize("rest", [b"more", b"\0" * 8, TEXT])
+def test_bytes_after_the_last_frame_are_refused(rest):
+    """52: what follows a frame is another frame or an error."""
+    refusal(zstd(TEXT) + rest, COLUMNS, ZSTD)
+
+
+@pytest.mark.parametrize("encoding", [PLAIN, AS_FIVETRAN])
+def test_a_missing_file_is_refused(tmp_path, encoding):
+    """52: with the file's own name and nothing of its folder, when read and when digested."""
+    file = BatchFile(tmp_path / "folder-canary" / NAME, KEY)
+    with pytest.raises(Refused) as when_read:
+        read_files([file], encoding, types(COLUMNS), frozenset(COLUMNS))
+    with pytest.raises(Refused) as when_digested:
+        file.digest()
+    assert checked(str(when_read.value))
+    assert checked(str(when_digested.value))
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    """52: a path that cannot be opened as a file is an error like a missing one."""
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(Refused) as caught:
+        read_files([BatchFile(tmp_path / NAME)], PLAIN, types(COLUMNS), frozenset(COLUMNS))
+    checked(str(caught.value))
+
+
+def test_files_have_keys_of_their_own_and_keep_their_order(tmp_path):
+    """53: each file of a request opens with its own key; files without rows are left out."""
+    texts = [f"id,v\n{n},x\n" for n in range(5)]
+    texts[2] = "id,v\n"
+    files = [seal(tmp_path, text.encode(), AS_FIVETRAN) for text in texts]
+    parts = read_files(files, AS_FIVETRAN, types(COLUMNS), frozenset(COLUMNS))
+    assert [files[n] for n in (0, 1, 3, 4)] == [file for file, _ in parts]
+    assert [0, 1, 3, 4] == [rows.values["id"][0].as_py() for _, rows in parts]
+
+
+def test_the_first_bad_file_in_order_is_named(tmp_path):
+    """A request with several bad files always gives the same error."""
+    for name, text in (("a.csv", b"id\n" + b"1\n" * 300_000 + b"x\n"), ("b.csv", b"id\nx\n")):
+        (tmp_path / name).write_bytes(text)
+    files = [BatchFile(tmp_path / name) for name in ("a.csv", "b.csv", "none.csv")]
+    with pytest.raises(Refused, match=r"^a\.csv, line 300002"):
+        read_files(files, PLAIN, types({"id": "LONG"}), frozenset({"id"}))
+
+
+def test_a_key_never_shows():
+    """A file's `repr`, and so a log line or a traceback, holds no key."""
+    with a_file(b"", KEY) as file:
+        assert KEY.decode() not in repr(file)

@@ -1,0 +1,244 @@
+"""A hash of what rows say, whichever files hold them (section 6.5)."""
+
+import hashlib
+import math
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
+from functools import reduce
+from struct import pack
+
+import pytest
+import xxhash
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql.functions import lit
+
+from backstory.journal import row_hash
+from backstory.journal.row_hash import Slice, hash_of, slice_hashes
+
+NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
+OLD = datetime(1582, 10, 4, 23, 59, 59, 999_999, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEMA = """
+    offset BIGINT, `a.b` STRING, `b``c d` STRING, whole INT, real DOUBLE, small FLOAT, exact DECIMAL(38,10), yes BOOLEAN,
+    day DATE, at TIMESTAMP, wall TIMESTAMP_NTZ, raw BINARY, list ARRAY<INT>, deep ARRAY<ARRAY<STRING>>,
+    point STRUCT<`y.1`: DOUBLE, x: STRUCT<z: STRING>>, pairs MAP<STRING, ARRAY<INT>>, points ARRAY<STRUCT<n: INT>>
+"""
+FULL = (
+    *(0, "é", "'\"\n", -7, -0.0, 0.1, Decimal("-1E-10"), True, date(1, 1, 1), NOON, OLD.replace(tzinfo=None)),
+    *(
+        bytearray(b"\x00\xff"),
+        [1, None, 3],
+        [["a"], [], None],
+        (1.5, ("z",)),
+        {"b": [1], "a": None},
+        [(1,), None],
+    ),
+)
+EMPTY = (1, *[None] * 16)
+EDGES = (
+    *(2, "", "~", 2**31 - 1, math.nan, math.inf, Decimal(10) ** 27, False, date(9999, 12, 31), OLD, None),
+    *(bytearray(), [], [[]], (None, None), {}, []),
+)
+ROWS = [FULL, EMPTY, EDGES]
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def counted(letter, text):
+    return f"{letter}{len(text.encode())}:{text}"
+
+
+def micros(time):
+    return str((time.replace(tzinfo=UTC) - EPOCH) // (EPOCH.resolution))
+
+
+def hex_of(value):
+    """As Java writes it."""
+    if math.isnan(value) or math.isinf(value):
+        return "NaN" if math.isnan(value) else "-Infinity" if value < 0 else "Infinity"
+    digits, _, power = abs(value).hex().partition("p")
+    whole, _, part = digits.partition(".")
+    return f"{'-' if value < 0 else ''}{whole}.{part.rstrip('0') or '0'}p{int(power)}"
+
+
+SCALARS = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), ("i", str)),
+    **dict.fromkeys(("float", "double"), ("f", hex_of)),
+    "decimal": ("n", lambda value: str(value.quantize(Decimal("1E-10"), context=Context(prec=38)))),
+    "boolean": ("b", lambda value: str(value).lower()),
+    "date": ("d", lambda value: str((value - EPOCH.date()).days)),
+    "timestamp": ("t", micros),
+    "timestamp_ntz": ("w", micros),
+    "binary": ("x", lambda value: value.hex().upper()),
+    "string": ("s", str),
+}
+
+
+def value_text(value, type_):
+    """The rule in plain Python."""
+    if value is None:
+        return "~"
+    kind = type_["type"] if isinstance(type_, dict) else type_
+    match kind:
+        case "array":
+            return f"l{len(value)}:" + "".join(value_text(each, type_["elementType"]) for each in value)
+        case "map":
+            entries = [
+                value_text(k, type_["keyType"]) + value_text(v, type_["valueType"]) for k, v in value.items()
+            ]
+            return f"m{len(value)}:" + "".join(sorted(entries))
+        case "struct":
+            return "{" + fields_text(value, type_) + "}"
+    letter, text = SCALARS[kind.partition("(")[0]]
+    return counted(letter, text(value))
+
+
+def fields_text(row, struct):
+    found = sorted(
+        (field["name"], field["type"], value)
+        for field, value in zip(struct["fields"], row, strict=True)
+        if value is not None
+    )
+    return "".join(f"{len(name.encode())}:{name}{value_text(value, type_)}" for name, type_, value in found)
+
+
+def in_python(rows, struct):
+    """The hash of rows, the offset of each in its first column."""
+    words = [0, 0, 0, 0]
+    for row in rows:
+        digest = sha256(f"{row[0]} {fields_text(row, struct)}")
+        for place in range(4):
+            seed = xxhash.xxh64_intdigest(pack("<i", place), 42)
+            words[place] ^= xxhash.xxh64_intdigest(digest.encode(), seed)
+    return "".join(f"{word:016x}" for word in words)
+
+
+def logical_hash(frame, offset):
+    return slice_hashes(frame, offset, []).get(None, Slice()).hash
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    return spark.createDataFrame(ROWS, SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def hashed(frame):
+    return logical_hash(frame, "offset")
+
+
+def test_it_is_the_rule_in_plain_python(frame, hashed):
+    """Every type, names with dots, backticks and blanks, NULLs, NaN, the edges of each."""
+    rows = [
+        (*row[:5], row[5] and float.fromhex("0x1.99999ap-4") if row is FULL else row[5], *row[6:])
+        for row in ROWS
+    ]
+
+    assert in_python(rows, frame.schema.jsonValue()) == hashed
+
+
+def test_rows_are_hashed_on_their_way(frame, hashed):
+    """What is written is what was there, and the hash is that of a reader."""
+    seen = Observation()
+
+    way = row_hash.hashed(frame, "offset", seen)
+
+    assert frame.columns == way.columns
+    assert [row["whole"] for row in frame.collect()] == [row["whole"] for row in way.collect()]
+    assert hashed == hash_of(seen.get)
+
+
+def test_nothing_of_the_session_matters(spark, frame, hashed):
+    """Partitions, the order of rows and of columns, time zone, ANSI."""
+    settings = {"spark.sql.session.timeZone": "Asia/Kathmandu", "spark.sql.ansi.enabled": "false"}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        names = [f"`{name.replace('`', '``')}`" for name in reversed(frame.columns)]
+        assert logical_hash(frame.select(names).orderBy("whole").repartition(3), "offset") == hashed
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def test_a_column_that_is_null_adds_nothing(frame, hashed):
+    """As a column does that a table gets later, and a field of a struct."""
+    wider = frame.selectExpr("CAST(NULL AS STRING) AS `new`", "*")
+    wider = wider.withColumn("point", wider["point"].withField("new", wider["new"]))
+
+    assert logical_hash(wider, "offset") == hashed
+
+
+def test_wider_numbers_have_the_hash_of_narrow_ones(frame, hashed):
+    """Iceberg widens columns without a change of rows."""
+    wider = {"whole": "bigint", "small": "double"}
+
+    assert (
+        logical_hash(frame.withColumns({n: frame[n].cast(t) for n, t in wider.items()}), "offset") == hashed
+    )
+
+
+def test_no_rows_have_no_hash(frame):
+    assert logical_hash(frame.where("FALSE"), "offset") is None
+
+
+def test_slices_have_the_hashes_of_their_rows(spark):
+    """Slices that share buckets, one of many buckets, one that has no rows, and rows of none."""
+    rows = spark.range(2, 30_002, numPartitions=3).selectExpr("id AS offset", "CAST(id * 7 AS STRING) AS v")
+    slices = [(0, 2, 4), (1, 5, 25_000), (2, 25_001, 29_998), (3, 40_000, 40_001)]
+
+    found = slice_hashes(rows, "offset", slices)
+
+    for number, first, last in slices[:3]:
+        size = last - first + 1
+        expected = logical_hash(rows.where(f"offset BETWEEN {first} AND {last}"), "offset")
+        assert found[number] == Slice(size, expected, first, last)
+    assert found[3] == Slice()
+    assert found[None][0] == 3
+    assert found[None][2:] == (29_999, 30_001)
+
+
+def test_rows_differ_where_a_value_a_name_or_an_offset_does(spark):
+    """Among them those whose texts would be one if lengths and kinds were not told; -0.0 is 0.0, NaN is NaN."""
+    different = [
+        "'ab' AS a, 'c' AS b",
+        "'a' AS a, 'bc' AS b",
+        "'ab1:bs1:c' AS a, CAST(NULL AS STRING) AS b",
+        "'1' AS a, 'c' AS b",
+        "1 AS a, 'c' AS b",
+        "1D AS a, 'c' AS b",
+        "1.0BD AS a, 'c' AS b",
+        "1.00BD AS a, 'c' AS b",
+        "array('ab') AS a, 'c' AS b",
+        "array('ab', NULL) AS a, 'c' AS b",
+        "array('ab', '~') AS a, 'c' AS b",
+        "array(array('ab'), array()) AS a, 'c' AS b",
+        "array(array('ab', '')) AS a, 'c' AS b",
+        "array(map('ab', 'c'), map()) AS a, 'c' AS b",
+        "named_struct('x', 'ab') AS a, 'c' AS b",
+        "named_struct('y', 'ab') AS a, 'c' AS b",
+        "named_struct('y', CAST(NULL AS STRING)) AS a, 'c' AS b",
+        "CAST(NULL AS STRING) AS a, 'c' AS b",
+        "map('ab', 'c') AS a, 'c' AS b",
+        "DATE'1970-01-02' AS a, 'c' AS b",
+        "TIMESTAMP'1970-01-02' AS a, 'c' AS b",
+        "TIMESTAMP_NTZ'1970-01-02' AS a, 'c' AS b",
+        "X'01' AS a, 'c' AS b",
+        "true AS a, 'c' AS b",
+        "0D AS a, float('NaN') AS b",
+    ]
+    same = ["-0D AS a, double('NaN') AS b", "float('-0') AS a, sqrt(-1D) AS b"]
+
+    rows = [
+        frame.select(lit(place).alias("place"), row_hash._digest(frame, "offset", {}).alias("digest"))
+        for place, row in enumerate(different + same)
+        for frame in [spark.sql(f"SELECT 0L AS offset, {row}")]
+    ]
+    texts = reduce(DataFrame.unionAll, rows).orderBy("place").collect()
+    found = [row["digest"] for row in texts]
+
+    assert len(set(found)) == len(different)
+    assert found[-1] == found[-2] == found[-3]

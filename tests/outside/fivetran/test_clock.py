@@ -1,0 +1,35 @@
+"""A clock that is set back: Iceberg takes no commit that is older than the newest one."""
+
+import json
+import re
+from pathlib import Path
+
+from destination import LIVE, Place, gives, status
+
+from backstory.engine import attempts
+
+HOUR = 3_600_000
+INSTANTS = re.compile(r'("(?:last-updated-ms|timestamp-ms)"\s*:\s*)(\d+)')
+
+
+def an_hour_later(metadata: Path) -> None:
+    """Make a table's metadata what a clock that is an hour fast would have written."""
+    later = INSTANTS.sub(lambda found: f"{found[1]}{int(found[2]) + HOUR}", metadata.read_text())
+    assert json.loads(later)
+    metadata.write_text(later)
+    metadata.with_name(f".{metadata.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_clock_set_back_is_told_by_its_name(sender, store, schema, monkeypatch):
+    """7.7: it is no other writer that stands in the way, and nothing is written."""
+    place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
+    before = place.metadata()
+    an_hour_later(Path(before.removeprefix("file:")))
+    file = place.files("id v n synced \n 2 b 2 T1")
+    monkeypatch.setattr(attempts, "ATTEMPTS", 2)
+    error = status(lambda files: place.reply(replace=files), file)
+    assert error.code().name == "UNAVAILABLE"
+    assert "clock" in error.details()
+    assert "another writer" not in error.details()
+    assert place.metadata() == before
+    assert gives("id v n synced \n 1 a 1 T1") == place.rows()

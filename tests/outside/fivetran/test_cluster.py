@@ -1,0 +1,154 @@
+"""A real standalone master and two workers of one core: large batches never gather on the driver."""
+
+import re
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyspark
+import pytest
+from destination import definition
+from serving import Ground
+
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
+from backstory.testing.sender.client import Sender
+
+pytestmark = pytest.mark.process
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+ROWS, FEW, FILES = 1_000_000, 80_000, 4
+CONFIGURATION = """
+[spark]
+"spark.master" = "{master}"
+"spark.driver.memory" = "640m"
+"spark.driver.host" = "127.0.0.1"
+"spark.executor.memory" = "1g"
+"spark.executor.cores" = "1"
+"spark.sql.shuffle.partitions" = "4"
+
+[delivery]
+driver-memory = "{memory}"
+"""
+COLUMNS = "id:LONG* n:LONG a b c d e f synced"
+TABLE = definition("large", COLUMNS)
+
+
+@contextmanager
+def spark_process(folder, name, *arguments):
+    """A process of Spark's own; its log is in the folder."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as out:
+        running = subprocess.Popen([SPARK_CLASS, *arguments], stdout=out, stderr=out, cwd=folder)
+    try:
+        yield log
+    finally:
+        running.kill()
+        running.wait()
+
+
+def told(log, pattern, seconds=60):
+    """What the log says of it, once it does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := re.search(pattern, log.read_text(errors="replace")):
+            return found.group(1)
+        time.sleep(0.1)
+    raise AssertionError(log.read_text(errors="replace")[-2000:])
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    """The address of a master with two workers of one core each."""
+    folder = tmp_path_factory.mktemp("cluster")
+    deploy, quiet = "org.apache.spark.deploy", ("--webui-port", "0")
+    with spark_process(
+        folder, "master", f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", "0", *quiet
+    ) as log:
+        address = told(log, r"Starting Spark master at (spark://\S+)")
+        size = ("--cores", "1", "--memory", "1g", "-h", "127.0.0.1", *quiet)
+        worker = f"{deploy}.worker.Worker"
+        with (
+            spark_process(folder, "one", worker, *size, "-d", folder / "one", address) as one,
+            spark_process(folder, "two", worker, *size, "-d", folder / "two", address) as two,
+        ):
+            for each in (one, two):
+                told(each, r"(Successfully registered with master)")
+            yield address
+
+
+def rows(first, count, changed):
+    """Rows from a key on; `changed` is added to each number."""
+    ids = pa.array(range(first, first + count), pa.int64())
+    text = pc.binary_join_element_wise(ids.cast(pa.string()), "of a column of some width", "-")
+    columns = {"id": ids, "n": pc.add(ids, changed), **dict.fromkeys("abcdef", text)}
+    return pa.table(columns | {"_fivetran_synced": pa.repeat("2024-02-29T00:00:00Z", count)})
+
+
+def files(folder, count, changed):
+    """The rows of a batch in several encrypted files."""
+    found = []
+    for number in range(FILES):
+        part = rows(number * count // FILES, count // FILES, changed)
+        sink = pa.BufferOutputStream()
+        pa_csv.write_csv(part, sink)
+        found.append(seal(folder, bytes(sink.getvalue()), AS_FIVETRAN))
+    return found
+
+
+def ground_of(folder, master, memory="64m"):
+    """A warehouse whose servers run on the cluster."""
+    ground = Ground.at(folder / "ground")
+    (ground.folder / "backstory.toml").write_text(CONFIGURATION.format(master=master, memory=memory))
+    return ground
+
+
+def peak_of(process):
+    """The most memory that the process has held, in MiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) >> 10
+
+
+def test_a_million_rows_stay_off_the_driver(master, tmp_path):
+    """A batch of a million rows, then one that changes some of them: each one commit. The server's
+    process grows by a fraction of the 260 MiB that the rows take."""
+    ground = ground_of(tmp_path, master)
+    with ground.server() as server:
+        sender = Sender.to(server.address, tmp_path)
+        sender.create("s", TABLE)
+        sizes = []
+        for count, changed in ((FEW, 1), (ROWS, 0), (FEW, 7)):
+            sender.send_files("s", TABLE, {"replace_files": files(tmp_path, count, changed)})
+            sizes.append(peak_of(server.process))
+    with ground.catalog() as catalog:
+        table = catalog.load_table("s.large")
+        read = table.scan(selected_fields=("id", "n")).to_arrow().sort_by("id")
+    assert len(table.snapshots()) == 3
+    assert read["id"].equals(pa.chunked_array([pa.array(range(ROWS), pa.int64())]))
+    expected = pa.chunked_array([pa.array([n + 7 for n in range(FEW)]), pa.array(range(FEW, ROWS))])
+    assert read["n"].equals(expected)
+    assert sizes[1] - sizes[0] < 80
+
+
+def test_an_unreadable_cell_of_a_task_is_a_task(master, tmp_path):
+    """A worker's error reaches the sender with file and line."""
+    ground = ground_of(tmp_path, master, memory="0m")
+    with ground.server() as server:
+        sender = Sender.to(server.address, tmp_path)
+        sender.create("s", TABLE)
+        file = seal(tmp_path, b"id,n\n1,1\n2,seven\n", AS_FIVETRAN)
+        reply = server.stub.WriteBatch(
+            sdk.WriteBatchRequest(
+                schema_name="s",
+                table=TABLE,
+                keys={str(file.path): file.key},
+                replace_files=[str(file.path)],
+                file_params=sdk.FileParams(compression="ZSTD", encryption="AES", null_string="(null)"),
+            )
+        )
+        assert f"{file.name}, line 3, column n" in reply.task.message
+        assert "seven" not in reply.task.message

@@ -1,0 +1,293 @@
+"""The real process: requirements 4, 5, 8 to 10, 13, 17, interface section 3."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from destination import Place, definition, refusal, told
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from serving import all_the_time
+
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.strategies.unmodified import UNMODIFIED
+from backstory.testing.sender.batch_files import encrypt
+from backstory.testing.sender.client import Sender
+
+BACKSTORY = Path(sys.executable).parent / "backstory"
+SERVICE = "fivetran_sdk.v2.DestinationConnector"
+CANARY = "canary-9d41c7"
+KEY = b"canary-9d41c7-as-an-aes-key-32-b"
+COLUMNS = "id* v n:LONG synced start* end active"
+
+pytestmark = pytest.mark.process
+
+
+@contextmanager
+def process(folder, *arguments, **environment):
+    """`backstory serve` with a temp folder of its own; its output is kept in files beside it."""
+    folder.mkdir(exist_ok=True)
+    temp = folder / "temp"
+    temp.mkdir(exist_ok=True)
+    places = {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp), "HOME": os.environ["HOME"]}
+    running = subprocess.Popen(
+        [BACKSTORY, "serve", "--warehouse", folder.parent / "warehouse", *arguments],
+        stdout=(folder / "stdout").open("wb"),
+        stderr=(folder / "stderr").open("wb"),
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **places, **environment},
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def lines(folder):
+    """The log lines so far, each held to the contract's shape."""
+    found = []
+    for line in (folder / "stdout").read_text("utf-8").splitlines():
+        document = json.loads(line)
+        assert set(document) == {"level", "message", "message-origin"}
+        assert document["level"] in {"INFO", "WARNING", "SEVERE"}
+        assert document["message-origin"] == "sdk_destination"
+        found.append((document["level"], document["message"]))
+    return found
+
+
+def address(folder, running, seconds=90):
+    """Where the process listens, once it says so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and running.poll() is None:
+        if (folder / "stdout").read_bytes().endswith(b"\n"):
+            for _, message in lines(folder):
+                if message.startswith("listening on "):
+                    return message.split()[2]
+        time.sleep(0.1)
+    raise AssertionError((folder / "stderr").read_text()[-2000:])
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    return tmp_path_factory.mktemp("process")
+
+
+@pytest.fixture(scope="module")
+def server(ground):
+    with process(ground / "one", "--port", "0", FIVETRAN_ACCOUNT_NAME="acme") as running:
+        yield running, address(ground / "one", running)
+
+
+@contextmanager
+def watched(folder):
+    """Collects the files of the folder that hold the canary at any moment meanwhile."""
+    found = set()
+    with all_the_time(lambda: found.update(holding(folder))):
+        yield found
+
+
+def holding(folder, *, but=()):
+    """The files below a folder that hold the canary in clear, as text or in another spelling."""
+    forms = [CANARY.encode(), KEY, KEY.hex().encode(), base64.b64encode(KEY)]
+    held = set()
+    for path in folder.rglob("*"):
+        try:
+            if (
+                path.suffix not in {*but, ".jar"}
+                and path.is_file()
+                and any(f in path.read_bytes() for f in forms)
+            ):
+                held.add(str(path))
+        except OSError:
+            continue
+    return held
+
+
+def test_the_first_line_tells_where_it_listens(server, ground):
+    """4, 8, interface 3: on all interfaces, for clients of IPv4 and IPv6; the account is context."""
+    _, listening = server
+    level, message = lines(ground / "one")[0]
+    assert (level, message.startswith(f"listening on {listening}")) == ("INFO", True)
+    assert "acme" in message
+    port = listening.rpartition(":")[2]
+    hosts = ["127.0.0.1", "[::1]"] if listening.startswith("[::]") else ["127.0.0.1"]
+    for host in hosts:
+        stub = Sender.to(f"{host}:{port}", ground).stub
+        assert stub.ConfigurationForm(common.ConfigurationFormRequest()).fields
+
+
+def test_health_and_reflection_answer(server):
+    """Interface 3: the service is SERVING, and reflection tells its methods."""
+    with grpc.insecure_channel(server[1].replace("[::]", "127.0.0.1")) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", SERVICE):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest
+        requests = [ask(list_services=""), ask(file_containing_symbol=SERVICE)]
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        listed, files = reflection.ServerReflectionInfo(iter(requests))
+        assert SERVICE in {service.name for service in listed.list_services_response.service}
+        assert any(
+            b"DestinationConnector" in file for file in files.file_descriptor_response.file_descriptor_proto
+        )
+
+
+def test_nothing_secret_is_told_or_kept(server, ground):
+    """9, 10: values, keys and configuration of a load, refused ones too, are in no line, no reply, no
+    temp file at any moment, and below the warehouse in data files only."""
+    one = ground / "one"
+    sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground, configuration={"token": CANARY})
+    place = Place(sender, None, "secret", definition("t", COLUMNS))
+    sender.create("secret", place.table)
+    system = {"_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_end": "9999-12-31T23:59:59.999Z"}
+    rows = [
+        {"id": f"{CANARY}-{i}", "v": CANARY, "n": i, "_fivetran_start": "2024-01-01T00:00:00Z"}
+        | system
+        | {"_fivetran_active": True}
+        for i in range(500)
+    ]
+    with watched(one / "temp") as seen:
+        place.write(replace=rows)
+        later = {"_fivetran_start": "2024-02-01T00:00:00Z", "v": UNMODIFIED}
+        keys = [{"id": row["id"], "_fivetran_start": later["_fivetran_start"]} for row in rows]
+        place.write(earliest=keys, update=[row | later for row in rows])
+        place.write(delete=[{"id": row["id"], "_fivetran_end": "2024-03-01T00:00:00Z"} for row in rows[:300]])
+        texts = []
+        for broken in (
+            [rows[0] | {"n": CANARY}],
+            [rows[0] | {"_fivetran_start": CANARY}],
+            [rows[0] | {"v": UNMODIFIED}],
+        ):
+            texts.append(refusal(place.reply(replace=place.files(broken))))
+        sealed = ground / "sealed.csv"
+        sealed.write_bytes(encrypt(f"id,v\n{CANARY},{CANARY}\n".encode(), KEY, os.urandom(16)))
+        for key in (KEY, KEY[::-1]):
+            texts.append(refusal(place.reply(replace=[BatchFile(sealed, key)])))
+        wrong = Place(
+            Sender.to(server[1].replace("[::]", "127.0.0.1"), ground, configuration={"catalog": CANARY}),
+            None,
+            "secret",
+            place.table,
+        )
+        texts.append(refusal(wrong.reply()))
+    assert seen == set()
+    assert not any(CANARY in text for text in texts)
+    assert holding(one) == set()
+    assert holding(ground / "warehouse", but={".parquet"}) == set()
+    assert any(holding(ground / "warehouse"))
+
+
+def test_files_without_an_end_are_refused(server, ground):
+    """No device, no pipe, nothing that the system makes up, by no link: as many requests as there are
+    workers are refused, each at once."""
+    sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground)
+    place = Place(sender, None, "endless", definition("t", "id:LONG* v synced"))
+    sender.create("endless", place.table)
+    os.mkfifo(ground / "pipe")
+    (ground / "link").symlink_to(ground / "pipe")
+    paths = [Path("/dev/zero"), ground / "pipe", ground / "link", Path("/proc/self/environ")]
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda path: refusal(place.reply(replace=[BatchFile(path)])), paths * 4))
+    assert all("not a regular file" in text for text in texts)
+
+
+def listening(running):
+    """The addresses, as the kernel spells them, at which this process and its Java can be reached."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    for process in (running.pid, *children):
+        held = {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink()}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and f"socket:[{inode}]" in held:
+                    address, _, port = local.partition(":")
+                    yield address, int(port, 16)
+
+
+def test_nothing_but_its_port_is_reached_from_other_machines(server):
+    """Of the server and its Java, only what `--host` and `--port` say listens beyond loopback."""
+    port = int(server[1].rpartition(":")[2])
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    found = set(listening(server[0]))
+    assert len(found) > 2
+    assert {there for address, there in found if address not in loopback} == {port}
+
+
+def open_to_others(folder):
+    """What others can read or enter below a folder; what lies in a folder of one's own is one's own."""
+    for path in (path for path in folder.iterdir() if not path.is_symlink()):
+        if path.stat().st_mode & 0o077:
+            yield str(path)
+            yield from open_to_others(path) if path.is_dir() else ()
+
+
+def test_what_it_writes_is_its_users_alone(server, ground):
+    """Warehouse, catalog, data and temporary files: 0600 and 0700, whatever the umask."""
+    warehouse = ground / "warehouse"
+    files = [path for path in warehouse.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in files)
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+    folders = [path for path in warehouse.rglob("*") if path.is_dir()]
+    assert {oct(path.stat().st_mode & 0o777) for path in [warehouse, *folders]} == {"0o700"}
+    assert list(open_to_others(ground / "one" / "temp")) == []
+
+
+def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
+    """7.2: one WARNING after the first line; Spark's own lines are in its log, on neither output."""
+    told = [message for level, message in lines(ground / "one") if level == "WARNING" and "clear" in message]
+    assert len(told) == 1
+    assert "WARN" not in (ground / "one" / "stderr").read_text()
+
+
+def test_a_port_in_use_is_told_in_one_line(server, ground):
+    """5, interface 3: one SEVERE line that names the port, exit code 1."""
+    port = server[1].rpartition(":")[2]
+    two = ground / "two"
+    with process(two, "--port", port) as running:
+        assert running.wait(90) == 1
+    levels = [level for level, _ in lines(two)]
+    assert levels.count("SEVERE") == 1
+    assert port in lines(two)[-1][1]
+
+
+def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
+    """17, 13: a batch that runs is answered, the process exits 0, and the next one goes on from there;
+    arguments that nobody knows are passed over with a WARNING, after the first line (7.1)."""
+    running, listening = server
+    sender = Sender.to(listening.replace("[::]", "127.0.0.1"), ground)
+    place = Place(sender, None, "ending", definition("t", "id:LONG* v synced"))
+    sender.create("ending", place.table)
+    rows = [{"id": i, "v": f"v{i}", "_fivetran_synced": "2024-01-01T00:00:00Z"} for i in range(60_000)]
+    files = place.files(rows)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(place.send, replace=files)
+        end = time.monotonic() + 60
+        while not sent.done() and not list(ground.rglob("ending/t/data/*.parquet")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        sent.result()
+    assert running.wait(60) == 0
+    assert not [message for level, message in lines(ground / "one") if level == "SEVERE"]
+    three = ground / "three"
+    with process(three, "--port", "0", "--host", "127.0.0.1", "--surprise", CANARY) as again:
+        where = address(three, again)
+        described = Sender.to(where, ground).describe("ending", "t")
+        assert told(described) == told(place.table)
+        again.send_signal(signal.SIGTERM)
+        assert again.wait(60) == 0
+    assert lines(three)[0][1].startswith("listening on 127.0.0.1:")
+    assert [level for level, _ in lines(three)].count("WARNING") == 1
+    assert holding(three) == set()

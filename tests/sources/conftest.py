@@ -1,0 +1,52 @@
+"""What the tests of fetching share: a server, and how a source is asked."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from web import serving
+
+from backstory.doors.odf.manifest.fetch import FilesGlob, Url
+from backstory.sources.asking import Asking
+from backstory.sources.polling import fetch
+from backstory.sources.retries import Growth, Policy
+
+NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+AT_ONCE = Policy(attempts=3, delay=0.001, growth=Growth.FIXED)
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch):
+    """Loopback is asked, not a proxy of the machine that runs the tests."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        yield web
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """The first pull of a dataset whose manifest lies in the test's folder."""
+    return Asking(NOW, tmp_path, tmp_path / "cache" / "demo", {}, retry=AT_ONCE)
+
+
+@pytest.fixture
+def ask(asking):
+    """Ask a source: `ask(step, state=…)` or `ask(address)`, with the parts of Asking that differ."""
+
+    def asked(step, **differing):
+        step = Url(url=step) if isinstance(step, str) else step
+        return fetch(step, replace(asking, **differing))
+
+    return asked
+
+
+@pytest.fixture
+def glob():
+    """A step of the manifest: `glob("data/*.csv", order="ByName")`."""
+    return lambda path, **fields: FilesGlob.model_validate({"path": path, **fields})

@@ -1,0 +1,160 @@
+"""A file of an FTP server: its time is the run's, its state is never known (sections 1.3 to 1.5, 5.1)."""
+
+from dataclasses import replace
+
+import pytest
+from ftp import serving
+
+from backstory.doors.odf.manifest.fetch import Url
+from backstory.errors import Failed, TryAgain, UsageError
+from backstory.sources.ftp import fetch_ftp
+from backstory.sources.polling import check
+from backstory.sources.savepoint import forget
+from backstory.sources.templates import filled
+
+BODY = b"city,population\nA,1000\n"
+
+
+@pytest.fixture
+def site():
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture
+def get(asking):
+    """Ask an address, with other fields of the step and the parts of Asking that differ."""
+
+    def asked(address, *, step=None, **differing):
+        step = Url.model_validate({"url": address, **(step or {})})
+        told = replace(asking, **differing)
+        return fetch_ftp(step, filled(step.url, told.environment), told)
+
+    return asked
+
+
+def only(answer):
+    assert answer.status == "new"
+    [fetched] = answer.deliveries
+    return fetched
+
+
+def test_a_download_is_a_file_in_the_cache(site, get, asking):
+    told = []
+    fetched = only(get(site.play("in/a.csv", BODY), progress=lambda *it: told.append(it)))
+
+    assert fetched.path.read_bytes() == BODY
+    assert fetched.path.is_relative_to(asking.cache)
+    assert (fetched.name, fetched.state, fetched.taken_up) == (site.url("in/a.csv"), None, None)
+    assert site.heard[:3] == ["USER anonymous", "PASS anonymous@", "TYPE I"]
+    assert told[0] == ("Checking for updates", 0, None)
+    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+
+
+@pytest.mark.parametrize(
+    ("step", "warned"),
+    [
+        ({}, False),
+        ({"eventTime": "FromSystemTime"}, False),
+        ({"eventTime": "FromMetadata"}, True),
+        ({"eventTime": {"kind": "FromPath", "pattern": "(.)"}}, True),
+    ],
+)
+def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
+    """1.4: the row `Url ftp`; what cannot be had is warned of."""
+    answer = get(site.play("a", BODY), step=step)
+
+    check(Url.model_validate({"url": site.url("a"), **step}))
+    assert only(answer).event_time is None
+    assert any("does not tell a time" in line for line in answer.warnings) == warned
+
+
+def test_later_pulls_pass_it_over_unless_they_insist(site, get):
+    """5.1, R74: uncacheable; the warning of the first pull says so."""
+    address = site.play("a", BODY)
+    assert "refetch: always" in get(address).warnings[0]
+    assert get(address, asked_before=True).status == "uncacheable"
+    assert site.transfers() == 1
+    assert only(get(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
+    always, forever = {"refetch": "always"}, {"cache": "Forever"}
+    assert only(get(address, asked_before=True, step=always)).path.read_bytes() == BODY
+    assert get(address, step=always).warnings == get(address, step=forever).warnings == []
+
+
+def test_a_kept_download_is_taken_up(site, get, asking):
+    """R78: a run that failed later is not repeated, and `--refetch` asks again."""
+    address = site.play("a", BODY)
+    only(get(address))
+    again = only(get(address))
+    assert (again.path.read_bytes(), again.taken_up is not None, site.transfers()) == (BODY, True, 1)
+    only(get(address, refetch=True))
+    assert site.transfers() == 2
+    forget(only(get(address)), asking)
+    only(get(address))
+    assert site.transfers() == 3
+
+
+def test_bytes_of_a_path_and_a_user_are_those_of_the_address(site, get):
+    """Templates fill in user and password, and no message shows them."""
+    site.users = {"me@work": "s3cret/pass"}
+    site.play("in/ä b.csv", BODY)
+    login = {"U": "me%40work", "P": "s3cret%2Fpass"}
+    address = f"ftp://${{{{ env.U }}}}:${{{{ env.P }}}}@127.0.0.1:{site.port}/in/%C3%A4%20b.csv;type=i"
+
+    fetched = only(get(address, environment=login))
+
+    assert fetched.path.read_bytes() == BODY
+    assert "s3cret" not in fetched.name
+    with pytest.raises(TryAgain) as refused:
+        get(address, environment={**login, "P": "wr0ng"})
+    assert "530" in refused.value.message
+    assert not {"wr0ng", "me@work"} & {*refused.value.message.split()}
+
+
+def test_a_file_that_is_not_there(site, get, asking):
+    with pytest.raises(Failed) as caught:
+        get(site.url("gone.csv"))
+    assert (caught.value.code, "550" in caught.value.message) == ("not-found", True)
+    assert site.transfers() == 1
+    assert list(asking.cache.iterdir()) == []
+
+
+def test_a_server_that_is_not_there(get):
+    with pytest.raises(TryAgain, match=r"ftp://127\.0\.0\.1:1/a cannot be reached.*3 attempts") as caught:
+        get("ftp://127.0.0.1:1/a")
+    assert caught.value.code == "unreachable"
+
+
+@pytest.mark.parametrize("end", ["226 That is all.", "426 Broken off."])
+def test_a_part_of_a_file_is_never_taken_for_it(site, get, end):
+    """Neither the server's word alone counts nor the number of bytes; the next attempt brings it all."""
+    address = site.play("a", BODY * 500)
+    site.cuts = [(100, end), (0, end)]
+    assert only(get(address)).path.read_bytes() == BODY * 500
+    site.cuts = [(100, end)] * 3
+    with pytest.raises(TryAgain, match="broke off after 100 bytes"):
+        get(address, refetch=True)
+
+
+def test_a_server_need_not_know_sizes(site, get):
+    site.sized = False
+    assert only(get(site.play("a", BODY))).path.read_bytes() == BODY
+    site.cuts = [(5, "426 Broken off.")] * 3
+    with pytest.raises(TryAgain, match="broke off after 5 bytes"):
+        get(site.url("a"), refetch=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ftp://", "ftp:///a", "ftp://h", "ftp://h/", "ftp://h:x/a", "ftp://[h/a", "ftp://h/a?b", "ftp://h/a#b"],
+)
+def test_an_address_that_names_no_file_is_refused(get, address):
+    with pytest.raises(UsageError) as caught:
+        get(address)
+    assert caught.value.code == "invalid-url"
+
+
+def test_an_address_cannot_smuggle_commands(site, get):
+    with pytest.raises(UsageError):
+        get(site.url("a%0D%0ADELE%20a"))
+    assert not [command for command in site.heard if "DELE" in command]

@@ -1,0 +1,421 @@
+"""A resource of an HTTP server: conditional requests, event time, and what each answer means (5.1 and 5.2)."""
+
+import logging
+import socket
+import threading
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import ClassVar
+
+import httpx2
+import pytest
+from web import Play, serving
+
+from backstory.doors.odf.manifest.fetch import Url
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.sources import request
+from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
+
+BODY = b"city,population\nA,1000\n"
+DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
+INSTANT = datetime(2015, 10, 21, 7, 28, tzinfo=UTC)
+
+
+def url(address, **fields):
+    return Url.model_validate({"url": address, **fields})
+
+
+def only(answer):
+    assert answer.status == "new"
+    [fetched] = answer.deliveries
+    return fetched
+
+
+def test_a_download_is_a_file_in_the_cache(web, ask, asking):
+    told = []
+    fetched = only(ask(web.play("/a.csv", Play(BODY, etag='"1"')), progress=lambda *it: told.append(it)))
+
+    assert fetched.path.read_bytes() == BODY
+    assert fetched.path.is_relative_to(asking.cache)
+    assert fetched.name == web.url("/a.csv")
+    assert fetched.taken_up is None
+    assert told[0] == ("Checking for updates", 0, None)
+    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+
+
+def test_chunks_have_no_total(web, ask):
+    told = []
+    answer = ask(web.play("/a", Play(BODY * 500, chunked=True)), progress=lambda *it: told.append(it))
+
+    assert only(answer).path.read_bytes() == BODY * 500
+    assert told[-1] == ("Downloading data", len(BODY) * 500, None)
+
+
+def test_an_etag_is_preferred_to_last_modified(web, ask):
+    address = web.play("/a", Play(BODY, etag='"one"', modified=DATE))
+
+    assert only(ask(address)).state == SourceState(ETAG, '"one"')
+    assert only(ask(address, state=SourceState(ETAG, '"two"'))).state == SourceState(ETAG, '"one"')
+    asked = web.seen[-1].headers
+    assert (asked["If-None-Match"], asked["If-Modified-Since"]) == ('"two"', None)
+
+
+def test_not_modified_is_up_to_date_without_a_download(web, ask, asking):
+    address = web.play("/a", Play(BODY, etag='"one"'))
+
+    answer = ask(address, state=SourceState(ETAG, '"one"'), asked_before=True)
+
+    assert answer.status == "up-to-date"
+    assert list(answer.deliveries) == []
+    assert web.statuses() == [304]
+    assert list(asking.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("tag", ['W/"weak"', '"strong"', "bare", '"a\xe4"', '"with, comma"'])
+def test_a_tag_is_sent_back_exactly_as_it_came(web, ask, tag):
+    address = web.play("/a", Play(BODY, etag=tag))
+
+    state = only(ask(address)).state
+    again = ask(address, state=state)
+
+    assert state == SourceState(ETAG, tag)
+    assert web.seen[-1].headers["If-None-Match"] == tag
+    assert again.status == "up-to-date"
+
+
+def test_last_modified_is_the_state_where_there_is_no_etag(web, ask):
+    address = web.play("/a", Play(BODY, modified=DATE))
+
+    state = only(ask(address)).state
+
+    assert state == SourceState(LAST_MODIFIED, "2015-10-21T07:28:00.000Z")
+    assert ask(address, state=state).status == "up-to-date"
+    assert web.seen[-1].headers["If-Modified-Since"] == DATE
+
+
+@pytest.mark.parametrize("date", ["yesterday", "", "Wed, 99 Oct 2015 07:28:00 GMT"])
+def test_an_unreadable_date_is_none(web, ask, date):
+    answer = ask(web.play("/a", Play(BODY, modified=date)))
+
+    fetched = only(answer)
+    assert (fetched.state, fetched.event_time) == (None, None)
+    assert "neither an ETag" in answer.warnings[0]
+
+
+@pytest.mark.parametrize("etag", [None, '"one"'])
+@pytest.mark.parametrize("event_time", [None, "FromMetadata"])
+def test_last_modified_is_the_event_time_also_beside_an_etag(web, ask, etag, event_time):
+    address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
+
+    assert only(ask(url(address, eventTime=event_time))).event_time == INSTANT
+
+
+def test_the_event_time_of_other_sources(web, ask, asking):
+    """Without Last-Modified there is none, FromSystemTime is the run's, FromPath is an error."""
+    address = web.play("/a", Play(BODY, etag='"one"', modified=DATE))
+    bare = web.play("/bare", Play(BODY, etag='"one"'))
+
+    assert only(ask(bare)).event_time is None
+    assert only(ask(url(address, eventTime="FromSystemTime"))).event_time == asking.system_time
+    with pytest.raises(UsageError) as caught:
+        ask(url(address, eventTime={"kind": "FromPath", "pattern": "(.*)"}))
+    assert caught.value.code == "event-time"
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_what_is_not_there_fails_at_once(web, ask, status):
+    address = web.play("/a", Play(b"gone", status))
+
+    with pytest.raises(Failed) as caught:
+        ask(address)
+
+    assert (caught.value.code, caught.value.exit_code) == ("not-found", 1)
+    assert str(status) in caught.value.message
+    assert len(web.seen) == 1
+
+
+@pytest.mark.parametrize("status", [204, 206, 304, 401, 403, 429, 500, 503])
+def test_another_status_is_unreachable(web, ask, status):
+    address = web.play("/a", Play(b"", status))
+
+    with pytest.raises(TryAgain) as caught:
+        ask(address)
+
+    assert (caught.value.code, caught.value.exit_code) == ("unreachable", 75)
+    assert str(status) in caught.value.message
+
+
+def test_the_message_has_the_status_and_the_start_of_a_text(web, ask):
+    kind = ("Content-Type", "text/html; charset=utf-8")
+    address = web.play(
+        "/a", Play(("Wartung \x1b[31m\n bis fünf " + "x" * 5000).encode(), 503, headers=(kind,))
+    )
+
+    with pytest.raises(TryAgain, match="503") as caught:
+        ask(address)
+
+    assert "Wartung [31m bis fünf xxx" in caught.value.message
+    assert "\x1b" not in caught.value.message
+    assert 150 < caught.value.message.count("x") <= 200
+
+
+def test_a_body_that_is_no_text_is_not_shown(web, ask):
+    address = web.play("/a", Play(b"\x00\x01binary", 500, headers=(("Content-Type", "image/png"),)))
+
+    with pytest.raises(TryAgain) as caught:
+        ask(address)
+
+    assert "binary" not in caught.value.message
+
+
+def test_a_closed_port_is_unreachable(ask):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    with pytest.raises(TryAgain, match="refused") as caught:
+        ask(f"http://127.0.0.1:{port}/a.csv")
+
+    assert (caught.value.code, caught.value.exit_code) == ("unreachable", 75)
+    assert "(3 attempts)" in caught.value.message
+
+
+def test_a_server_that_does_not_answer_is_unreachable(web, ask, monkeypatch):
+    monkeypatch.setattr(request, "READ_SECONDS", 0.1)
+
+    with pytest.raises(TryAgain, match="no answer within"):
+        ask(web.play("/a", Play(BODY, pause=0.5)))
+
+
+def test_a_server_that_does_not_speak_http_is_unreachable(ask):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.01)
+        port = server.getsockname()[1]
+        stop = threading.Event()
+
+        def chat():
+            while not stop.is_set():
+                try:
+                    client, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with client:
+                    client.recv(10_000)
+                    client.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        thread = threading.Thread(target=chat)
+        thread.start()
+        try:
+            with pytest.raises(TryAgain, match="does not speak HTTP"):
+                ask(f"http://127.0.0.1:{port}/a")
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_server_that_lingers_is_not_waited_for(web, ask):
+    assert only(ask(web.play("/a", Play(BODY, linger=1.0)))).path.read_bytes() == BODY
+
+
+def test_ten_redirects_are_followed_and_no_more(web, ask):
+    for number in range(12):
+        web.play(f"/{number}", Play(b"", 302, headers=(("Location", f"/{number + 1}"),)))
+    web.play("/12", Play(BODY, etag='"one"'))
+
+    assert only(ask(web.url("/2"))).path.read_bytes() == BODY
+    with pytest.raises(TryAgain, match="more than 10 redirects"):
+        ask(web.url("/1"))
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/a", "file:///etc/hostname", "http://[broken", "http://"])
+def test_a_redirect_to_nowhere_is_unreachable(web, ask, target):
+    address = web.play("/a", Play(b"", 302, headers=(("Location", target),)))
+
+    with pytest.raises(TryAgain):
+        ask(address)
+
+
+def test_conditions_follow_a_redirect(web, ask):
+    web.play("/b", Play(BODY, etag='"one"'))
+    address = web.play("/a", Play(b"", 301, headers=(("Location", "/b"),)))
+
+    assert ask(address, state=SourceState(ETAG, '"one"')).status == "up-to-date"
+
+
+def test_headers_and_the_user_agent(web, ask):
+    address = web.play("/a", Play(BODY))
+    headers = [
+        {"name": "X-Key", "value": "${{ env.KEY || 'none' }}"},
+        {"name": "Accept", "value": "text/csv"},
+    ]
+
+    only(ask(url(address, headers=headers), environment={"KEY": "grün"}))
+    only(ask(address, fetch_uncacheable=True))
+
+    first, second = (seen.headers for seen in web.seen)
+    assert first["X-Key"].encode("latin-1").decode() == "grün"
+    assert first["Accept"] == "text/csv"
+    assert second["User-Agent"] == f"backstory/{version('backstory')}"
+
+
+def test_a_user_agent_of_the_manifest_wins(web, ask):
+    address = web.play("/a", Play(BODY))
+
+    ask(url(address, headers=[{"name": "user-agent", "value": "mine"}]))
+
+    assert web.seen[0].headers.get_all("User-Agent") == ["mine"]
+
+
+def test_private_headers_stay_with_their_host(web, ask):
+    """A redirect to another host loses keys and passwords; what is harmless goes along."""
+    with serving() as other:
+        target = other.play("/b", Play(BODY))
+        web.play("/here", Play(b"", 302, headers=(("Location", target),)))
+        web.play("/a", Play(b"", 302, headers=(("Location", "/here"),)))
+        headers = [{"name": "X-Key", "value": "secret"}, {"name": "Accept", "value": "text/csv"}]
+
+        only(ask(url(web.url("/a", "user:password@"), headers=headers)))
+
+        assert [seen.headers["X-Key"] for seen in web.seen] == ["secret", "secret"]
+        assert all(seen.headers["Authorization"] for seen in web.seen)
+        [asked] = other.seen
+        assert (asked.headers["X-Key"], asked.headers["Authorization"]) == (None, None)
+        assert asked.headers["Accept"] == "text/csv"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://", "http:///a", "http://host:port/a", "http://user:pa/ss@host/a", "http://[::1", "http:a"],
+)
+def test_an_address_that_is_none_is_a_usage_error(ask, address):
+    with pytest.raises(UsageError) as caught:
+        ask(address)
+
+    assert caught.value.code == "invalid-url"
+    assert "pa/ss" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("X-Key", "a\nsecret: b"), ("X Key", "secret"), ("Schlüssel", "secret")]
+)
+def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
+    with pytest.raises(UsageError) as caught:
+        ask(url(web.play("/a", Play(BODY)), headers=[{"name": name, "value": value}]))
+
+    assert caught.value.code == "invalid-header"
+    assert "secret" not in str(caught.value)
+
+
+def test_a_template_without_a_value_is_a_usage_error(web, ask):
+    with pytest.raises(UsageError):
+        ask(url(web.play("/a", Play(BODY)), headers=[{"name": "X", "value": "${{ env.UNSET }}"}]))
+    assert web.seen == []
+
+
+def test_a_cache_that_cannot_be_made_fails(web, ask, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(Failed) as caught:
+        ask(web.play("/a", Play(BODY)), cache=tmp_path / "file" / "cache")
+
+    assert caught.value.code == "cache-unwritable"
+
+
+class TestUncacheable:
+    """A source without ETag and Last-Modified is polled once (D21)."""
+
+    def test_it_is_passed_over_without_a_request(self, web, ask):
+        address = web.play("/a", Play(BODY))
+
+        answer = ask(address)
+        assert only(answer).state is None
+        assert "uncacheable" in answer.warnings[0]
+        assert ask(address, asked_before=True).status == "uncacheable"
+        assert len(web.seen) == 1
+
+    def test_the_flag_fetches_it(self, web, ask):
+        address = web.play("/a", Play(BODY))
+
+        assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
+
+    def test_the_manifest_fetches_it_always(self, web, ask):
+        step = url(web.play("/a", Play(BODY)), refetch="always")
+
+        assert ask(step).warnings == []
+        assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
+        assert len(web.seen) == 2
+
+    def test_a_source_with_a_state_is_asked(self, web, ask):
+        address = web.play("/a", Play(BODY))
+
+        assert only(ask(address, asked_before=True, state=SourceState(ETAG, '"old"'))).state is None
+
+    def test_a_refetch_alone_does_not_fetch_it(self, web, ask):
+        assert ask(web.play("/a", Play(BODY)), asked_before=True, refetch=True).status == "uncacheable"
+
+
+class TestForever:
+    """`cache: Forever` asks a source no more that was ingested once (D29)."""
+
+    def test_there_is_no_request_after_the_first_success(self, web, ask):
+        step = url(web.play("/a", Play(BODY, etag='"one"')), cache="Forever")
+
+        state = only(ask(step)).state
+        for known in ({}, {"state": state}, {"state": state, "fetch_uncacheable": True}):
+            assert ask(step, asked_before=True, complete=True, **known).status == "up-to-date"
+        assert len(web.seen) == 1
+
+    def test_a_failure_is_no_success(self, web, ask):
+        step = url(web.play("/a", Play(b"", 404), Play(BODY)), cache="Forever")
+
+        with pytest.raises(Failed):
+            ask(step)
+        assert only(ask(step)).path.read_bytes() == BODY
+
+
+def everything(error: BackstoryError) -> str:
+    return f"{error} {error.to_dict()} {error!r} {error.__cause__!r}"
+
+
+class TestSecrets:
+    """No message and no line of a log shows what an address, a header or a variable keeps secret (R8)."""
+
+    ENVIRONMENT: ClassVar = {"TOKEN": "t0ken-value", "PLACE": "hidden-folder"}
+    HEADERS = ({"name": "Authorization", "value": "Bearer ${{ env.TOKEN }}"},)
+    SECRETS = ("t0ken-value", "hidden-folder", "pass%20word", "pass word", "quer1-key")
+
+    @pytest.mark.parametrize("status", [200, 404, 500])
+    def test_nothing_shows_them(self, web, ask, capsys, caplog, status):
+        caplog.set_level(0)
+        echo = b"no route for " + " ".join(self.SECRETS).encode()
+        web.play("/hidden-folder/a.csv", Play(echo, status, headers=(("Content-Type", "text/plain"),)))
+        address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key&page=1", "anna:pass%20word@")
+
+        told = ""
+        try:
+            answer = ask(url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+            told = f"{only(answer).name} {answer.warnings}"
+        except BackstoryError as error:
+            told = everything(error)
+
+        written = told + caplog.text + "".join(capsys.readouterr())
+        assert [secret for secret in (*self.SECRETS, "anna") if secret in written] == []
+        assert web.url("/${{ env.PLACE }}/a.csv") in told
+
+    def test_what_the_process_asks_by_itself_is_logged_as_it_wishes(self, web, ask, caplog):
+        """A library changes no level of a log, and keeps nobody's lines but its own."""
+        caplog.set_level(0)
+        web.play("/a.csv", Play(BODY))
+        ask(web.url("/a.csv"))
+        assert "a.csv" not in caplog.text
+        httpx2.get(web.url("/a.csv"))
+        assert "a.csv" in caplog.text
+        assert [logging.getLogger(name).level for name in ("httpx2", "httpcore2")] == [0, 0]
+
+    def test_no_savepoint_keeps_them(self, web, ask, asking):
+        web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))
+        address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key", "anna:pass%20word@")
+
+        ask(url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+
+        [savepoint] = asking.cache.glob("*.json")
+        assert [secret for secret in self.SECRETS if secret in savepoint.read_text()] == []

@@ -1,0 +1,142 @@
+"""The retry policy: what is attempted again, after which waits, and who sees it (R80)."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from structlog.testing import capture_logs
+from web import Play
+
+from backstory.errors import Failed, Refused, TryAgain, UsageError
+from backstory.observe.metrics import RETRIES
+from backstory.sources.retries import Growth, Policy, Unreachable, retried, seconds_of
+
+QUICK = Policy(attempts=4, delay=0.001, growth=Growth.FIXED)
+
+
+def failing(*errors):
+    """An act that fails so, one by one, and then gives `done`."""
+    left = list(errors)
+
+    def act():
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return act
+
+
+def unreachable(retry_after=None):
+    return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
+
+
+@pytest.mark.parametrize(
+    ("growth", "waits"),
+    [(Growth.FIXED, [2, 2, 2, 2]), (Growth.LINEAR, [2, 4, 6, 8]), (Growth.EXPONENTIAL, [2, 4, 8, 16])],
+)
+def test_waits_grow(growth, waits):
+    policy = Policy(delay=2.0, growth=growth)
+
+    assert [policy.wait(failed) for failed in (1, 2, 3, 4)] == waits
+
+
+def test_jitter_lies_between_half_and_whole():
+    policy = Policy(delay=2.0, growth=Growth.EXPONENTIAL_WITH_JITTER)
+    waits = [policy.wait(3) for _ in range(200)]
+
+    assert all(4 <= wait <= 8 for wait in waits)
+    assert len(set(waits)) > 100
+
+
+def test_no_wait_is_longer_than_the_longest():
+    assert Policy(delay=50.0, growth=Growth.EXPONENTIAL).wait(9) == 120.0
+
+
+def test_the_default_policy():
+    policy = Policy()
+
+    assert (policy.attempts, policy.delay, policy.growth) == (4, 0.5, "exponential-with-jitter")
+
+
+def test_it_is_tried_again_until_it_works():
+    assert retried(QUICK, failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
+
+
+def test_in_the_end_it_gives_up():
+    with pytest.raises(TryAgain) as caught:
+        retried(QUICK, failing(*[unreachable()] * 9))
+
+    assert caught.value.message == "The server is away (4 attempts)."
+    assert (caught.value.code, caught.value.remedy) == ("unreachable", "Try again later.")
+
+
+@pytest.mark.parametrize(
+    "error", [Failed("a", "A."), Refused("a", "A."), UsageError("a", "A."), ValueError()]
+)
+def test_only_what_may_succeed_later_is_tried_again(error):
+    with pytest.raises(type(error)) as caught:
+        retried(QUICK, failing(error))
+    assert caught.value is error
+
+
+def test_every_attempt_is_seen():
+    before = RETRIES._value.get()
+
+    with capture_logs() as lines, pytest.raises(TryAgain):
+        retried(QUICK, failing(*[unreachable()] * 9))
+
+    assert [line["attempt"] for line in lines] == [1, 2, 3, 4]
+    assert {(line["log_level"], line["code"]) for line in lines} == {("warning", "unreachable")}
+    assert lines[0]["event"] == "attempt 1 of 4 failed, trying again in 0.0 s: The server is away."
+    assert "giving up" in lines[-1]["event"]
+    assert RETRIES._value.get() - before == 3
+
+
+def test_a_server_that_asks_for_a_pause_gets_it():
+    began = time.monotonic()
+
+    assert retried(QUICK, failing(unreachable(0.2))) == "done"
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_pause_that_is_too_long_is_not_waited_for():
+    with pytest.raises(TryAgain) as caught:
+        retried(QUICK, failing(unreachable(3600.0)))
+
+    assert caught.value.message == "The server is away (1 attempt; the server asks for a pause of 3600 s)."
+
+
+def test_retry_after_is_a_number_or_a_date():
+    soon = datetime.now(UTC) + timedelta(seconds=100)
+
+    assert seconds_of("7") == 7.0
+    assert 98 <= (seconds_of(format_datetime(soon, usegmt=True)) or 0) <= 100
+    assert seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert [seconds_of(text) for text in (None, "", "soon", "-1", "1.5")] == [None] * 5
+
+
+def test_a_server_that_recovers_is_asked_again(web, ask):
+    with capture_logs() as lines:
+        answer = ask(web.play("/a", Play(b"", 500), Play(b"", 502), Play(b"rows")))
+
+    [fetched] = answer.deliveries
+    assert fetched.path.read_bytes() == b"rows"
+    assert web.statuses() == [500, 502, 200]
+    assert ["500" in lines[0]["event"], "502" in lines[1]["event"], len(lines)] == [True, True, 2]
+
+
+def test_retry_after_of_a_server_is_obeyed(web, ask):
+    busy = Play(b"", 429, headers=(("Retry-After", "1"),))
+    began = time.monotonic()
+
+    assert ask(web.play("/a", busy, Play(b"rows"))).status == "new"
+    assert time.monotonic() - began >= 1.0
+
+
+def test_a_server_that_wants_an_hour_is_left_alone(web, ask):
+    late = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+
+    with pytest.raises(TryAgain, match=r"pause of 3[56]"):
+        ask(web.play("/a", Play(b"", 503, headers=(("Retry-After", late),))))
+    assert len(web.seen) == 1

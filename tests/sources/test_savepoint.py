@@ -1,0 +1,325 @@
+"""A download is kept until its rows are committed (R78), and never taken for what it is not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from web import Play
+
+from backstory.doors.odf.manifest.fetch import Url
+from backstory.errors import Failed
+from backstory.sources import savepoint
+from backstory.sources.source_state import ETAG, SourceState
+
+FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
+SECOND = Play(b"second", etag='"two"')
+ONE, TWO = SourceState(ETAG, '"one"'), SourceState(ETAG, '"two"')
+
+
+def only(answer):
+    [fetched] = answer.deliveries
+    return fetched
+
+
+def test_a_failure_after_the_download_asks_no_more(web, ask):
+    address = web.play("/a", FIRST, SECOND)
+
+    first = only(ask(address))
+    again = only(ask(address))
+
+    assert len(web.seen) == 1
+    assert again.path.read_bytes() == b"first"
+    assert (again.state, again.event_time, again.name) == (first.state, first.event_time, first.name)
+    assert first.taken_up is None
+    assert datetime.now(UTC) - again.taken_up < timedelta(seconds=20)
+
+
+def test_a_refetch_asks(web, ask):
+    address = web.play("/a", FIRST, SECOND)
+    ask(address)
+
+    fetched = only(ask(address, refetch=True))
+
+    assert (fetched.path.read_bytes(), fetched.taken_up) == (b"second", None)
+    assert only(ask(address)).path.read_bytes() == b"second"
+    assert len(web.seen) == 2
+
+
+def test_a_refetch_that_fails_loses_nothing(web, ask):
+    address = web.play("/a", FIRST, Play(b"", 404))
+    ask(address)
+
+    with pytest.raises(Failed):
+        ask(address, refetch=True)
+    assert only(ask(address)).path.read_bytes() == b"first"
+
+
+def test_a_refetch_that_finds_nothing_new_drops_what_was_kept(web, ask, asking):
+    address = web.play("/a", SECOND, FIRST)
+    ask(address, state=ONE)
+
+    assert ask(address, state=ONE, refetch=True).status == "up-to-date"
+    assert ask(address, state=ONE).status == "up-to-date"
+    assert list(asking.cache.glob("*.json")) == []
+
+
+def test_after_the_commit_it_is_forgotten(web, ask, asking):
+    address = web.play("/a", FIRST, SECOND)
+    fetched = only(ask(address))
+
+    savepoint.forget(fetched, asking)
+
+    assert list(asking.cache.iterdir()) == []
+    assert only(ask(address, state=ONE)).path.read_bytes() == b"second"
+    savepoint.forget(fetched, asking)
+
+
+def test_what_was_taken_up_is_forgotten_too(web, ask, asking):
+    address = web.play("/a", FIRST)
+    ask(address)
+    ask(address)
+
+    for fetched in (only(ask(address)), only(ask(address))):
+        savepoint.forget(fetched, asking)
+
+    assert list(asking.cache.glob("*.json")) == []
+
+
+def test_another_state_is_another_download(web, ask):
+    address = web.play("/a", FIRST, SECOND)
+    ask(address)
+
+    assert only(ask(address, state=ONE)).path.read_bytes() == b"second"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"eventTime": "FromSystemTime"}, {"headers": [{"name": "a", "value": "b"}]}, {"refetch": "always"}],
+)
+def test_another_step_is_another_download(web, ask, fields):
+    address = web.play("/a", FIRST, SECOND)
+    ask(address)
+
+    assert only(ask(Url.model_validate({"url": address, **fields}))).path.read_bytes() == b"second"
+
+
+def test_the_same_step_written_otherwise_is_the_same(web, ask):
+    address = web.play("/a", FIRST, SECOND)
+    ask(Url.model_validate({"kind": "url", "url": address}))
+
+    assert only(ask(Url.model_validate({"url": address, "kind": "Url", "headers": []}))).taken_up is not None
+
+
+def test_a_template_that_is_filled_otherwise_is_another_download(web, ask):
+    web.play("/2023", FIRST)
+    web.play("/2024", SECOND)
+    step = Url(url=web.url("/") + "${{ env.YEAR }}")
+    ask(step, environment={"YEAR": "2023"})
+
+    assert only(ask(step, environment={"YEAR": "2024"})).path.read_bytes() == b"second"
+
+
+def test_the_system_time_is_that_of_the_run(web, ask, asking):
+    step = Url.model_validate({"url": web.play("/a", FIRST), "eventTime": "FromSystemTime"})
+    ask(step)
+    later = datetime(2030, 1, 1, tzinfo=UTC)
+
+    assert only(ask(step, system_time=later)).event_time == later
+
+
+def test_who_insists_without_a_state_asks(web, ask):
+    """A kept download without a state cannot be told from one that was ingested (5.3)."""
+    address = web.play("/a", Play(b"first"), Play(b"second"))
+    ask(address, asked_before=True, fetch_uncacheable=True)
+
+    assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == b"second"
+
+
+def test_it_is_taken_up_before_the_first_success_of_an_uncacheable_source(web, ask):
+    address = web.play("/a", Play(b"first"), Play(b"second"))
+    ask(address)
+
+    assert only(ask(address)).path.read_bytes() == b"first"
+
+
+def spoil_size(place, data):
+    data.write_bytes(b"fir")
+
+
+def spoil_data(place, data):
+    data.unlink()
+
+
+def spoil_text(place, data):
+    place.write_text(place.read_text()[:-20])
+
+
+def spoil_time(place, data):
+    place.write_text(json.dumps({**json.loads(place.read_text()), "created_at": "soon"}))
+
+
+def spoil_kind(place, data):
+    place.write_text('["no", "savepoint"]')
+
+
+def spoil_all(place, data):
+    place.write_bytes(b"\xff\xfe")
+
+
+@pytest.mark.parametrize("spoil", [spoil_size, spoil_data, spoil_text, spoil_time, spoil_kind, spoil_all])
+def test_what_is_not_whole_is_not_taken_up(web, ask, asking, spoil):
+    address = web.play("/a", FIRST, SECOND)
+    ask(address)
+    [place] = asking.cache.glob("*.json")
+    spoil(place, asking.cache / json.loads(place.read_text())["data"])
+
+    assert only(ask(address)).path.read_bytes() == b"second"
+
+
+def test_a_savepoint_speaks_of_its_own_folder_only(web, ask, asking, tmp_path):
+    """A savepoint that somebody bent cannot make a file of elsewhere a delivery, or have it removed."""
+    address = web.play("/a", FIRST, SECOND)
+    ask(address)
+    outside = tmp_path / "outside.data"
+    outside.write_bytes(b"other")
+    [place] = asking.cache.glob("*.json")
+    place.write_text(json.dumps({**json.loads(place.read_text()), "data": "../../outside.data"}))
+
+    assert only(ask(address)).path.read_bytes() == b"second"
+    assert outside.exists()
+
+
+def test_without_links_the_data_themselves_are_read(web, ask, asking, monkeypatch):
+    def refuse(self, target):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
+    address = web.play("/a", FIRST)
+    ask(address)
+
+    fetched = only(ask(address))
+    assert fetched.path.read_bytes() == b"first"
+    savepoint.forget(fetched, asking)
+    assert list(asking.cache.iterdir()) == []
+
+
+class TestTwoAtOnce:
+    """Two processes that fetch the same do not break each other."""
+
+    def test_one_commits_while_the_other_reads(self, web, ask, asking):
+        address = web.play("/a", FIRST)
+        first, second = only(ask(address)), only(ask(address))
+
+        savepoint.forget(first, asking)
+
+        assert second.path.read_bytes() == b"first"
+        savepoint.forget(second, asking)
+        assert list(asking.cache.iterdir()) == []
+
+    def test_the_second_commits_while_the_first_reads(self, web, ask, asking):
+        address = web.play("/a", FIRST)
+        first, second = only(ask(address)), only(ask(address))
+
+        savepoint.forget(second, asking)
+
+        assert first.path.read_bytes() == b"first"
+
+    def test_a_newer_download_outlives_the_commit_of_an_older(self, web, ask, asking):
+        address = web.play("/a", FIRST, SECOND)
+        older, newer = only(ask(address)), only(ask(address, refetch=True))
+
+        assert older.path.read_bytes() == b"first"
+        savepoint.forget(older, asking)
+
+        assert newer.path.read_bytes() == b"second"
+        assert only(ask(address)).path.read_bytes() == b"second"
+        assert len(web.seen) == 2
+
+    def test_many_at_once(self, web, ask, asking):
+        address = web.play("/a", Play(b"x" * 50_000, etag='"one"'))
+        found, wrong = [], []
+
+        def work():
+            try:
+                fetched = only(ask(address, refetch=True))
+                found.append(fetched.path.read_bytes())
+                savepoint.forget(fetched, asking)
+            except BaseException as error:  # noqa: BLE001
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert wrong == []
+        assert found == [b"x" * 50_000] * 8
+
+
+class TestKilled:
+    """A process that is killed leaves nothing that is taken for a download."""
+
+    PROGRAM = """
+import os, signal, sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from backstory.sources.asking import Asking
+from backstory.sources.polling import fetch
+from backstory.doors.odf.manifest.fetch import Url
+
+def die(stage, done, total):
+    if done > 3000:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[2])
+fetch(Url(url=sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
+"""
+
+    def test_in_the_middle_of_a_download(self, web, ask, asking):
+        address = web.play("/a", Play(b"x" * 10_000, etag='"one"'))
+        environment = {**os.environ, "NO_PROXY": "*"}
+
+        ended = subprocess.run(
+            [sys.executable, "-c", self.PROGRAM, address, str(asking.cache)], env=environment
+        )
+
+        assert ended.returncode == -signal.SIGKILL
+        assert [file.suffix for file in asking.cache.iterdir()] == [".part"]
+        fetched = only(ask(address))
+        assert (fetched.path.stat().st_size, fetched.taken_up) == (10_000, None)
+
+    def test_what_it_leaves_is_removed_a_day_later(self, web, ask, asking, monkeypatch):
+        address = web.play("/a", FIRST)
+        asking.cache.mkdir(parents=True)
+        for name in ("left.part", "left.data", "mine.txt"):
+            (asking.cache / name).write_text("")
+        ask(address)
+        assert (asking.cache / "left.part").exists()
+
+        monkeypatch.setattr(savepoint, "ABANDONED", -1.0)
+        time.sleep(0.01)
+        kept = json.loads(next(asking.cache.glob("*.json")).read_text())["data"]
+        ask(address, state=TWO)
+
+        assert not (asking.cache / "left.part").exists()
+        assert not (asking.cache / "left.data").exists()
+        assert (asking.cache / "mine.txt").exists()
+        assert (asking.cache / kept).exists()
+
+
+def test_a_cache_that_takes_no_savepoint_fails(web, ask, asking, monkeypatch):
+    """A folder stands where the savepoint should: the download is not handed out as if it were kept."""
+    address = web.play("/a", FIRST)
+    place = savepoint.place_of(Url(url=address), asking)
+    (place / "full").mkdir(parents=True)
+
+    with pytest.raises(Failed) as caught:
+        ask(address)
+    assert caught.value.code == "cache-unwritable"

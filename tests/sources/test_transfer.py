@@ -1,0 +1,203 @@
+"""Transfers that break off: taken up in the middle where the server can, else started anew; never half."""
+
+import gzip
+import resource
+from dataclasses import replace
+
+import pytest
+from web import Play
+
+from backstory.doors.odf.manifest.fetch import Url
+from backstory.errors import Failed, Refused, TryAgain
+from backstory.sources.retries import Policy
+
+BODY = bytes(range(256)) * 40
+WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)
+CUT = replace(WHOLE, cut=4000)
+
+
+def data(answer) -> bytes:
+    [fetched] = answer.deliveries
+    return fetched.path.read_bytes()
+
+
+def ranges(web) -> list[str | None]:
+    return [seen.headers["Range"] for seen in web.seen]
+
+
+def test_a_broken_transfer_goes_on_where_it_broke_off(web, ask):
+    told = []
+    address = web.play("/a", CUT, WHOLE)
+
+    answer = ask(address, progress=lambda *it: told.append(it))
+
+    assert data(answer) == BODY
+    assert web.statuses() == [200, 206]
+    assert ranges(web) == [None, "bytes=4000-"]
+    assert web.seen[1].headers["If-Range"] == '"one"'
+    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+
+
+def test_the_rest_may_break_off_as_well(web, ask):
+    assert data(ask(web.play("/a", CUT, replace(CUT, cut=100), WHOLE))) == BODY
+    assert ranges(web) == [None, "bytes=4000-", "bytes=4100-"]
+
+
+def test_a_busy_server_in_between_loses_nothing(web, ask):
+    assert data(ask(web.play("/a", CUT, Play(b"", 503), WHOLE))) == BODY
+    assert ranges(web) == [None, "bytes=4000-", "bytes=4000-"]
+
+
+def test_metadata_are_those_of_the_first_answer(web, ask):
+    """The rest of a body need not repeat what the first part said (RFC 9110, 15.3.7)."""
+    answer = ask(web.play("/a", CUT, replace(WHOLE, modified=None)))
+
+    [fetched] = answer.deliveries
+    assert fetched.event_time is not None
+
+
+def test_a_file_that_changed_meanwhile_starts_anew(web, ask):
+    other = replace(WHOLE, body=b"other" * 1000, etag='"two"')
+
+    answer = ask(web.play("/a", CUT, other))
+
+    [fetched] = answer.deliveries
+    assert fetched.path.read_bytes() == other.body
+    assert fetched.state.value == '"two"'
+    assert web.statuses() == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"headers": (("Content-Range", "bytes 5-10/6"),)},
+        {"headers": (("Content-Range", "bytes 4000-10239/10240"),), "etag": '"two"'},
+        {},
+    ],
+)
+def test_another_part_than_the_rest_is_not_taken(web, ask, part):
+    wrong = Play(b"w" * 6240, 206, **part)
+
+    assert data(ask(web.play("/a", CUT, wrong, WHOLE))) == BODY
+    assert ranges(web) == [None, "bytes=4000-", None]
+
+
+def test_a_rest_that_is_not_all_of_it_is_not_the_end(web, ask):
+    """The answer itself is whole, but brings fewer bytes than are missing."""
+    some = Play(BODY[4000:6000], 206, headers=(("Content-Range", "bytes 4000-5999/10240"),))
+
+    assert data(ask(web.play("/a", CUT, some, WHOLE))) == BODY
+    assert ranges(web) == [None, "bytes=4000-", "bytes=6000-"]
+
+
+def test_a_range_that_there_is_not_starts_anew(web, ask):
+    assert data(ask(web.play("/a", CUT, Play(b"", 416), WHOLE))) == BODY
+    assert ranges(web) == [None, "bytes=4000-", None]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        replace(CUT, ranges=False),
+        replace(CUT, etag='W/"weak"'),
+        replace(CUT, etag=None),
+        replace(CUT, chunked=True, ranges=False),
+        replace(CUT, cut=0),
+    ],
+    ids=["no ranges", "weak tag", "no tag", "chunks", "nothing came"],
+)
+def test_without_a_way_to_go_on_it_starts_anew(web, ask, first):
+    assert data(ask(web.play("/a", first, replace(first, cut=None)))) == BODY
+    assert ranges(web) == [None, None]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_transfer_that_always_breaks_leaves_nothing(web, ask, asking, chunked):
+    address = web.play("/a", Play(BODY, cut=3000, chunked=chunked))
+
+    with pytest.raises(TryAgain) as caught:
+        ask(address)
+
+    assert (caught.value.code, caught.value.exit_code) == ("broken-transfer", 75)
+    assert "3,000 bytes" in caught.value.message
+    assert list(asking.cache.iterdir()) == []
+
+
+def test_what_is_gone_in_between_fails(web, ask):
+    with pytest.raises(Failed):
+        ask(web.play("/a", CUT, Play(b"", 404)))
+
+
+def test_an_empty_body_is_a_delivery(web, ask):
+    assert data(ask(web.play("/a", Play(b"", etag='"one"')))) == b""
+
+
+class TestEncodings:
+    """Nobody asks for compression; a server may send it all the same."""
+
+    COMPRESSED = gzip.compress(BODY)
+    GZIP = (("Content-Encoding", "gzip"),)
+
+    def test_none_is_asked_for(self, web, ask):
+        ask(web.play("/a", WHOLE))
+
+        assert web.seen[0].headers["Accept-Encoding"] == "identity"
+
+    def test_a_compressed_transfer_is_unpacked(self, web, ask):
+        assert data(ask(web.play("/a", Play(self.COMPRESSED, headers=self.GZIP)))) == BODY
+
+    def test_one_that_unpacks_without_end_is_refused(self, web, ask, asking):
+        address = web.play("/a", Play(gzip.compress(bytes(1 << 22)), headers=self.GZIP))
+
+        with pytest.raises(Refused, match="unpacks to more than 1,048,576 bytes"):
+            ask(address, unpacked_limit=1 << 20)
+        assert list(asking.cache.iterdir()) == []
+
+    def test_it_is_started_anew_when_it_breaks_off(self, web, ask):
+        play = Play(self.COMPRESSED, etag='"one"', ranges=True, headers=self.GZIP)
+
+        assert data(ask(web.play("/a", replace(play, cut=50), play))) == BODY
+        assert ranges(web) == [None, None]
+
+    def test_a_compressed_file_stays_as_it_is(self, web, ask):
+        assert data(ask(web.play("/a.csv.gz", Play(self.COMPRESSED, headers=self.GZIP)))) == self.COMPRESSED
+
+    def test_an_unknown_one_fails(self, web, ask):
+        with pytest.raises(Failed) as caught:
+            ask(web.play("/a", Play(BODY, headers=(("Content-Encoding", "compress"),))))
+        assert caught.value.code == "unsupported-encoding"
+
+    def test_one_that_is_not_what_it_says_is_broken(self, web, ask):
+        with pytest.raises(TryAgain) as caught:
+            ask(web.play("/a", Play(BODY, headers=self.GZIP)))
+        assert caught.value.code == "broken-transfer"
+
+
+def test_a_full_disk_fails(web, ask, asking):
+    """The cache takes no more: that is no matter of trying again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(Failed) as caught:
+            ask(web.play("/a", WHOLE))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code == "cache-unwritable"
+    assert list(asking.cache.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(web, ask, asking):
+    def interrupt(_stage, done, _total):
+        if done > 3000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(web.play("/a", WHOLE), progress=interrupt)
+
+    assert list(asking.cache.iterdir()) == []
+
+
+def test_one_attempt_is_one(web, ask):
+    with pytest.raises(TryAgain):
+        ask(Url(url=web.play("/a", CUT)), retry=Policy(attempts=1))
+    assert len(web.seen) == 1

@@ -1,0 +1,22 @@
+"""A catalog as a session names it."""
+
+import pytest
+
+from backstory.stores.iceberg.store import Store
+
+
+@pytest.mark.parametrize("named", ["prod", "arn:aws:s3tables:eu-1:1:bucket/b", "s3://bucket/w"])
+def test_a_warehouse_that_is_a_name_is_no_folder(spark, named):
+    """A catalog that is not embedded chooses where tables lie, and is known by what it is called."""
+    spark.conf.set("spark.sql.catalog.named.warehouse", named)
+    try:
+        store = Store(spark, "named")
+        assert store.folder is None
+        assert named.rpartition("/")[2] in store.address
+    finally:
+        spark.conf.unset("spark.sql.catalog.named.warehouse")
+
+
+def test_an_embedded_warehouse_is_its_folder(spark, warehouse):
+    assert Store(spark).folder == warehouse
+    assert Store(spark).address == str(warehouse.resolve())

@@ -1,0 +1,341 @@
+"""Dialects: how they are registered, found and used, how they quote, and their shapes (R44, R45)."""
+
+import importlib.metadata
+
+import pytest
+from historizing import Place, dataset, document, model_of, second, versions
+
+from backstory.dialects import (
+    Dialect,
+    DuckDB,
+    Postgres,
+    Spark,
+    SqlServer,
+    assert_dialect_conforms,
+    dialect_names,
+    get_dialect,
+    register_dialect,
+)
+from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.hashing import instant_text
+from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.steps import base_steps, hist_steps
+from backstory.doors.historize.sync import sync_hist
+from backstory.errors import UsageError
+from backstory.stores.sql.dialects import registry
+from backstory.stores.sql.engines.duckdb import open_duckdb
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Registrations of the test's own, as after a start."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_searched", [])
+
+
+class Quack(Dialect):
+    """A dialect of somebody else, made of the contract alone; it runs on DuckDB."""
+
+    DIALECT_NAME = "quack"
+    RESERVED_KEYWORDS = DuckDB.RESERVED_KEYWORDS
+
+    def timestamp_literal(self, instant):
+        return f"CAST('{instant_text(instant)}' AS TIMESTAMP)"
+
+    def map_logical_type(self, datatype, max_length=None, precision=None, scale=None, *, strict=True):
+        if datatype is Datatype.DECIMAL:
+            return f"NUMERIC({precision},{scale})"
+        return {
+            Datatype.FLOAT: "DOUBLE",
+            Datatype.BINARY: "BLOB",
+            Datatype.STRING: "TEXT",
+            Datatype.JSON: "TEXT",
+        }.get(datatype, str(datatype))
+
+    def canonical_text(self, sql, datatype, precision=None, scale=None):
+        match datatype:
+            case Datatype.DECIMAL:
+                return f"({sql})::NUMERIC({precision},{scale})::TEXT"
+            case Datatype.FLOAT:
+                return f"({sql})::TEXT::NUMERIC({precision},{scale})::TEXT"
+            case Datatype.TIMESTAMP:
+                return f"strftime({sql}, '%Y-%m-%d %H:%M:%S.%f')"
+            case Datatype.TIME:
+                return f"strftime(DATE '1970-01-01' + {sql}, '%H:%M:%S.%f')"
+            case Datatype.BINARY:
+                return f"lower(to_hex({sql}))"
+            case _:
+                return f"({sql})::TEXT"
+
+    def hash_expression(self, text_sql):
+        return f"sha256({text_sql})"
+
+    def render_alter_column_type(self, table, column, old_type):
+        return None
+
+    def get_execution_engine(self, url):
+        return open_duckdb(url)
+
+
+# Registration
+
+
+def test_a_dialect_of_somebody_else_conforms_and_runs(registered, tmp_path):
+    """R44: registered by the decorator, without any change of ours, it passes the examination and
+    keeps a history."""
+    assert register_dialect(Quack) is Quack
+    url = f"duckdb://{tmp_path / 'quack.duckdb'}"
+    with open_duckdb(url) as engine:
+        assert_dialect_conforms(get_dialect("quack"), engine)
+    place = Place("quack", url, tmp_path).mode("four_step")
+    place.base("a:1 b:1").load("r1", 1)
+    assert place.base("a:2").load("r2", 2).status == "success"
+    assert place.history() == versions("a 1 [1,2) changed r2 \n a 2 [2,-) changed r2 \n b 1 [1,2) deleted r2")
+    place.close()
+
+
+def test_a_missing_capability_is_an_error_when_planned(registered, tmp_path):
+    """R44: a dialect without MERGE refuses `engine: merge` before anything runs."""
+    register_dialect(Quack)
+    place = Place("quack", "duckdb://", tmp_path).mode("merge")
+    with pytest.raises(UsageError, match="has no MERGE"):
+        place.loads("r1", 1, skip_base=True)
+    place.close()
+
+
+def test_the_decorator_takes_options(registered):
+    """R44: `@register_dialect(replace=True)` is the other form."""
+
+    @register_dialect(replace=True)
+    class Other(DuckDB):
+        supports_hist_merge = False
+
+    assert type(get_dialect("duckdb")) is Other
+
+
+def like(**changes):
+    return type("Wrong", (Quack,), changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"DIALECT_NAME": ""}, "needs a DIALECT_NAME and RESERVED_KEYWORDS"),
+        ({"RESERVED_KEYWORDS": frozenset()}, "needs a DIALECT_NAME and RESERVED_KEYWORDS"),
+        ({"RESERVED_KEYWORDS": frozenset({"select"})}, "not in upper case"),
+        ({"DIALECT_NAME": "duckdb"}, "the name 'duckdb' is taken"),
+        ({"DIALECT_NAME": "spark"}, "the name 'spark' is taken"),
+        (
+            {"hash_expression": Dialect.hash_expression, "canonical_text": Dialect.canonical_text},
+            "lacks canonical_text, hash_expression",
+        ),
+        ({"render_add_column": Dialect.render_drop_column}, "render_add_column takes other arguments"),
+        (
+            {"render_alter_column_type": Dialect.render_add_column},
+            "render_alter_column_type takes other arguments",
+        ),
+        ({"string_literal": Dialect.quote_ident}, "string_literal takes other arguments"),
+        ({"quote_ident": None}, "quote_ident takes other arguments"),
+    ],
+)
+def test_what_breaks_the_contract_is_refused(registered, changes, told):
+    """R44, D18: no name, no words, a taken name, a missing method, another signature."""
+    before = dialect_names()
+    with pytest.raises(UsageError, match=told) as refused:
+        register_dialect(like(**changes))
+    assert refused.value.code == "wrong-dialect"
+    assert dialect_names() == before
+
+
+def test_other_names_stay_what_they_are(registered):
+    """H4: `spark` means `spark_iceberg`, even for one who replaces."""
+    with pytest.raises(UsageError, match="'spark' is taken"):
+        register_dialect(like(DIALECT_NAME="spark"), replace=True)
+    names = {"spark": Spark, "sqlserver": SqlServer, "mssql": SqlServer, "postgresql": Postgres}
+    assert {name: type(get_dialect(name)) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("oracle", "no dialect 'oracle'"), ("spark_delta", "Delta tables")]
+)
+def test_an_unknown_dialect_is_refused_with_those_that_there_are(name, told):
+    """H4, 5.3: Delta is refused by its name, and every other unknown name too."""
+    with pytest.raises(UsageError, match=told) as refused:
+        get_dialect(name)
+    assert "duckdb, mssql, postgres" in refused.value.remedy
+
+
+PACKAGE = """
+from backstory.dialects import DuckDB
+
+class Packaged(DuckDB):
+    DIALECT_NAME = "packaged"
+"""
+
+
+def install(folder, module, entry_points):
+    """A distribution as pip leaves it."""
+    (folder / f"{module}.py").write_text(PACKAGE)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_installed_packages_bring_dialects(registered, tmp_path, monkeypatch):
+    """R44, 5.4: the entry points `backstory.dialects` are loaded at the first look, once."""
+    install(tmp_path, "packaged_dialect", "[backstory.dialects]\npackaged = packaged_dialect:Packaged\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [point.name for point in importlib.metadata.entry_points(group=registry.GROUP)] == ["packaged"]
+    assert "packaged" in dialect_names()
+    assert type(get_dialect("packaged")).__name__ == "Packaged"
+    assert_dialect_conforms(get_dialect("packaged"))
+
+
+# Names
+
+NAMES = {
+    DuckDB: {"order": '"order"', "Select": '"Select"', "Upper": "Upper", 'a"b': '"a""b"', "1st": '"1st"'},
+    Postgres: {"order": '"order"', "user": '"user"', "Upper": '"Upper"', 'a"b': '"a""b"', "1st": '"1st"'},
+    Spark: {"order": "`order`", "Upper": "Upper", "a`b": "`a``b`", 'a"b': '`a"b`', "1st": "`1st`"},
+    SqlServer: {"order": "[order]", "percent": "[percent]", "a]b": "[a]]b]", "a[b": "[a[b]", "1st": "[1st]"},
+}
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_names_are_quoted_where_they_need_it(dialect):
+    """R45: reserved words, leading digits, other characters, upper case where names fold; quote
+    characters are doubled."""
+    told = {name: dialect().render_identifier(name) for name in NAMES[dialect]}
+    assert told == NAMES[dialect]
+    left, right = dialect.QUOTES
+    for name in ("", "two words", "ä", "a-b", "a.b"):
+        assert dialect().render_identifier(name) == f"{left}{name}{right}"
+    assert dialect().render_identifier("customer_id") == "customer_id"
+    assert dialect().render_table_identifier("s", "my table") == f"s.{left}my table{right}"
+    assert dialect().render_table_identifier(None, "t_1") == "t_1"
+
+
+LITERALS = {
+    DuckDB: ("'a\\''b'", "TIMESTAMP '2025-01-02 00:00:01.500000'", "TRUE", "DATE '2025-01-02'"),
+    Postgres: ("E'a\\\\''b'", "TIMESTAMPTZ '2025-01-02 00:00:01.500000+00'", "TRUE", "DATE '2025-01-02'"),
+    Spark: ("'a\\\\\\'b'", "TIMESTAMP '2025-01-02 00:00:01.500000Z'", "TRUE", "DATE '2025-01-02'"),
+    SqlServer: (
+        "N'a\\''b'",
+        "CAST('2025-01-02T00:00:01.500000' AS DATETIME2(6))",
+        "1",
+        "CAST('2025-01-02' AS DATE)",
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", LITERALS)
+def test_literals_have_their_shape(dialect):
+    """R21, R32: instants in UTC with six digits; quotes doubled, backslashes too where they escape."""
+    made = ("a\\'b", second(1.5), True, second(0).date())
+    assert tuple(dialect().render_literal(value) for value in made) == LITERALS[dialect]
+
+
+# Expressions
+
+
+@pytest.mark.parametrize(
+    ("dialect", "hashed"),
+    [
+        (DuckDB, "sha256("),
+        (Postgres, "encode(sha256(convert_to("),
+        (Spark, "sha2("),
+        (SqlServer, "LOWER(CONVERT(VARCHAR(64), HASHBYTES('SHA2_256', CAST("),
+    ],
+)
+def test_a17_a18_keys_hash_their_parts_in_the_order_of_names(dialect, hashed):
+    """R5, A17, A18: the business keys' order does not matter; the pepper comes last, the hash outside."""
+    made = set()
+    for columns in ("b* a*", "a* b*"):
+        model = model_of(document(dataset(columns)))
+        expressions = Expressions(dialect(), schema_of(model, model.target_datasets[0]))
+        made.add(expressions.base_key(model.target_datasets[0], "s"))
+    (sql,) = made
+    assert sql.startswith(hashed)
+    assert sql.index("a~") < sql.index("b~") < sql.index("{{ pepper }}")
+
+
+# Statements of SQL Server and of the four steps, as text
+
+
+def load(dialect, name="rc_aw_customer", columns="k* a"):
+    model = model_of(document(dataset(columns, name)))
+    (base,) = model.target_datasets
+    return prepared(model, base, sync_hist(base, None, second(0)), dialect())
+
+
+def test_a6_sql_server_updates_through_the_alias():
+    """A6, R44: closes and deletes name the alias first; inserts and MERGE-less steps are the common ones."""
+    steps = {step.step: step.sql for step in [*hist_steps(load(SqlServer)), *base_steps(load(SqlServer))]}
+    for step in ("close_changed", "close_deleted"):
+        assert steps[step].startswith("UPDATE h\n")
+        assert "\nFROM rawcore.rc_aw_customer_hist h\n" in steps[step]
+        assert "AS h" not in steps[step]
+    assert steps["base_replace"].startswith("DELETE b\nFROM rawcore.rc_aw_customer b\nWHERE EXISTS (")
+    assert "FROM rawcore.rc_aw_customer AS r\nWHERE EXISTS (SELECT 1 FROM" in steps["insert_changed"]
+
+
+def test_sql_server_changes_schemas_in_its_own_way():
+    """4.5: ADD without COLUMN, sp_rename with names as texts, NULL repeated where a type changes."""
+    dialect = SqlServer()
+    wide = Column(target_column_name="order", datatype=Datatype.STRING, max_length=20)
+    told = [
+        dialect.render_add_column("s.t", wide),
+        dialect.render_rename_column("s", "t", "a]b'", "c'd"),
+        dialect.render_rename_table("s", "t", "u"),
+        dialect.render_alter_column_type("s.t", wide, "nvarchar(10)"),
+        dialect.render_alter_column_type("s.t", wide.model_copy(update={"nullable": False}), "nvarchar(10)"),
+        dialect.render_create_schema_if_not_exists("meta"),
+    ]
+    assert told == [
+        "ALTER TABLE s.t ADD [order] NVARCHAR(20) NULL",
+        "EXEC sp_rename N'[s].[t].[a]]b'']', N'c''d', 'COLUMN'",
+        "EXEC sp_rename N'[s].[t]', N'u'",
+        "ALTER TABLE s.t ALTER COLUMN [order] NVARCHAR(20) NULL",
+        "ALTER TABLE s.t ALTER COLUMN [order] NVARCHAR(20) NOT NULL",
+        "IF SCHEMA_ID(N'meta') IS NULL EXEC(N'CREATE SCHEMA [meta]')",
+    ]
+
+
+def test_a1_to_a5_the_four_steps_have_their_shape():
+    """A1 to A5: alias form, NULL-safe comparison, guards, the state where `version_state` stands, no
+    MERGE and no truncation, each column once."""
+    steps = {step.step: step.sql for step in hist_steps(load(DuckDB))}
+    assert list(steps) == ["close_changed", "close_deleted", "insert_changed", "insert_new"]
+    assert all("MERGE" not in sql and "TRUNCATE" not in sql.upper() for sql in steps.values())
+    assert steps["close_changed"].startswith("UPDATE rawcore.rc_aw_customer_hist AS h\n")
+    assert "version_state = 'changed'" in steps["close_changed"]
+    assert "r.row_hash IS DISTINCT FROM h.row_hash" in steps["close_changed"]
+    assert "version_state = 'deleted'" in steps["close_deleted"]
+    assert "NOT EXISTS (SELECT 1 FROM rawcore.rc_aw_customer AS r" in steps["close_deleted"]
+    changed = steps["insert_changed"]
+    assert "FROM rawcore.rc_aw_customer AS r\nWHERE EXISTS (" in changed
+    for part in ("h.version_ended_at = {{ load_timestamp }}", "h.version_state = 'changed'"):
+        assert part in changed
+    names, _, rest = steps["insert_new"].partition("\n)\nSELECT\n")
+    columns = [line.strip(" ,") for line in names.splitlines()[1:]]
+    values = [line.strip(" ,") for line in rest.partition("\nFROM ")[0].splitlines()]
+    assert values[columns.index("version_state")] == "'new'"
+    assert len(columns) == len(values) == len(set(columns))
+    assert columns.count("row_hash") == 1
+
+
+def test_a_dialect_without_engine_says_so():
+    """H3: SQL Server's statements are written and not run."""
+    with pytest.raises(UsageError, match="writes SQL and does not run it") as refused:
+        SqlServer().get_execution_engine("mssql://server/db")
+    assert "--sql" in refused.value.remedy
+
+
+@pytest.mark.parametrize(("dialect", "url"), [(DuckDB, "postgresql://x"), (Postgres, "duckdb:///x")])
+def test_an_address_of_something_else_is_refused(dialect, url):
+    """An engine takes its own addresses only."""
+    with pytest.raises(UsageError):
+        dialect().get_execution_engine(url)

@@ -1,0 +1,58 @@
+"""The plan of intervals gives the rule's table."""
+
+from histories import COLUMNS, KEY, LEFT_OVER, History, batches, wild_batches
+from hypothesis import given
+from plans_in_memory import applied, plan_history
+from tables_as_text import in_order
+
+from backstory.strategies.versions import rule
+
+NAMES = (*COLUMNS, LEFT_OVER)
+
+
+def whole(rows):
+    return [{name: row.get(name) for name in NAMES} for row in rows]
+
+
+def check(history: History):
+    """Each batch, planned, gives the table and the count of ignored rows that the rule gives."""
+    table = whole(history.stored)
+    for batch in history.batches:
+        expected = rule.apply(table, KEY, COLUMNS, **batch)
+        actions = plan_history(table, NAMES, KEY, **batch)
+        result = applied(table, NAMES, actions)
+        assert in_order(result) == in_order(whole(expected.rows))
+        assert actions.counts["ignored"] == expected.ignored
+        table = whole(expected.rows)
+
+
+@given(batches())
+def test_the_plan_is_the_rule_on_what_senders_send(history):
+    """Well-formed batches: the plan gives the rule's table."""
+    check(history)
+
+
+@given(wild_batches())
+def test_the_plan_is_the_rule_on_whatever_has_valid_types(history):
+    """Ill-formed batches: the plan gives the rule's table all the same."""
+    check(history)
+
+
+@given(batches())
+def test_the_same_batch_again_changes_nothing(history):
+    """A batch planned on the table that it made has no actions."""
+    table = whole(history.stored)
+    for batch in history.batches:
+        table = whole(rule.apply(table, KEY, COLUMNS, **batch).rows)
+        assert plan_history(table, NAMES, KEY, **batch).empty
+
+
+@given(batches())
+def test_counts_are_the_difference_of_the_tables(history):
+    """Counts of inserted and removed rows add up to the change in the number of rows."""
+    table = whole(history.stored)
+    for batch in history.batches:
+        counts = plan_history(table, NAMES, KEY, **batch).counts
+        after = whole(rule.apply(table, KEY, COLUMNS, **batch).rows)
+        assert len(after) - len(table) == counts["inserted"] - counts["removed"]
+        table = after
