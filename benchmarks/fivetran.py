@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import BatchFile
-from backstory.model.column import ACTIVE, END, START, SYNCED, ColumnType, Kind
+from backstory.model.layout import ACTIVE, END, START, SYNCED
+from backstory.model.types import ColumnType, Kind
 from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
 from backstory.testing.sender.client import Sender
 

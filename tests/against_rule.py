@@ -5,7 +5,7 @@ from itertools import groupby
 from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS
 from tables_as_text import in_order
 
-from backstory.model.column import END
+from backstory.model.layout import END
 from backstory.strategies.live_rows.rule import apply as live_rule
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.strategies.versions.rule import apply as history_rule

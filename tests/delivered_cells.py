@@ -12,7 +12,7 @@ from backstory.formats.delivered import read_files
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import tell
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 from backstory.strategies.unmodified import UNMODIFIED
 
 MARKED = Encoding(null_string="(null)", unmodified_string="(same)")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from tables_as_text import instant
 
-from backstory.model.column import ACTIVE, END, START, SYNCED
+from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.strategies.versions.rule import TMAX, Row
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from backstory.formats.rows import Rows
-from backstory.model.column import ACTIVE, END, START, SYNCED
+from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.strategies.actions import FILE, POSITION, Actions
 from backstory.strategies.live_rows import plan as live_rows
 from backstory.strategies.unmodified import UNMODIFIED

@@ -1,5 +1,7 @@
 """The house keeps its shape."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ import backstory
 
 SOURCE = Path(backstory.__file__).parent
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
+# A column of a layout, alone or in an expression; not the words in a sentence.
+OWN = re.compile(r"(?<![\w`.])(_fivetran_\w*|version_(started_at|ended_at|state)|valid_(from|to))\b")
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "_pb2" not in path.name)
 
 
@@ -25,6 +29,22 @@ def test_a_module_is_readable(path):
     assert len(text.splitlines()) <= 300
     assert path.stem not in DRAWERS
     assert text.startswith('"""')
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_columns_of_layouts_are_named_in_one_place(path):
+    """`_fivetran_…`, `version_…` and `valid_…` stand in `model/layout.py` alone."""
+    if path == SOURCE / "model" / "layout.py":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (
+        each for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    )
+
+    told = [each.value for each in texts if id(each) not in documented and OWN.search(each.value)]
+
+    assert not told
 
 
 def test_importing_the_package_is_light():

@@ -18,8 +18,8 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import BatchFile
-from backstory.model.column import ACTIVE, DELETED, END, ROW_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.model.instant import TMAX
+from backstory.model.layout import ACTIVE, DELETED, END, ROW_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.testing.sender.batch_files import write_batch_file
 from backstory.testing.sender.client import Sender

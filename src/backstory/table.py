@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from backstory.model.instant import instant_of
+from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Table:
         shape = existing(self.store, self.name).shape
         at = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
         found = lives.life(self.store, self.name, at)
-        ends = {*shape.source_key, lives.VALID_FROM, lives.VALID_TO}
+        ends = {*shape.source_key, VALID_FROM, VALID_TO}
         return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
 
     def log(self) -> list[dict[str, Any]]:

@@ -12,10 +12,11 @@ from serving import Request, alter, create, describe
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused, UsageError
 from backstory.journal.log_table import brought_up_to_date
-from backstory.model.column import Column, ColumnType, Kind
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout, layout_of
+from backstory.model.schema import Column
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.reading.lives import current
-from backstory.stores.iceberg.schema import layout_of
 from backstory.stores.iceberg.store import Store, existing, load
 from backstory.testing.sender.client import Sender
 

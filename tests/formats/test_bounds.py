@@ -15,7 +15,7 @@ from backstory.formats.memory import Memory, TooLarge
 from backstory.formats.parquet import batches as parquet_batches
 from backstory.formats.parquet.pages import page_sizes
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 from backstory.testing.sender.batch_files import encrypt
 
 ZSTD = Encoding(Format.CSV, Compression.ZSTD, False, "(null)", "(same)")
@@ -26,7 +26,7 @@ from pathlib import Path
 from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import read_files, stream_file
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 encoding = Encoding(Format(sys.argv[2]), Compression(sys.argv[3]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -63,7 +63,7 @@ from pathlib import Path
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 columns = {"a": ColumnType.parse("BINARY")}
 for path in sys.argv[1:]:

@@ -92,7 +92,7 @@ import time
 import pyarrow as pa
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 
 folder = Path(sys.argv[1])
 kinds = dict(d="NAIVE_DATE", t="NAIVE_DATETIME", u="UTC_DATETIME", c="NAIVE_TIME")

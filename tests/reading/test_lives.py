@@ -6,8 +6,10 @@ import pytest
 from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
-from backstory.model.column import ACTIVE, END, START, Column, ColumnType, Kind
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import ACTIVE, END, START, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.reading.queries import answering
 from backstory.stores.iceberg.create import create, drop
 from backstory.table import Table

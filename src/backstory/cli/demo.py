@@ -14,6 +14,7 @@ from rich.rule import Rule
 from backstory.cli.options import Options
 from backstory.cli.output import console, show
 from backstory.cli.read import opened
+from backstory.model.layout import END, START
 from backstory.model.table import TableName
 
 if TYPE_CHECKING:
@@ -157,5 +158,5 @@ def _how_to_read(store: "Store", options: Options) -> None:
     console.print(f'  print(catalog.load_table("{TABLE}").scan().to_arrow())', markup=False)
     console.print("\nWith plain Spark SQL, given the same catalog:\n")
     console.print(f"  SELECT name, capital FROM {store.catalog}.{TABLE}", markup=False)
-    console.print("  WHERE _fivetran_start <= '2016-01-01' AND _fivetran_end > '2016-01-01'", markup=False)
+    console.print(f"  WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'", markup=False)
     console.print("  ORDER BY name", markup=False)

@@ -24,8 +24,9 @@ from backstory.formats.memory import Lease
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended, counted, tell
 from backstory.formats.wrapping.batch_file import BatchFile
-from backstory.model.column import END, START, ColumnType
+from backstory.model.layout import END, START
 from backstory.model.receipt import Receipt
+from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.faults import translated

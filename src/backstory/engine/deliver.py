@@ -9,8 +9,9 @@ from backstory.engine.attempts import attempted
 from backstory.engine.buckets import Batch, spread
 from backstory.formats.memory import Lease, TooLarge
 from backstory.formats.values.mended import counted, tell
+from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
-from backstory.model.table import Layout, TableName
+from backstory.model.table import TableName
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.commit import Note, commit, discarding
 from backstory.stores.iceberg.data_files import write_rows

@@ -10,7 +10,7 @@ from backstory.formats.memory import Lease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 
 _READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
 _STREAMS = {Format.CSV: stream_csv, Format.PARQUET: read_parquet}

@@ -8,7 +8,7 @@ from typing import Self
 import pyarrow as pa
 
 from backstory.formats.values.mended import Mended
-from backstory.model.column import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind
 
 _ARROW = {
     Kind.BOOLEAN: pa.bool_(),

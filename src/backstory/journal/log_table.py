@@ -11,8 +11,10 @@ from typing import Any, Final
 from backstory.engine.attempts import attempted
 from backstory.errors import Violated
 from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
-from backstory.model.column import Column, ColumnType, Kind
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.add_rows import add_rows, opened
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.faults import translated

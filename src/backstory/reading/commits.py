@@ -4,11 +4,9 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load, tables
-
-# Which versions of a history are open.
-OPEN = {Layout.FIVETRAN_HISTORY: "_fivetran_active", Layout.HIST: "version_ended_at IS NULL"}
 
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
@@ -72,7 +70,8 @@ def inventory(store: Store) -> list[dict[str, Any]]:
 
 def _counted(store: Store, table: StoredTable) -> tuple[int | None, int | None]:
     """The rows, and the open versions of a history; read from the commit alone where it tells them."""
-    open_, newest = OPEN.get(table.shape.layout), table.iceberg.currentSnapshot()
+    span, newest = table.shape.layout.span, table.iceberg.currentSnapshot()
+    open_ = span and span.open
     if newest is None:
         return 0, 0 if open_ else None
     summary = newest.summary()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
-from backstory.model.table import Shape
+from backstory.model.schema import Shape
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.terms import LETTERS, Op

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from backstory.errors import Refused, UsageError
-from backstory.model.column import ACTIVE, DELETED, END, START
 from backstory.model.instant import TMAX
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import ACTIVE, DELETED, END, ENDED, START, STARTED, VALID_FROM, VALID_TO, Layout
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
 from backstory.reading import event_logs
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of, quoted
 from backstory.stores.iceberg.store import Store, existing
@@ -21,26 +22,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-VALID_FROM, VALID_TO = "valid_from", "valid_to"
 HISTORIES = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
 _UNTIL = "valid until"  # no column of a source is called so
-STARTED, ENDED = "version_started_at", "version_ended_at"
-HIST_COLUMNS = (STARTED, ENDED, "version_state", "row_hash", "load_run_id", "loaded_at")
-
-
-def user_columns(shape: Shape) -> list[str]:
-    """The columns that the source sent, without the technical ones of the layout."""
-    if shape.layout not in {Layout.BASE, Layout.HIST}:
-        return [name for name in shape.names if not name.startswith("_fivetran_")]
-    table = shape.table.name
-    own = {*HIST_COLUMNS, f"{table}_key", f"{table.removesuffix('_hist')}_key"}
-    return [name for name in shape.names if name not in own]
 
 
 def _called(shape: Shape) -> dict[str, str]:
     """The source's name of each of the user's columns."""
-    sources = {column.name: column.source for column in shape.columns}
-    return {name: sources[name] for name in user_columns(shape)}
+    return {column.name: column.source for column in shape.user_columns}
 
 
 def current(store: Store, table: TableName) -> "DataFrame":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from backstory.reading.lives import VALID_FROM, VALID_TO
+from backstory.model.layout import VALID_FROM, VALID_TO
 
 WIDTH, NARROW = 48, 20  # of the bars, and where a line has no room for both them and words
 ROOMY = 110

@@ -11,6 +11,7 @@ from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.hashing import Hashes, canon, sha256
 from backstory.doors.historize.model import Column, Dataset, Datatype, Model, Role
 from backstory.doors.historize.resolve import schema_of
+from backstory.model.layout import STARTED
 from backstory.testing.conformance_bench import (
     DAY,
     PEPPER,
@@ -43,11 +44,11 @@ VECTORS = {
         "3a6d89cb8781af3f3f8e8b3b59e7e45964adce980d0e445e6d2c3b9bb51b5180",
     ),
     "a history key": (
-        f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-02 03:04:05.600000|pepper",
+        f"rc_crm_customer_key~{KEY}|{STARTED}~2025-01-02 03:04:05.600000|pepper",
         "3baf0599f25b0e87808baa0128b8cda612f0afffc85d337a7c4b9554d4da0d90",
     ),
     "a history key of another day": (
-        f"rc_crm_customer_key~{KEY}|version_started_at~2025-01-03 00:00:00.000000|pepper",
+        f"rc_crm_customer_key~{KEY}|{STARTED}~2025-01-03 00:00:00.000000|pepper",
         "5c028800ca07705a3d31e6fafc1d0261bfa6868a8ff397a3510264457454862c",
     ),
 }

@@ -3,8 +3,9 @@
 from plans_in_memory import in_utc
 from tables_as_text import in_order, table
 
-from backstory.model.column import Column, ColumnType, Kind
+from backstory.model.schema import Column
 from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.store import load
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import definition

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tables_as_text import DAY, cell, in_order
 
-from backstory.model.column import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.strategies.shape_changes import rule
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -20,8 +20,10 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
-from backstory.model.column import Column, ColumnType
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType
 from backstory.reading.lives import current
 from backstory.stores.iceberg.create import create
 from backstory.stores.iceberg.store import load

@@ -17,7 +17,7 @@ from backstory.doors.historize.stage_files import read_stage
 from backstory.errors import Refused
 from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.column import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind
 
 ID = uuid.UUID("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF")
 TYPES = "STRING INTEGER BIGINT DECIMAL(10,2) FLOAT BOOLEAN DATE TIME TIMESTAMP BINARY UUID JSON"

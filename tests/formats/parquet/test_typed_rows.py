@@ -14,7 +14,7 @@ from backstory.errors import Refused
 from backstory.formats.delivered import read_files
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.testing.sender.batch_files import encrypt, seal
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.formats.rows import arrow_type
-from backstory.formats.values.casts import DoesNotFit, cast, related
-from backstory.model.column import ColumnType, Kind
+from backstory.formats.values.casts import DoesNotFit, cast
+from backstory.model.types import ColumnType, Kind, related
 
 
 def type_of(text: str) -> ColumnType:

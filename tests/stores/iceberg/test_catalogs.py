@@ -5,7 +5,8 @@ from tables_as_text import in_order, instant, table
 
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
-from backstory.model.column import Column, ColumnType, Kind
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
 from backstory.settings import load
 from backstory.spark.session import properties
 from backstory.stores.iceberg.store import Store

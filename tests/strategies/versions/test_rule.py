@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables_as_text import in_order, instant, table
 
-from backstory.model.column import ACTIVE, END, START
+from backstory.model.layout import ACTIVE, END, START
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.strategies.versions.rule import TMAX, Outcome, apply
 

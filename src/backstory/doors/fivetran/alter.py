@@ -8,10 +8,11 @@ from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.attempts import attempted
 from backstory.errors import Refused
-from backstory.formats.values.casts import related
-from backstory.model.column import HISTORY_COLUMNS, START, Column, Kind
-from backstory.model.table import Layout, Shape, TableName
-from backstory.stores.iceberg.evolve import evolve, widens
+from backstory.model.layout import HISTORY_COLUMNS, START, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import Kind, related, widens
+from backstory.stores.iceberg.evolve import evolve
 from backstory.stores.iceberg.rebuild import rebuild, rows_of
 from backstory.stores.iceberg.retype import retyped
 from backstory.stores.iceberg.schema import stored_names

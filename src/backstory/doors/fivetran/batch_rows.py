@@ -14,8 +14,9 @@ from backstory.formats.memory import Lease
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.column import END, START, SYSTEM_COLUMNS, ColumnType
-from backstory.model.table import Layout, Shape
+from backstory.model.layout import END, START, SYSTEM_COLUMNS, Layout
+from backstory.model.schema import Shape
+from backstory.model.types import ColumnType
 from backstory.strategies.actions import Actions
 from backstory.strategies.live_rows import plan as live_rows
 from backstory.strategies.versions import plan as intervals

@@ -13,8 +13,9 @@ from backstory.doors.fivetran.own_tables import LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
-from backstory.model.column import ColumnType
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import StoredTable
 
 _COMPRESSIONS = {

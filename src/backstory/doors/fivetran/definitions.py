@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
-from backstory.model.column import ACTIVE, HISTORY_COLUMNS, START, Column, ColumnType, Kind
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import ACTIVE, HISTORY_COLUMNS, START, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.schema import stored_names
 from backstory.stores.iceberg.store import Store
 
@@ -80,7 +82,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
 def refuse_foreign(shape: Shape) -> None:
     """Raises Refused for a column that another tool added and whose values no row of ours can carry."""
     for column in shape.columns:
-        if column.type.foreign:
+        if not column.type.flat:
             raise Refused(
                 "foreign-column",
                 f"The column {column.source} of {shape.table} is of type {column.type}, "
@@ -98,7 +100,7 @@ def definition_of(shape: Shape, name: str) -> common.Table:
     key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
     table = common.Table(name=name)
     for column in shape.columns:
-        if column.type.foreign:
+        if not column.type.flat:
             continue
         told = table.columns.add(name=column.source, primary_key=column.name in key)
         told.type = common.DataType.Value(column.type.kind)  # type: ignore[assignment]

@@ -9,8 +9,10 @@ from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, Target
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.deliver import apply
 from backstory.errors import Failed, UsageError
-from backstory.model.column import Column, ColumnType, Kind
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.create import create, drop
 from backstory.stores.iceberg.slice import PLACE, read_slice

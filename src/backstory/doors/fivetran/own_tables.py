@@ -1,6 +1,7 @@
 """Tables that Fivetran may change: those of its own layouts."""
 
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
 from backstory.stores.iceberg import store as stored
 from backstory.stores.iceberg.store import Store, StoredTable, require_layout
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused
 from backstory.formats.rows import Rows
-from backstory.model.column import END, START
+from backstory.model.layout import END, PREFIX, START
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _refuse_update(at: "_Place", rows: Rows, key: Sequence[str], needed: str) ->
     endless = np.asarray(rows.values[needed].is_null())
     _refuse(at, END, pa.array(~startless & endless), "the end is missing")
     for name in rows.known.column_names:
-        if name not in key and not name.startswith("_fivetran_"):
+        if name not in key and not name.startswith(PREFIX):
             changed = startless & np.asarray(rows.known[name])
             _refuse(at, name, pa.array(changed), f"a value changes but {START} is missing")
 

@@ -9,8 +9,10 @@ from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.attempts import attempted
 from backstory.errors import Refused
-from backstory.model.column import ACTIVE, END, Column, Kind
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import ACTIVE, END, Layout
+from backstory.model.schema import Column
+from backstory.model.table import TableName
+from backstory.model.types import Kind
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.conditions import delete_where, update_where
 from backstory.stores.iceberg.literals import column, instant

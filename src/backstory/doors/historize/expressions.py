@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
 from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, ordered, sha256
 from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
+from backstory.model.layout import STARTED
 from backstory.stores.sql.dialects.dialect import Dialect
 
 LOAD_TIMESTAMP = "{{ load_timestamp }}"
@@ -48,9 +49,7 @@ class Expressions:
 
     def hist_key(self, dataset: Dataset, alias: str) -> str:
         """The key of the version that this load begins."""
-        return self.key(
-            {dataset.key: self.column(alias, dataset.key), "version_started_at": LOAD_TIMESTAMP_TEXT}
-        )
+        return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
 
     def row_hash(self, dataset: Dataset, alias: str) -> str:
         """The hash of a row's attributes."""

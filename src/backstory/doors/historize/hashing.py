@@ -8,6 +8,7 @@ from typing import Any
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
 from backstory.doors.historize.model import Column, Dataset, Datatype, Reference, TargetSchema
+from backstory.model.layout import STARTED
 
 NO_COLUMNS = "no_columns"
 STRICT_NULL = "^0"
@@ -89,7 +90,7 @@ class Hashes:
 
     def hist_key(self, dataset: Dataset, key: str, started: datetime) -> str:
         """The key of a version."""
-        return self.key({dataset.key: key, "version_started_at": instant_text(started)})
+        return self.key({dataset.key: key, STARTED: instant_text(started)})
 
     def row_hash(self, dataset: Dataset, row: Mapping[str, Any]) -> str:
         """The hash of a row's attributes."""

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
 
+from backstory.model import layout
+
 DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
 TOKEN = r"^[A-Za-z0-9_.+/=~|-]*$"  # noqa: S105 - no secret
@@ -44,27 +46,18 @@ class Role(StrEnum):
     SURROGATE_KEY = "surrogate_key"
     FOREIGN_KEY = "foreign_key"
     ENTITY_KEY = "entity_key"
-    ROW_HASH = "row_hash"
+    ROW_HASH = layout.ROW_HASH
     PAYLOAD = "payload"
-    LOAD_RUN_ID = "load_run_id"
-    LOADED_AT = "loaded_at"
-    STARTED = "version_started_at"
-    ENDED = "version_ended_at"
-    STATE = "version_state"
+    LOAD_RUN_ID = layout.LOAD_RUN_ID
+    LOADED_AT = layout.LOADED_AT
+    STARTED = layout.STARTED
+    ENDED = layout.ENDED
+    STATE = layout.STATE
 
 
 # Columns that the tool makes and the user never names.
-TECHNICAL = frozenset(
-    {
-        Role.PAYLOAD,
-        Role.LOAD_RUN_ID,
-        Role.LOADED_AT,
-        Role.ROW_HASH,
-        Role.STARTED,
-        Role.ENDED,
-        Role.STATE,
-    }
-)
+_VERSION = {Role.STARTED, Role.ENDED, Role.STATE}
+TECHNICAL = frozenset({Role.PAYLOAD, Role.LOAD_RUN_ID, Role.LOADED_AT, Role.ROW_HASH, *_VERSION})
 GENERATED = TECHNICAL | {Role.SURROGATE_KEY, Role.ENTITY_KEY, Role.FOREIGN_KEY}
 
 

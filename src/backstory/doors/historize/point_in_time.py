@@ -18,6 +18,7 @@ from backstory.doors.historize.histories import (
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.runs import Known
 from backstory.errors import UsageError
+from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.stores.sql.dialects.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ def join_valid(child: History, parent: History, fk: str, since: object | None = 
         [
             *shown(child, "c", child.columns),
             *shown(parent, "p", parent.columns, "parent_"),
-            Shown("valid_from", begin),
-            Shown("valid_to", end),
+            Shown(VALID_FROM, begin),
+            Shown(VALID_TO, end),
         ],
         f"FROM {child.table} AS c\nJOIN {parent.table} AS p ON {parent.of('p', parent.key)} = "
         f"{child.of('c', fk)}\nWHERE {' AND '.join(meet)}",

@@ -9,10 +9,11 @@ from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.stage_files import column_type
 from backstory.errors import Refused
-from backstory.model.column import Column
-from backstory.model.table import Shape, TableName
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import widens
 from backstory.stores.iceberg.create import create, rename
-from backstory.stores.iceberg.evolve import evolve, widens
+from backstory.stores.iceberg.evolve import evolve
 from backstory.stores.iceberg.faults import conflict, translated
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type

@@ -14,8 +14,9 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import column_type, read_stage
 from backstory.errors import Refused
-from backstory.model.column import DELETED, Column
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import DELETED, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
 from backstory.reading.lives import delivered_rows
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, quoted

@@ -25,8 +25,9 @@ from backstory.doors.historize.stage_files import column_type
 from backstory.doors.historize.work import Run, Target, place_name, run_row
 from backstory.engine.attempts import attempted
 from backstory.errors import BackstoryError, Failed, Refused
-from backstory.model.column import Column
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
 from backstory.spark.settled import settled
 from backstory.stores.iceberg.add_rows import add_rows, opened
 from backstory.stores.iceberg.commit import Note

@@ -16,7 +16,7 @@ from backstory.formats.csv.text import CsvText, broken, by_growing_blocks, line_
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, null_where_empty, parse
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
-from backstory.model.column import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind
 
 _KINDS = {
     Datatype.STRING: Kind.STRING,

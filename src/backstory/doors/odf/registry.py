@@ -13,7 +13,8 @@ from backstory.doors.odf.schemas import Expected, expected_of
 from backstory.errors import UsageError
 from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
 from backstory.reading.event_logs import COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 

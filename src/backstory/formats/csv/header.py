@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from backstory.errors import MAX_KEYS, Refused
-from backstory.model.column import SYSTEM_COLUMNS
+from backstory.model.layout import SYSTEM_COLUMNS
 
 LONGEST = 128
 

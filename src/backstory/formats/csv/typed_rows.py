@@ -20,7 +20,7 @@ from backstory.formats.values.cells import (
 )
 from backstory.formats.values.mended import RAW, ROUNDED, Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.column import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind
 
 THREADS = 2
 # An empty cell of any other type is NULL (O27).

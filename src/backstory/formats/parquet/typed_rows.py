@@ -23,7 +23,7 @@ from backstory.formats.values.cells import (
 )
 from backstory.formats.values.mended import RAW, ROUNDED, Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.column import TEXT_KINDS, ColumnType, Kind
+from backstory.model.types import TEXT_KINDS, ColumnType, Kind
 
 WINDOW = 1 << 20
 

@@ -5,22 +5,15 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.model.column import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
+from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
 
 _INTEGERS = frozenset({Kind.SHORT, Kind.INT, Kind.LONG})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
-_NUMBERS = _INTEGERS | _FLOATS | {Kind.DECIMAL}
 _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
 class DoesNotFit(ValueError):
     """A value of the one type is none of the other."""
-
-
-def related(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values of the types can stand for one another: numbers, times, and text for anything."""
-    kinds = {old.kind, new.kind}
-    return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1
 
 
 def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.base64_cells import decode_base64
 from backstory.formats.values.decimal_cells import half_even, rounded
-from backstory.model.column import MAX_PRECISION, ColumnType, Kind
+from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 # The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
-from backstory.model.column import MAX_PRECISION, ColumnType
+from backstory.model.types import MAX_PRECISION, ColumnType
 
 DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 

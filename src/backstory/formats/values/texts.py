@@ -11,7 +11,7 @@ from backstory.formats.expected import TIME, kind, unit
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.formats.values.clock import clock_times
 from backstory.formats.values.time_patterns import RFC3339, TimePattern, time_pattern
-from backstory.model.column import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind
 
 _KINDS = {
     pa.bool_(): Kind.BOOLEAN,

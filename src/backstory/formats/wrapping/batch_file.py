@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.wrapping.cipher import DecryptingReader
-from backstory.model.column import ColumnType
+from backstory.model.types import ColumnType
 
 
 class Format(StrEnum):

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema
-from backstory.model.table import Shape
+from backstory.model.schema import Shape
 from backstory.stores.iceberg.commit import Note, commit
 from backstory.stores.iceberg.create import create
 from backstory.stores.iceberg.data_files import write_rows

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backstory.model.table import Shape
+from backstory.model.schema import Shape
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import translated

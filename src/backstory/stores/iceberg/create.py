@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from backstory.errors import Refused
-from backstory.model.column import ACTIVE
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import YEAR
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
@@ -54,11 +55,8 @@ def builder(store: Store, shape: Shape) -> Any:
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
     spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        spec = spec.identity(ACTIVE)
-    if shape.layout is Layout.HIST:
-        # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
-        spec = spec.year("version_ended_at").identity("version_state")
+    for transform, name in shape.layout.parted_by:
+        spec = spec.year(name) if transform == YEAR else spec.identity(name)
     properties = jvm.java.util.HashMap()
     for name, value in (PROPERTIES | _own(store, shape)).items():
         properties.put(name, value)

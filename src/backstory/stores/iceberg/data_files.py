@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.model.column import ACTIVE, START
+from backstory.model.layout import ACTIVE, START
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable

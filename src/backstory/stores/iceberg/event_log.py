@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Refused
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
 from backstory.stores.iceberg.commit import Note, discarding, finish
 from backstory.stores.iceberg.create import PROPERTIES, ensure_schema, location_of
 from backstory.stores.iceberg.data_files import write_frame

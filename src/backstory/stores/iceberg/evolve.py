@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from backstory.model.column import ACTIVE, TEXT_KINDS, ColumnType, Kind
-from backstory.model.table import Layout, Shape
+from backstory.model.layout import ACTIVE, Layout
+from backstory.model.schema import Shape
+from backstory.model.types import ColumnType, widens
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type, refuse_names
 from backstory.stores.iceberg.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called, settle
@@ -97,17 +98,3 @@ def _retype(
         schema.moveFirst(name)
     else:
         schema.moveAfter(name, previous)
-
-
-def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type is one of the new, stored as it is."""
-    ranks = [Kind.SHORT, Kind.INT, Kind.LONG]
-    if old.kind in ranks and new.kind in ranks:
-        return ranks.index(old.kind) <= ranks.index(new.kind)
-    if (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE):
-        return True
-    if old.kind is new.kind is Kind.DECIMAL:
-        return old.scale == new.scale and old.precision <= new.precision
-    return old == new or (
-        old.kind in TEXT_KINDS and new.kind in TEXT_KINDS and new.kind is not Kind.NAIVE_TIME
-    )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from backstory.model.column import Column as SourceColumn
 from backstory.model.instant import EPOCH
+from backstory.model.schema import Column as SourceColumn
 from backstory.stores.iceberg.schema import spark_type
 
 if TYPE_CHECKING:

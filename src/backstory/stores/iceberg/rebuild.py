@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backstory.model.table import Shape
+from backstory.model.schema import Shape
 from backstory.stores.iceberg.commit import Note, commit_all, finish
 from backstory.stores.iceberg.create import builder
 from backstory.stores.iceberg.data_files import write_frame

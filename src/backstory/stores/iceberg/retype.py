@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.values.casts import DoesNotFit, cast
-from backstory.model.column import Column, ColumnType
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying

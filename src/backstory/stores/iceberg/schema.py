@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backstory.errors import Refused
-from backstory.model.column import HISTORY_COLUMNS, SYNCED, Column, ColumnType, Kind
-from backstory.model.table import Layout
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
 
 _ICEBERG = {
     Kind.BOOLEAN: "boolean",
@@ -26,15 +26,10 @@ _ICEBERG = {
     Kind.BINARY: "binary",
 }
 _KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHORT}
-# Columns that show the layout of a table which does not tell it.
-_BLOCK = {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}
-_RUN = {"load_run_id", "attempt_no", "status"}
-_LOADED = {"row_hash", "load_run_id", "loaded_at"}
-_VERSION = {"version_started_at", "version_ended_at", "version_state"}
 
 
 def iceberg_name(type_: ColumnType) -> str:
-    """The name of the Iceberg type, such as `timestamptz` or `decimal(38, 10)`."""
+    """The name of the flat Iceberg type, such as `timestamptz` or `decimal(38, 10)`."""
     if type_.kind is Kind.DECIMAL:
         return f"decimal({type_.precision}, {type_.scale})"
     return _ICEBERG.get(type_.kind, "string")
@@ -42,12 +37,20 @@ def iceberg_name(type_: ColumnType) -> str:
 
 def spark_type(type_: ColumnType) -> str:
     """The name that Spark has for the same type, such as `bigint`."""
+    parts = [spark_type(part) for _, part in type_.parts]
+    if type_.kind is Kind.LIST:
+        return f"array<{parts[0]}>"
+    if type_.kind is Kind.MAP:
+        return f"map<{parts[0]},{parts[1]}>"
+    if type_.kind is Kind.STRUCT:
+        names = ("`" + name.replace("`", "``") + "`" for name, _ in type_.parts)
+        return f"struct<{','.join(map(':'.join, zip(names, parts, strict=True)))}>"
     name = iceberg_name(type_)
     return {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}.get(name, name)
 
 
 def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
-    """Iceberg's object for the type."""
+    """Iceberg's object for the flat type."""
     return jvm.org.apache.iceberg.types.Types.fromPrimitiveString(iceberg_name(type_))
 
 
@@ -111,8 +114,9 @@ def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column
 
 
 def _column_type(stored: Any, comment: str | None) -> ColumnType:
+    """The type of a field of an Iceberg schema's JSON; its comment counts where it fits what is stored."""
     if not isinstance(stored, str):
-        return ColumnType(Kind.STRING, foreign=stored["type"])
+        return _nested_type(stored)
     try:
         told = ColumnType.parse(comment or "")
         if iceberg_name(told) == stored:
@@ -127,24 +131,11 @@ def _column_type(stored: Any, comment: str | None) -> ColumnType:
     return ColumnType(Kind.STRING, foreign="" if stored == "string" else stored)
 
 
-def layout_of(told: str | None, table: str, columns: Sequence[Column]) -> Layout:
-    """The layout that a table tells, or that its columns show where it tells none.
-
-    Bases and logs once called themselves `fivetran-live`. What Fivetran brings has `_fivetran_synced`.
-    """
-    if told and told != Layout.FIVETRAN_LIVE:
-        return Layout(told)
-    names = {column.name for column in columns}
-    if not told and names.issuperset(HISTORY_COLUMNS):
-        return Layout.FIVETRAN_HISTORY
-    hashed = {f"{table}_key", "row_hash"}
-    # An earlier base that was renamed may have its key under the old name still.
-    renamed = told and names.issuperset(_LOADED) and any(name.endswith("_key") for name in names)
-    shown = {
-        Layout.ODF_LOG: names == _BLOCK,
-        Layout.RUN_LOG: names.issuperset(_RUN),
-        Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
-        Layout.BASE: bool(renamed) or names.issuperset(hashed),
-    }
-    found = next((layout for layout, shows in shown.items() if shows), Layout.FIVETRAN_LIVE)
-    return Layout.FIVETRAN_LIVE if SYNCED in names else found
+def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
+    if stored["type"] == "list":
+        return ColumnType(Kind.LIST, parts=(("element", _column_type(stored["element"], None)),))
+    if stored["type"] == "map":
+        key, value = _column_type(stored["key"], None), _column_type(stored["value"], None)
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    fields = ((field["name"], _column_type(field["type"], field.get("doc"))) for field in stored["fields"])
+    return ColumnType(Kind.STRUCT, parts=tuple(fields))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.delivered import arrow_schema
-from backstory.model.column import ACTIVE, END, START
 from backstory.model.instant import MILLISECOND
+from backstory.model.layout import ACTIVE, END, START
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, literals, quoted

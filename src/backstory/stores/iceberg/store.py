@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory
-from backstory.model.table import Layout, Shape, TableName
+from backstory.model.layout import Layout, layout_of
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.faults import conflict, translated
-from backstory.stores.iceberg.schema import columns_of, layout_of
+from backstory.stores.iceberg.schema import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,7 +180,12 @@ def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema(), json.loads(properties.get(CALLED) or "{}"))
     key = json.loads(properties.get(KEY) or "[]")
-    return Shape(table, columns, tuple(key), layout_of(properties.get(LAYOUT), table.name, columns))
+    return Shape(
+        table,
+        columns,
+        tuple(key),
+        layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
+    )
 
 
 def called(shape: Shape) -> str:

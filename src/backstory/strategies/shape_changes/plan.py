@@ -6,8 +6,8 @@ The frames have the columns that the table has; what a migration adds is at the 
 import uuid
 from typing import TYPE_CHECKING
 
-from backstory.model.column import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.instant import MILLISECOND, TMAX
+from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.stores.iceberg.literals import column, instant, micros_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from backstory.model.column import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
+from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 
 Row = dict[str, object]
 

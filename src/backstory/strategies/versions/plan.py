@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import Rows
-from backstory.model.column import ACTIVE, END, START
+from backstory.model.layout import ACTIVE, END, START
 from backstory.strategies.actions import FILE, POSITION, Actions
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes

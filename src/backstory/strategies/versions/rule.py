@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final
 
-from backstory.model.column import ACTIVE, END, START
 from backstory.model.instant import TMAX
+from backstory.model.layout import ACTIVE, END, PREFIX, START
 from backstory.strategies.live_rows.rule import Outcome, Row
 from backstory.strategies.unmodified import UNMODIFIED
 
@@ -103,7 +103,7 @@ def _told_apart(table: _Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row
 
 def _changes_values(table: _Table, row: Row) -> bool:
     return any(
-        cell is not UNMODIFIED and column not in table.key and not column.startswith("_fivetran_")
+        cell is not UNMODIFIED and column not in table.key and not column.startswith(PREFIX)
         for column, cell in row.items()
     )
 

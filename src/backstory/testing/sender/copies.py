@@ -10,8 +10,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from backstory.errors import UsageError
-from backstory.model.column import ACTIVE, END, START, SYNCED, Column, ColumnType, Kind
 from backstory.model.instant import TMAX
+from backstory.model.layout import ACTIVE, END, START, SYNCED
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
 from backstory.strategies.unmodified import UNMODIFIED
 
 Key = tuple[object, ...]

@@ -7,7 +7,8 @@ from backstory.doors.fivetran.definitions import stored_as, type_from
 from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.model.column import SYSTEM_COLUMNS, Column
+from backstory.model.layout import SYSTEM_COLUMNS
+from backstory.model.schema import Column
 from backstory.stores.iceberg.conditions import change_where, update_where
 from backstory.stores.iceberg.evolve import evolve
 from backstory.stores.iceberg.literals import column as values_of

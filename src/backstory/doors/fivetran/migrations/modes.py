@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.fivetran.migrations.subject import Subject, refused
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.model.column import ACTIVE, DELETED, HISTORY_COLUMNS, SYNCED, Column, ColumnType, Kind
 from backstory.model.instant import MILLISECOND
-from backstory.model.table import Layout, Shape
+from backstory.model.layout import ACTIVE, DELETED, HISTORY_COLUMNS, SYNCED, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.conditions import update_where
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.rebuild import rebuild, rows_of

@@ -8,8 +8,9 @@ import pyarrow as pa
 from backstory.doors.fivetran.definitions import stored_as
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.model.column import SYSTEM_COLUMNS, Column, ColumnType, Kind
-from backstory.model.table import Layout, Shape
+from backstory.model.layout import SYSTEM_COLUMNS, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.literals import literals
 from backstory.stores.iceberg.schema import spark_type, stored_names

@@ -7,7 +7,8 @@ from backstory.doors.fivetran.migrations.modes import as_history
 from backstory.doors.fivetran.migrations.subject import Subject, refused
 from backstory.doors.fivetran.own_tables import existing, load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.model.table import Layout, TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
 from backstory.stores.iceberg import create
 from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.rebuild import create_filled, rows_of

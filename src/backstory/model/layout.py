@@ -1,0 +1,138 @@
+"""What the rows of a table mean. The columns of layouts are named here and nowhere else.
+
+A layout stands in the table property `backstory.layout`. It says which door writes the table, which columns
+are not the user's, from when to when a row was true, and how the table is partitioned.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+# Tables that Fivetran writes.
+PREFIX: Final = "_fivetran_"
+SYNCED: Final = "_fivetran_synced"
+DELETED: Final = "_fivetran_deleted"
+ROW_ID: Final = "_fivetran_id"
+START: Final = "_fivetran_start"
+END: Final = "_fivetran_end"
+ACTIVE: Final = "_fivetran_active"
+HISTORY_COLUMNS: Final = (START, END, ACTIVE)
+SYSTEM_COLUMNS: Final = (SYNCED, DELETED, ROW_ID, "_fivetran_index", *HISTORY_COLUMNS)
+
+# Bases and histories of a model.
+STARTED: Final = "version_started_at"
+ENDED: Final = "version_ended_at"
+STATE: Final = "version_state"
+ROW_HASH: Final = "row_hash"
+LOAD_RUN_ID: Final = "load_run_id"
+LOADED_AT: Final = "loaded_at"
+HIST_SUFFIX: Final = "_hist"
+KEY_SUFFIX: Final = "_key"
+
+# Native versions, and what every reader shows of a history.
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+
+IDENTITY, YEAR = "identity", "year"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The columns from which and up to which a version was true; `open` is SQL of any dialect."""
+
+    start: str
+    end: str
+    open: str
+
+
+class Layout(StrEnum):
+    """What the rows of a table mean."""
+
+    FIVETRAN_LIVE = "fivetran-live"
+    FIVETRAN_HISTORY = "fivetran-history"
+    BASE = "base"
+    HIST = "hist"
+    RUN_LOG = "run-log"
+    ODF = "odf"
+    ODF_LOG = "odf-log"
+    VERSIONS = "versions"
+
+    @property
+    def door(self) -> str:
+        """The door that alone writes tables of this layout."""
+        return _DOORS[self]
+
+    @property
+    def span(self) -> Span | None:
+        """Until when its rows were true; None where a row does not say so by itself."""
+        return _SPANS.get(self)
+
+    @property
+    def parted_by(self) -> tuple[tuple[str, str], ...]:
+        """The transforms and columns by which its rows lie apart."""
+        return _PARTITIONS.get(self, ())
+
+    @property
+    def sorted(self) -> bool:
+        """Whether rows are sorted by their key; those of an event log lie in the order of their offsets."""
+        return self is not Layout.ODF
+
+    def owns(self, column: str, table: str) -> bool:
+        """Whether a column of a table of this name is the layout's own, not the user's."""
+        if self in {Layout.BASE, Layout.HIST}:
+            keys = {f"{table}{KEY_SUFFIX}", f"{table.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"}
+            return column in _MODELS_OWN or column in keys
+        return column.startswith(PREFIX)
+
+
+_MODELS_OWN: Final = frozenset({STARTED, ENDED, STATE, ROW_HASH, LOAD_RUN_ID, LOADED_AT})
+_DOORS: Final[Mapping[Layout, str]] = {
+    Layout.FIVETRAN_LIVE: "fivetran",
+    Layout.FIVETRAN_HISTORY: "fivetran",
+    Layout.BASE: "historize",
+    Layout.HIST: "historize",
+    Layout.RUN_LOG: "historize",
+    Layout.ODF: "odf",
+    Layout.ODF_LOG: "odf",
+    Layout.VERSIONS: "native",
+}
+_SPANS: Final[Mapping[Layout, Span]] = {
+    Layout.FIVETRAN_HISTORY: Span(START, END, ACTIVE),
+    Layout.HIST: Span(STARTED, ENDED, f"{ENDED} IS NULL"),
+    Layout.VERSIONS: Span(VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL"),
+}
+_PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
+    Layout.FIVETRAN_HISTORY: ((IDENTITY, ACTIVE),),
+    # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
+    Layout.HIST: ((YEAR, ENDED), (IDENTITY, STATE)),
+    Layout.VERSIONS: ((YEAR, VALID_TO),),
+}
+_BLOCK: Final = frozenset(
+    {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}
+)
+_RUN: Final = frozenset({"load_run_id", "attempt_no", "status"})
+_LOADED: Final = frozenset({ROW_HASH, LOAD_RUN_ID, LOADED_AT})
+_VERSION: Final = frozenset({STARTED, ENDED, STATE})
+
+
+def layout_of(told: str | None, table: str, names: frozenset[str]) -> Layout:
+    """The layout that a table tells, or that the names of its columns show where it tells none.
+
+    Bases and logs once called themselves `fivetran-live`. What Fivetran brings has its own time of sync.
+    """
+    if told and told != Layout.FIVETRAN_LIVE:
+        return Layout(told)
+    if not told and names.issuperset(HISTORY_COLUMNS):
+        return Layout.FIVETRAN_HISTORY
+    hashed = {f"{table}{KEY_SUFFIX}", ROW_HASH}
+    # An earlier base that was renamed may have its key under the old name still.
+    renamed = told and names.issuperset(_LOADED) and any(name.endswith(KEY_SUFFIX) for name in names)
+    shown = {
+        Layout.ODF_LOG: names == _BLOCK,
+        Layout.RUN_LOG: names.issuperset(_RUN),
+        Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
+        Layout.BASE: bool(renamed) or names.issuperset(hashed),
+    }
+    found = next((layout for layout, shows in shown.items() if shows), Layout.FIVETRAN_LIVE)
+    return Layout.FIVETRAN_LIVE if SYNCED in names else found

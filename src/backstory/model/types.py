@@ -1,0 +1,108 @@
+"""The types of columns: one lattice, whoever asks; named as the Fivetran contract names them (section 3.3).
+
+Each neighbour has its own small mapping onto them: Arrow, Iceberg, Spark, SQL, Open Data Fabric, the wire.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+MAX_PRECISION = 38
+DEFAULT_DECIMAL = (38, 10)
+
+
+class Kind(StrEnum):
+    """The kinds of value that a source can send, and those that hold others."""
+
+    BOOLEAN = "BOOLEAN"
+    SHORT = "SHORT"
+    INT = "INT"
+    LONG = "LONG"
+    DECIMAL = "DECIMAL"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    NAIVE_DATE = "NAIVE_DATE"
+    NAIVE_DATETIME = "NAIVE_DATETIME"
+    UTC_DATETIME = "UTC_DATETIME"
+    BINARY = "BINARY"
+    XML = "XML"
+    STRING = "STRING"
+    JSON = "JSON"
+    NAIVE_TIME = "NAIVE_TIME"
+    LIST = "LIST"
+    MAP = "MAP"
+    STRUCT = "STRUCT"
+
+
+TEXT_KINDS = frozenset({Kind.STRING, Kind.JSON, Kind.XML, Kind.NAIVE_TIME})
+NESTED_KINDS = frozenset({Kind.LIST, Kind.MAP, Kind.STRUCT})
+_INTEGERS = (Kind.SHORT, Kind.INT, Kind.LONG)
+_NUMBERS = frozenset({*_INTEGERS, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE})
+_TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A kind; for DECIMAL its precision and scale (0 and 0 elsewhere), for a nested one its parts.
+
+    A LIST has the part `element`, a MAP `key` and `value`, a STRUCT its fields. `foreign` names the type of
+    a column that another tool made and no kind stands for, else it is empty.
+    """
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    foreign: str = ""
+    parts: tuple[tuple[str, "ColumnType"], ...] = ()
+
+    @classmethod
+    def decimal(cls, precision: int = 0, scale: int = 0) -> Self:
+        """A DECIMAL within what tables can hold: precision at most 38, scale kept (F11, F18)."""
+        if precision == 0 and scale == 0:
+            precision, scale = DEFAULT_DECIMAL
+        scale = min(scale, MAX_PRECISION - 1)
+        return cls(Kind.DECIMAL, min(max(precision, scale, 1), MAX_PRECISION), scale)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The flat type that `str()` wrote, such as `LONG` or `DECIMAL(12,2)`; ValueError if it is none."""
+        name, _, rest = text.partition("(")
+        if not rest:
+            return cls(Kind(name))
+        precision, scale = rest.rstrip(")").split(",")
+        return cls(Kind(name), int(precision), int(scale))
+
+    def __str__(self) -> str:
+        if self.foreign:
+            return self.foreign
+        if self.kind is Kind.DECIMAL:
+            return f"{self.kind}({self.precision},{self.scale})"
+        if self.kind is Kind.STRUCT:
+            return f"{self.kind}({', '.join(f'{name} {part}' for name, part in self.parts)})"
+        if self.parts:
+            return f"{self.kind}({', '.join(str(part) for _, part in self.parts)})"
+        return str(self.kind)
+
+    @property
+    def flat(self) -> bool:
+        """Whether a source's row can carry a value of it: neither nested nor of another tool's type."""
+        return not self.foreign and self.kind not in NESTED_KINDS
+
+
+def widens(old: ColumnType, new: ColumnType) -> bool:
+    """Whether every value of the old type is one of the new, stored as it is."""
+    if old.kind in _INTEGERS and new.kind in _INTEGERS:
+        return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
+    if (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE):
+        return True
+    if old.kind is new.kind is Kind.DECIMAL:
+        return old.scale == new.scale and old.precision <= new.precision
+    return old == new or (
+        old.kind in TEXT_KINDS and new.kind in TEXT_KINDS and new.kind is not Kind.NAIVE_TIME
+    )
+
+
+def related(old: ColumnType, new: ColumnType) -> bool:
+    """Whether values of the types can stand for one another: numbers, times, and text for anything."""
+    kinds = {old.kind, new.kind}
+    return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1
