@@ -24,7 +24,8 @@ from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
-from backstory.stores.iceberg.create import create
+from backstory.engine.deliver import TableChange, deliver_once
+from backstory.model.change import Change, Note
 from backstory.stores.sql.placeholders import resolved
 
 MODEL = """
@@ -75,8 +76,9 @@ class Bench:
         dataset = model.target_datasets[0]
         hist = sync_hist(dataset, None, NOW)
         load = prepared(model, dataset, hist, self.dialect())
-        create(self.store, base_shape(load))
-        create(self.store, hist_shape(load))
+        for shape in (base_shape(load), hist_shape(load)):
+            made = TableChange([], Note("bench", ""), lambda shape=shape: (None, Change(into=shape)))
+            deliver_once(self.store, made)
         key, made = f"sha2(concat('id~', id), 256) AS rc_{name}_key", "sha2(concat_ws('|', id, V), 256)"
         row = f"SELECT {key}, {ATTRIBUTES}, {made.replace('V', '0')} AS row_hash"
         base = self.spark.sql(

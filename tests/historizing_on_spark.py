@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from committing import make
 from historizing import Place
 
 from backstory.doors.historize.preparing import prepared
@@ -9,7 +10,7 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
 from backstory.model.table import TableName
-from backstory.stores.iceberg.create import create, drop, ensure_schema
+from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import tables
 
 SCHEMAS = {"rawcore", "rawcore_us", "meta", "stage"}
@@ -47,7 +48,7 @@ class SparkPlace(Place):
         load = prepared(self.model, self.dataset, sync_hist(self.dataset, None, None), self.dialect)
         shapes = {self.dataset.name: base_shape, self.dataset.hist_name: hist_shape}
         if table in shapes:
-            create(self.store, shapes[table](load))
+            make(self.store, shapes[table](load))
         else:
             super().create(schema, table, columns)
 

@@ -3,7 +3,7 @@
 import pytest
 from destination import HISTORY, LIVE, PLAIN, Place, gives, refusal, serving
 
-from backstory.engine import buckets as spread
+from backstory.engine import buckets
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.stores.iceberg.store import Store
@@ -20,7 +20,7 @@ def sender(spreading, tmp_path):
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch):
     """Each row or two has a bucket of its own."""
-    monkeypatch.setattr(spread, "ROWS_IN_BUCKET", 2)
+    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 2)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from committing import make
 from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
@@ -11,7 +12,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.queries import answering
-from backstory.stores.iceberg.create import create, drop
+from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 
 COLUMNS = {
@@ -31,7 +32,7 @@ def history(spark, store):
     def made(text):
         columns = tuple(Column(each, ColumnType(kind)) for each, kind in COLUMNS.items())
         drop(store, name)
-        create(store, Shape(name, columns, ("id",), Layout.FIVETRAN_HISTORY))
+        make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_HISTORY))
         rows = [tuple(row.values()) for row in table(text)]
         into = store.sql_name(name)
         spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()

@@ -9,7 +9,7 @@ stored rows packed as bitmaps.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,20 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.engine.outcome import Outcome
 from backstory.engine.shipping import Shipped, shipped
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Lease
 from backstory.formats.rows import Rows
-from backstory.formats.values.mended import Mended, counted, tell
+from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import END, START
-from backstory.model.receipt import Receipt
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.replace import replace_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import may_be_touched
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -48,7 +46,7 @@ _PLACE = "kind tinyint, file int, row bigint, known binary, mended string"
 _ACT = "act tinyint, file string, position bigint, told string"
 
 
-class Change(Protocol):
+class Decoded(Protocol):
     """Decoded rows: what they can touch, and what they make of that."""
 
     @property
@@ -86,35 +84,30 @@ class Batch(Protocol):
     def parts(self) -> list[tuple[str, BatchFile]]:
         """Every file with its kind."""
 
-    def decode(self, lease: Lease) -> Change:
+    def decode(self, lease: Lease) -> Decoded:
         """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file, some at a time, with every column of the table."""
 
-    def change(self, rows: Mapping[str, Rows]) -> Change:
+    def change(self, rows: Mapping[str, Rows]) -> Decoded:
         """What the rows of each kind mean."""
 
 
-def spread(store: Store, table: StoredTable, batch: Batch, note: Note) -> Receipt:
-    """Bring the batch into the table as `deliver` does, without its rows ever being on the driver."""
-    with translated(table.shape.table), shipped(store, batch.parts) as files:
+@contextmanager
+def bucketed(store: Store, table: StoredTable, batch: Batch) -> Iterator[Outcome]:
+    """What the batch makes of the table, without its rows ever being on the driver."""
+    with translated(table.shape.table), shipped(store, batch.parts) as files, ExitStack() as kept:
         rows = _decoded(store, batch, files).persist()
-        try:
-            with timed("decode"):
-                count, start, end, mended = _facts(rows, batch)
-            named = [instant for instant in (start, end) if instant is not None]
-            since = None if table.disorderly else min(named, default=None)
-            stored = _stored(store, table, batch, rows, since)
-            acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
-            try:
-                receipt = _commit(store, table, batch, acts, note, mended)
-            finally:
-                acts.unpersist()
-        finally:
-            rows.unpersist()
-    tell(mended)
-    return receipt
+        kept.callback(rows.unpersist)
+        with timed("decode"):
+            count, start, end, mended = _facts(rows, batch)
+        named = [instant for instant in (start, end) if instant is not None]
+        since = None if table.disorderly else min(named, default=None)
+        stored = _stored(store, table, batch, rows, since)
+        acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
+        kept.callback(acts.unpersist)
+        yield _outcome(batch, acts, mended)
 
 
 def _names(batch: Batch) -> dict[str, str]:
@@ -273,24 +266,21 @@ def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str
     return pa.table(columns, names=["act", "file", "position", "told", *numbered])
 
 
-def _commit(
-    store: Store, table: StoredTable, batch: Batch, acts: "DataFrame", note: Note, mended: Mended
-) -> Receipt:
+def _outcome(batch: Batch, acts: "DataFrame", mended: Mended) -> Outcome:
     with timed("plan"):
         told = [json.loads(row.told) for row in acts.where(column("act") == TOLD).select("told").collect()]
     counts: Counter[str] = Counter()
     for bucket in told:
         counts.update(bucket["counts"])
-    where = str(table.shape.table)
-    if not any(bucket["changes"] for bucket in told):
-        return Receipt(where, counted(counts, mended))
     removed = acts.where(column("act") == REMOVED)
     removed = removed.select(column("file").alias(FILE), column("position").alias(POSITION))
     added = acts.where(column("act") == ADDED)
     added = added.select(*(column(number).alias(name) for name, number in _names(batch).items()))
-    disorder = any(bucket["disorder"] for bucket in told)
-    told_counts = counted(counts, mended)
-    snapshot = replace_rows(
-        store, table, removed, added, replace(note, counts=told_counts), disorder=disorder
+    return Outcome(
+        removed,
+        added,
+        counts,
+        changes=any(bucket["changes"] for bucket in told),
+        disorder=any(bucket["disorder"] for bucket in told),
+        mended=mended,
     )
-    return Receipt(where, told_counts, snapshot)

@@ -1,98 +1,74 @@
 """A delivery is decoded, planned against the slice of the table it can touch, and committed once."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from backstory.engine.attempts import attempted
-from backstory.engine.buckets import Batch, spread
-from backstory.formats.memory import Lease, TooLarge
-from backstory.formats.values.mended import counted, tell
-from backstory.model.layout import Layout
-from backstory.model.receipt import Receipt
+from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
-from backstory.observe.metrics import timed
-from backstory.stores.iceberg.commit import Note, commit, discarding
-from backstory.stores.iceberg.data_files import write_rows
-from backstory.stores.iceberg.faults import translated
-from backstory.stores.iceberg.slice import read_slice
-from backstory.stores.iceberg.store import Store, StoredTable, existing, require_layout
-from backstory.stores.iceberg.vectors import positions_by_file, write_deletions
-from backstory.strategies.actions import Actions
+from backstory.stores.iceberg.commit import commit
+from backstory.stores.iceberg.store import Store, StoredTable
 
-# Threads that stay: each has a connection to the JVM of its own.
-_BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
+Result = TypeVar("Result")
 
 
-class Delivery(Protocol):
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Result]):
+    """What a delivery makes of a table as it stands: a change, or None where there is nothing to commit.
+
+    `table` is None if the change makes it. `receipt` is asked with the commit, or with None.
+    """
+
+    table: StoredTable | None
+    change: Change | None
+    note: Note
+    receipt: Callable[[Committed | None], Result]
+
+
+class Delivery(Protocol[Result]):
     """What a door hands over."""
 
     @property
-    def table(self) -> TableName:
-        """The table that it changes."""
+    def tables(self) -> Sequence[TableName]:
+        """The tables that nobody else in this process may write meanwhile."""
 
-    @property
-    def door(self) -> str:
-        """The door's name, for the commit."""
-
-    @property
-    def layouts(self) -> Sequence[Layout]:
-        """The layouts of the tables that the door writes."""
-
-    def token(self, table: StoredTable) -> str:
-        """A digest by which the same delivery is recognised when it comes again."""
-
-    def batch(self, table: StoredTable) -> Batch:
-        """The delivery's files, to be read as rows of the table; Refused if they are none of it."""
+    def planned(self, store: Store) -> AbstractContextManager[Plan[Result]]:
+        """The plan on the tables as they stand; Refused for what would not be right."""
 
 
-def deliver(store: Store, delivery: Delivery) -> Receipt:
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """A change of one table as a delivery; `plan` gives the table as it stands, and what becomes of it."""
+
+    tables: Sequence[TableName]
+    note: Note
+    plan: Callable[[], tuple[StoredTable | None, Change | None]]
+
+    @contextmanager
+    def planned(self, _store: Store) -> Iterator[Plan[Committed | None]]:
+        """The commit is the receipt."""
+        table, change = self.plan()
+        yield Plan(table, change, self.note, lambda committed: committed)
+
+
+def deliver(store: Store, delivery: Delivery[Result]) -> Result:
     """Bring the delivery into its table: one commit, or none when nothing changes.
 
-    A delivery whose token is the table's newest one has been here before and writes nothing. A
-    conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
-    What is too large for the driver's memory is planned where Spark runs, by the same plan.
+    A conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
     """
-    return attempted(store, [delivery.table], lambda: _deliver_once(store, delivery))
+    return attempted(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 
-def _deliver_once(store: Store, delivery: Delivery) -> Receipt:
-    table = require_layout(existing(store, delivery.table), *delivery.layouts)
-    with timed("digest"):
-        token = delivery.token(table)
-    if token == table.newest_token:
-        return Receipt(str(delivery.table))
-    batch, note = delivery.batch(table), Note(delivery.door, token, {})
-    try:
-        with store.memory.lease() as lease:
-            return _planned_here(store, table, batch, note, lease)
-    except TooLarge:
-        return spread(store, table, batch, note)
+def deliver_once(store: Store, delivery: Delivery[Result]) -> Result:
+    """The same, tried once, for a caller that holds the locks and counts the attempts himself."""
+    with delivery.planned(store) as plan:
+        return carry_out(store, plan)
 
 
-def _planned_here(store: Store, table: StoredTable, batch: Batch, note: Note, lease: Lease) -> Receipt:
-    with timed("decode"):
-        change = batch.decode(lease)
-    with timed("slice"):
-        stored = read_slice(store, table, change.keys, None if table.disorderly else change.since)
-    with timed("plan"):
-        actions = change.plan(stored)
-    counts = counted(actions.counts, change.mended)
-    snapshot = None if actions.empty else apply(store, table, actions, replace(note, counts=counts))
-    tell(change.mended)
-    return Receipt(str(table.shape.table), counts, snapshot)
-
-
-def apply(store: Store, table: StoredTable, actions: Actions, note: Note) -> int:
-    """Commit the actions, and give the snapshot's id."""
-    with timed("write"), translated(table.shape.table), discarding(table) as written:
-        hidden = _BESIDE.submit(write_deletions, store, table, positions_by_file(actions.removed))
-        try:
-            data_files = write_rows(store, table, actions.added)
-            written.extend(data_files)
-        finally:
-            deletions = hidden.result()
-            written.extend(deletions.added)
-    with timed("commit"):
-        return commit(table, data_files, deletions, note, disorder=actions.disorder)
+def carry_out(store: Store, plan: Plan[Result]) -> Result:
+    """Commit what was planned, and give its receipt; the only call of a store's commit."""
+    if plan.change is None:
+        return plan.receipt(None)
+    return plan.receipt(commit(store, plan.table, plan.change, plan.note))

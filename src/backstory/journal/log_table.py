@@ -4,21 +4,23 @@ It keeps the chain when the dataset's snapshots expire. Its own newest snapshot 
 so that no Spark job is needed to know where a dataset stands.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final
 
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import Plan, deliver
 from backstory.errors import Violated
 from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
+from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.add_rows import add_rows, opened
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.faults import translated
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.frames import rows_as
+from backstory.stores.iceberg.store import Store, StoredTable, load, require_layout
 
 DOOR: Final = "odf"
 SUFFIX: Final = "__log"
@@ -42,22 +44,41 @@ def log_of(dataset: TableName) -> TableName:
     return TableName(dataset.schema, dataset.name + SUFFIX)
 
 
-def brought_up_to_date(store: Store, table: StoredTable) -> None:
-    """Append the blocks of the dataset that its log lacks, in one commit; make the log if it is missing.
+@dataclass(frozen=True, slots=True)
+class LogDelivery:
+    """The blocks of a dataset that its log lacks."""
+
+    dataset: StoredTable
+
+    @property
+    def tables(self) -> list[TableName]:
+        """The log."""
+        return [log_of(self.dataset.shape.table)]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[None]]:
+        """Append them, in one commit; make the log if it is missing."""
+        shape = Shape(self.tables[0], COLUMNS, (NUMBER,), Layout.ODF_LOG)
+        log = load(store, shape.table)
+        if log is not None:
+            require_layout(log, shape.layout)
+        missing = _unlogged(store, self.dataset, log)
+        if not missing:
+            yield Plan(log, None, Note(DOOR, ""), lambda _: None)
+            return
+        newest, counts = missing[-1], {"inserted": len(missing)}
+        rows = rows_as(shape, list(map(row_of, missing)))
+        note = Note(DOOR, newest.hash, {**newest.properties(), LOGGED: str(newest.sequence)})
+        yield Plan(log, Change(counts, come=rows, into=None if log else shape), note, lambda _: None)
+
+
+def bring_up_to_date(store: Store, table: StoredTable) -> None:
+    """Append the blocks of the dataset that its log lacks, in one commit or none.
 
     It takes the log's lock, and reads and writes again when another process came first.
     """
-    name = log_of(table.shape.table)
-    if next(snapshots(table), None) is None:
-        return
-
-    def append() -> None:
-        log = opened(store, Shape(name, COLUMNS, (NUMBER,), Layout.ODF_LOG))
-        missing = _unlogged(store, table, log)
-        if missing:
-            _write(store, log, missing)
-
-    attempted(store, [name], append)
+    if next(snapshots(table), None) is not None:
+        deliver(store, LogDelivery(table))
 
 
 def newest_block(store: Store, table: StoredTable) -> Block | None:
@@ -126,9 +147,9 @@ def block_of(row: Mapping[str, Any]) -> Block:
         ) from None
 
 
-def _unlogged(store: Store, table: StoredTable, log: StoredTable) -> list[Block]:
+def _unlogged(store: Store, table: StoredTable, log: StoredTable | None) -> list[Block]:
     """The blocks of the snapshots that the log lacks, oldest first."""
-    head = _newest_logged(store, log)
+    head = None if log is None else _newest_logged(store, log)
     newer: list[Block] = []
     for block in walk(table):
         if head is not None and block.sequence <= head.sequence:
@@ -151,11 +172,3 @@ def _newest_logged(store: Store, log: StoredTable) -> Block | None:
         rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
         found = rows.toArrow().to_pylist()
     return block_of(found[0]) if found else None
-
-
-def _write(store: Store, log: StoredTable, missing: list[Block]) -> None:
-    newest = missing[-1]
-    more = {**newest.properties(), LOGGED: str(newest.sequence)}
-    add_rows(
-        store, log, list(map(row_of, missing)), Note(DOOR, newest.hash, {"inserted": len(missing)}, more)
-    )

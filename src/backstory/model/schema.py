@@ -1,6 +1,6 @@
 """A table's columns, key and layout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
@@ -11,17 +11,24 @@ from backstory.model.types import ColumnType
 class Column:
     """A column of a table or of a delivery.
 
-    `called` is the source's name for it where the table has another one (F21), else empty.
+    `called` is the source's name for it where the table has another one (F21), else empty; `comment` is
+    what a new column's comment in the table says, where that is more than its type.
     """
 
     name: str
     type: ColumnType
     called: str = ""
+    comment: str = field(default="", compare=False)
 
     @property
     def source(self) -> str:
         """The source's name for it: what requests, replies, messages and readers use."""
         return self.called or self.name
+
+    @property
+    def doc(self) -> str:
+        """The comment of the column in its table: its type as `ColumnType.parse` reads it, if not more."""
+        return self.comment or str(self.type)
 
 
 @dataclass(frozen=True, slots=True)

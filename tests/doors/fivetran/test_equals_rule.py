@@ -6,7 +6,7 @@ from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 
-from backstory.engine import buckets as spread
+from backstory.engine import buckets
 from backstory.testing.sender.client import Sender
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -22,7 +22,7 @@ def table(address, store, schema, tmp_path):
 @pytest.fixture
 def spread_table(spreading, store, schema, tmp_path, monkeypatch):
     """The same; batches are planned where Spark runs, two rows at a time."""
-    monkeypatch.setattr(spread, "ROWS_IN_BUCKET", 2)
+    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 2)
     return made_at(spreading, store, schema, tmp_path)
 
 

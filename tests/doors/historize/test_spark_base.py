@@ -9,6 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from committing import make
 from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
@@ -25,7 +26,6 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.reading.lives import current
-from backstory.stores.iceberg.create import create
 from backstory.stores.iceberg.store import load
 
 EVERY = "k:BIGINT* t i:INTEGER l:BIGINT d:DECIMAL(10,3) b:BOOLEAN day:DATE at:TIMESTAMP tm:TIME raw:BINARY u:UUID j:JSON"
@@ -442,7 +442,7 @@ def test_a_table_of_fivetran_is_read_as_its_current(place, store, layout):
     words, rows = MODES[layout]
     made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", *words.split())]
     table = TableName("stage", "sent")
-    create(store, Shape(table, tuple(made), ("id",), layout))
+    make(store, Shape(table, tuple(made), ("id",), layout))
     place.sql(f"INSERT INTO stage.sent VALUES {rows}")
     place.use(document(dataset("id:BIGINT* v", input="stage.sent")))
     assert place.loads("r1", 1)[0].error is None
@@ -462,7 +462,7 @@ def _typed(word):
 def test_a_model_may_take_the_mark_of_deletion_itself(place, store):
     """Section 7.3: then flagged rows come into the base, and the flag closes their versions."""
     made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", "_fivetran_deleted:BOOLEAN")]
-    create(store, Shape(TableName("stage", "sent"), tuple(made), ("id",), Layout.FIVETRAN_LIVE))
+    make(store, Shape(TableName("stage", "sent"), tuple(made), ("id",), Layout.FIVETRAN_LIVE))
     place.sql("INSERT INTO stage.sent VALUES (1, 'now', false), (2, 'gone', true)")
     rules = {"soft_delete": {"column": "gone", "deleted_values": ["true"]}}
     written = dataset("id:BIGINT* v gone:BOOLEAN", input="stage.sent", historization=rules)

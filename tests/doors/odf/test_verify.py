@@ -5,9 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from committing import commit as commit_change
 from datasets import Dataset
 
 from backstory.doors.odf.verify import Verdict, history, verify
+from backstory.engine import deliver
 from backstory.journal import log_table
 from backstory.journal.chain import Block, blocks, schema_hash
 from backstory.journal.log_table import (
@@ -25,12 +27,10 @@ from backstory.journal.log_table import (
     row_of,
 )
 from backstory.journal.row_hash import Slice, slice_hashes
+from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.stores.iceberg import add_rows
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.create import drop, ensure_schema
-from backstory.stores.iceberg.replace import replace_rows
 from backstory.stores.iceberg.store import Store, existing, load
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -89,7 +89,8 @@ class Place:
         }
         frame = frame.selectExpr("*", *self.added()) if rows else None
         block = Block(number, head and head.hash, NOON + timedelta(hours=number), "AddData", event)
-        replace_rows(self.store, table, {}, frame, Note("odf", block.hash, {}, block.properties()))
+        note = Note("odf", block.hash, block.properties())
+        commit_change(self.store, table, Change(come=frame, snapshot=True), note)
         return block
 
     def added(self):
@@ -340,15 +341,14 @@ def test_a_block_is_logged_once(place):
 def test_two_processes_log_a_block_once(place, monkeypatch):
     """The other one comes between reading and writing."""
     place.pull("e")
-    commit = add_rows.commit
+    commit = deliver.commit
 
-    def late(log, *more):
-        monkeypatch.setattr(add_rows, "commit", commit)
-        other = load(place.store, log_of(place.name))
-        log_table._write(place.store, other, log_table._unlogged(place.store, place.table, other))
-        return commit(log, *more)
+    def late(*given):
+        monkeypatch.setattr(deliver, "commit", commit)
+        deliver.deliver_once(place.store, log_table.LogDelivery(place.table))
+        return commit(*given)
 
-    monkeypatch.setattr(add_rows, "commit", late)
+    monkeypatch.setattr(deliver, "commit", late)
     place.log_it()
 
     assert [0, 1, 2, 3] == [row["sequence_number"] for row in log_rows(place.store, place.name)]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from backstory.doors.odf import door
 from backstory.doors.odf.verify import verify
 from backstory.journal.log_table import log_of, log_rows
-from backstory.stores.iceberg import event_log
+from backstory.stores.iceberg import commit
 from backstory.stores.iceberg.store import existing
 
 CITIES = "city STRING, population INT"
@@ -82,17 +82,17 @@ def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, commit
     """R79: what comes after goes on from there, the log too."""
     life = dataset(BY_CITY, CITIES)
     life.push("A,1 B,2")
-    finish = event_log.finish
+    finish = commit._finish
 
     def interrupted(*arguments):
         if committed:
             finish(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(event_log, "finish", interrupted)
+    monkeypatch.setattr(commit, "_finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         life.push("A,9 C,3")
-    monkeypatch.setattr(event_log, "finish", finish)
+    monkeypatch.setattr(commit, "_finish", finish)
     assert len(life.rows()) == (6 if committed else 2)
     again = life.push("A,9 C,3")
     assert again.status == ("up-to-date" if committed else "updated")

@@ -6,14 +6,14 @@ from backstory.doors.fivetran.definitions import columns_from, key_from, refuse_
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Refused
+from backstory.model.change import Change
 from backstory.model.layout import HISTORY_COLUMNS, START, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import Kind, related, widens
-from backstory.stores.iceberg.evolve import evolve
-from backstory.stores.iceberg.rebuild import rebuild, rows_of
+from backstory.stores.iceberg.frames import rows_of
 from backstory.stores.iceberg.retype import retyped
 from backstory.stores.iceberg.schema import stored_names
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -23,17 +23,17 @@ from backstory.stores.iceberg.unique import refuse_repeated
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
     """Add, retype, re-key and, with `drop_columns`, drop, in one commit; whether anything changed."""
 
-    def once() -> bool:
+    def plan() -> tuple[StoredTable, Change | None]:
         stored = existing(store, table)
         refuse_foreign(stored.shape)
         into = _wanted(store, stored.shape, definition, drop_columns=drop_columns)
         if _same(stored.shape, into):
-            return False
+            return stored, None
         _refuse(stored.shape, into)
-        _change(store, stored, into)
-        return True
+        return stored, _change(store, stored, into)
 
-    return attempted(store, [table], once)
+    told = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
+    return deliver(store, TableChange([table], told, plan)) is not None
 
 
 def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
@@ -80,23 +80,19 @@ def _refuse(shape: Shape, into: Shape) -> None:
             )
 
 
-def _change(store: Store, stored: StoredTable, into: Shape) -> None:
+def _change(store: Store, stored: StoredTable, into: Shape) -> Change:
     """The change itself: of the schema alone where stored values can stay as they are."""
     shape = stored.shape
     new_types = [c for c in into.columns if _rewritten(shape, c)]
     if not stored.rows or not (new_types or _may_repeat(shape, into)):
-        evolve(store, stored, into)
-        return
+        return Change(into=into)
     rows = rows_of(store, stored)
     if new_types:
         rows = retyped(rows, into.columns, {column.name: column.type for column in shape.columns})
     if _may_repeat(shape, into) or {column.name for column in new_types} & set(into.key):
         by = [name for name in into.key if new_types or shape.column(name)]
         refuse_repeated(shape.table, rows, into.source_key, [*by, *_start(shape)])
-    if new_types:
-        rebuild(store, stored, into, rows, note("alter", into))
-    else:
-        evolve(store, stored, into)
+    return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)
 
 
 def _rewritten(shape: Shape, column: Column) -> bool:

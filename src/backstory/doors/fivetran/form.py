@@ -5,19 +5,19 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, Target
 from backstory.doors.fivetran.wire import common_pb2 as common
-from backstory.engine.deliver import apply
+from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Failed, UsageError
+from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.commit import Note
-from backstory.stores.iceberg.create import create, drop
-from backstory.stores.iceberg.slice import PLACE, read_slice
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.slice import read_slice
 from backstory.stores.iceberg.store import existing, tables
-from backstory.strategies.actions import Actions
 
 CONNECTION, WRITE = "connection", "write"
 
@@ -62,11 +62,12 @@ def _write(target: Target) -> None:
     store = target.store
     name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")
     key = Column("id", ColumnType(Kind.LONG))
-    create(store, Shape(name, (key,), ("id",), Layout.FIVETRAN_LIVE))
+    shape = Shape(name, (key,), ("id",), Layout.FIVETRAN_LIVE)
+    deliver(store, TableChange([name], note("test"), lambda: (None, Change(into=shape))))
     try:
         rows = pa.table({"id": pa.array([1], pa.int64())})
-        added = Actions(PLACE.empty_table(), rows, {"inserted": 1})
-        apply(store, existing(store, name), added, Note("fivetran", "test", added.counts))
+        added = Change({"inserted": 1}, come=rows)
+        deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
         if read_slice(store, existing(store, name), rows).num_rows != 1:
             raise Failed("lost-row", "A row was written and not found again.", "Check the storage.")
     finally:

@@ -12,13 +12,16 @@ from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.targets import Target
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import TableChange, deliver
+from backstory.model.change import Change, Note
 from backstory.model.table import TableName
+from backstory.stores.iceberg.store import StoredTable
 
 log = structlog.get_logger()
 
-ColumnChange = Callable[[Subject, Any], None]
-TableChange = Callable[[tables.Pair, Any], None]
+ColumnChange = Callable[[Subject, Any], Change | None]
+PairPlan = Callable[[tables.Pair], tuple[StoredTable | None, Change | None]]
+TableMade = Callable[[tables.Pair, Any], Change]
 
 _COLUMNS: Mapping[str, ColumnChange] = {
     "add_column_with_default_value": columns.add_with_default,
@@ -28,10 +31,9 @@ _COLUMNS: Mapping[str, ColumnChange] = {
     "rename_column": columns.rename,
     "copy_column": columns.copy,
 }
-_TABLES: Mapping[str, TableChange] = {
+_COPIES: Mapping[str, TableMade] = {
     "copy_table": tables.copy,
     "copy_table_to_history_mode": tables.copy_to_history,
-    "rename_table": tables.rename,
 }
 
 
@@ -43,11 +45,16 @@ def migrate(where: Target, details: sdk.MigrationDetails, *, live_modes: bool = 
     entity, asked = _asked(details)
     if entity in _COLUMNS:
         _on_table(where, details, lambda subject: _COLUMNS[entity](subject, asked))
-    elif entity in _TABLES:
-        _on_pair(where, details, asked, _TABLES[entity])
+    elif entity in _COPIES:
+        _on_pair(where, details, asked, lambda pair: (None, _COPIES[entity](pair, asked)))
+    elif entity == "rename_table":
+        _on_pair(where, details, asked, tables.rename)
     elif entity == "drop_table":
         table = where.table(details.schema, details.table)
-        attempted(where.store, [table], lambda: tables.drop(where.store, table, asked=asked))
+        drop = TableChange(
+            [table], _note(table, details), lambda: tables.drop(where.store, table, asked=asked)
+        )
+        deliver(where.store, drop)
     elif entity == "table_sync_mode_migration" and (change := modes.change(asked, live_modes=live_modes)):
         _on_table(where, details, lambda subject: change(subject, asked))
     else:
@@ -66,23 +73,25 @@ def _asked(details: sdk.MigrationDetails) -> tuple[str, Any]:
     return operation, asked
 
 
-def _on_table(where: Target, details: sdk.MigrationDetails, change: Callable[[Subject], None]) -> None:
+def _on_table(
+    where: Target, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
+) -> None:
     table = where.table(details.schema, details.table)
 
-    def once() -> None:
+    def plan() -> tuple[StoredTable, Change | None]:
         stored = existing(where.store, table)
         refuse_foreign(stored.shape)
-        change(Subject(where.store, stored, _note(table, details)))
+        return stored, change(Subject(where.store, stored))
 
-    attempted(where.store, [table], once)
+    deliver(where.store, TableChange([table], _note(table, details), plan))
 
 
-def _on_pair(where: Target, details: sdk.MigrationDetails, asked: Any, change: TableChange) -> None:
+def _on_pair(where: Target, details: sdk.MigrationDetails, asked: Any, plan: PairPlan) -> None:
     source = where.table(details.schema, asked.from_table)
     target = where.table(details.schema, asked.to_table)
-    pair = tables.Pair(where.store, source, target, _note(target, details))
-    attempted(where.store, [source, target], lambda: change(pair, asked))
+    pair = tables.Pair(where.store, source, target)
+    deliver(where.store, TableChange([source, target], _note(target, details), lambda: plan(pair)))
 
 
-def _note(table: TableName, details: sdk.MigrationDetails) -> Any:
+def _note(table: TableName, details: sdk.MigrationDetails) -> Note:
     return note("migrate", table, details.SerializeToString(deterministic=True).hex())

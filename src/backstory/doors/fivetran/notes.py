@@ -2,12 +2,12 @@
 
 import hashlib
 
-from backstory.stores.iceberg.commit import Note
+from backstory.model.change import Note
 
 DOOR = "fivetran"
 
 
 def note(act: str, *about: object) -> Note:
-    """The note of an act, told apart from other acts by what it is about; counts come with the commit."""
+    """The note of an act, told apart from other acts by what it is about."""
     told = " ".join(map(str, (act, *about)))
-    return Note(DOOR, hashlib.sha256(told.encode()).hexdigest(), {})
+    return Note(DOOR, hashlib.sha256(told.encode()).hexdigest())

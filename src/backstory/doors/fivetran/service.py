@@ -11,6 +11,7 @@ from backstory.doors.fivetran.batches import Accepted, LiveBatch, history_batch,
 from backstory.doors.fivetran.definitions import definition_of, shape_from
 from backstory.doors.fivetran.form import form, run_test
 from backstory.doors.fivetran.migrate import migrate
+from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.replies import answered
 from backstory.doors.fivetran.targets import Target, target
@@ -18,12 +19,12 @@ from backstory.doors.fivetran.truncate import truncate, truncation
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
-from backstory.engine.attempts import attempted
-from backstory.engine.deliver import deliver
+from backstory.engine.batches import deliver_batch
+from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError
 from backstory.formats.wrapping.batch_file import Format
+from backstory.model.change import Change
 from backstory.observe.metrics import count_batch
-from backstory.stores.iceberg.create import create
 from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
@@ -82,7 +83,8 @@ class Destination(DestinationConnectorServicer):
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         shape = shape_from(where.store, table, request.table)
-        attempted(where.store, [table], lambda: create(where.store, shape))
+        made = note("create", table)
+        deliver(where.store, TableChange([table], made, lambda: (None, Change(into=shape))))
         return sdk.CreateTableResponse(success=True)
 
     @answered(sdk.AlterTableResponse)
@@ -127,7 +129,7 @@ class Destination(DestinationConnectorServicer):
         return target(self._stores, request.configuration)  # type: ignore[attr-defined]
 
     def _deliver(self, where: Target, batch: LiveBatch) -> sdk.WriteBatchResponse:
-        receipt = deliver(where.store, batch)
+        receipt = deliver_batch(where.store, batch)
         done = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
         count_batch(done, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())

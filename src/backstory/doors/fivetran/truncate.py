@@ -7,13 +7,13 @@ from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Refused
+from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, Layout
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.conditions import delete_where, update_where
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -60,31 +60,32 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
 def truncate(store: Store, asked: Truncation) -> int | None:
     """Do it, and give the snapshot's id; None if the table is missing or nothing is that old."""
 
-    def once() -> int | None:
+    def plan() -> tuple[StoredTable | None, Change | None]:
         table = load(store, asked.table)
         if table is None:
-            return None
+            return None, None
         refuse_foreign(table.shape)
         _refuse_flag(table, asked)
-        told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
         old = column(_synced(table, asked).name) < instant(asked.before)
-        if asked.deleted is None:
-            return delete_where(store, table, old, told)
-        return _flag(store, table, asked, old, told)
+        return table, delete_where(store, table, old) if asked.deleted is None else _flag(
+            store, table, asked, old
+        )
 
-    return attempted(store, [asked.table], once)
+    told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
+    done = deliver(store, TableChange([asked.table], told, plan))
+    return None if done is None else done.snapshot_id
 
 
-def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Expression", note: Note) -> int | None:
+def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Expression") -> Change | None:
     from pyspark.sql.functions import lit
 
     assert asked.deleted is not None
     flag = table.shape.called(asked.deleted)
     if flag:
         unflagged = old & ~column(flag.name).eqNullSafe(lit(True))
-        return update_where(store, table, unflagged, {flag.name: lit(True)}, note)
+        return update_where(store, table, unflagged, {flag.name: lit(True)})
     ended = {ACTIVE: lit(False), END: instant(asked.before)}
-    return update_where(store, table, old & column(ACTIVE), ended, note)
+    return update_where(store, table, old & column(ACTIVE), ended)
 
 
 def _synced(table: StoredTable, asked: Truncation) -> Column:

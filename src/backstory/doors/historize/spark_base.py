@@ -20,11 +20,11 @@ from backstory.doors.historize.spark_tables import base_shape, stage_rows
 from backstory.doors.historize.spark_versions import column_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
+from backstory.model.change import Change
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.replace import replace_rows
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
@@ -46,8 +46,8 @@ class PlannedBase:
 
     def commit(self, work: SparkWork, table: StoredTable) -> None:
         """Write what changes, in one commit; none if nothing does."""
-        if not self.found.nothing:
-            _commit(work, table, self.found)
+        change = None if self.found.nothing else _change(work, table, self.found)
+        work.commit(table, change, work.note())
 
 
 def maintain_base(work: SparkWork) -> None:
@@ -55,8 +55,8 @@ def maintain_base(work: SparkWork) -> None:
     if work.run.rehash_base:
         table = existing(work.store, base_shape(work.load).table)
         every = column(work.load.dataset.key).isNotNull()
-        note = replace(work.note({}), token="")
-        change_where(work.store, table, every, lambda rows: _rehashed(work, rows), note)
+        change = change_where(work.store, table, every, lambda rows: _rehashed(work, rows))
+        work.commit(table, change, replace(work.note(), token=""))
 
 
 def maintained_base(work: SparkWork, before: Standing) -> Standing:
@@ -197,13 +197,13 @@ def _refuse_moved(work: SparkWork, found: Outcomes) -> None:
         work.refuse("KEYS_CHANGED", KEYS_CHANGED, keys)
 
 
-def _commit(work: SparkWork, table: StoredTable, found: Outcomes) -> None:
+def _change(work: SparkWork, table: StoredTable, found: Outcomes) -> Change:
     come = _coming(work, found)
     come = come.withColumns(absent(table.shape.columns, come.columns))
     gone = found.actions.where(column("action").isin(CHANGED, VANISHED)).select(f"v.{FILE}", f"v.{POSITION}")
     positions = positions_of(gone, found.changed + found.vanished)
     counts = {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
-    replace_rows(work.store, table, positions, come, work.note(counts))
+    return Change(counts, positions, come)
 
 
 def _coming(work: SparkWork, found: Outcomes) -> "DataFrame":

@@ -7,11 +7,11 @@ added, and a deletion vector takes the old rows away.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import mass_delete
@@ -30,11 +30,11 @@ from backstory.doors.historize.spark_versions import (
     versions,
 )
 from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
+from backstory.model.change import NOTHING, Change
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.replace import replace_rows
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
@@ -81,12 +81,12 @@ class PlannedHistory:
         work: SparkWork,
         table: StoredTable,
         finished: Callable[[Outcome], HistoryReceipt],
-        staged: Any = None,
+        properties: Mapping[str, None] = NOTHING,
     ) -> Outcome:
         """Write what changes, in one commit that carries the receipt; none if nothing does.
 
-        The rows that begin a version are read from the base as it was just committed. `staged` is a
-        transaction on the table that becomes part of the commit.
+        The rows that begin a version are read from the base as it was just committed. `properties` of the
+        table change in the same commit.
         """
         found, outcome = self.found, self.outcome
         if found.nothing:
@@ -103,9 +103,9 @@ class PlannedHistory:
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
         come = come.unionByName(closing(work, found, table)) if closes else come
         count = found.appeared + found.changed + closes
-        note = work.note(outcome.counts, **more)
-        made = replace_rows(work.store, table, positions, come, note, count=count, staged=staged)
-        return replace(outcome, version=str(made))
+        change = Change(outcome.counts, positions, come, properties=properties, expected=count)
+        made = work.commit(table, change, work.note(**more))
+        return replace(outcome, version=str(made and made.snapshot_id))
 
 
 @contextmanager

@@ -15,11 +15,13 @@ import structlog
 
 from backstory.doors.historize.runs import hist_names, names_of
 from backstory.doors.historize.spark_runs import UNDONE, first_of
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_work import DOOR, SparkWork
+from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, TryAgain
+from backstory.model.change import Change, Note
 from backstory.model.instant import iso, parse_instant
-from backstory.stores.iceberg.faults import conflict, translated
-from backstory.stores.iceberg.store import Store, StoredTable, existing, settle
+from backstory.stores.iceberg.faults import conflict
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 LEASE = "backstory.loading"
 # Writing both tables can take long; a run that was killed goes on at once under its own id.
@@ -119,29 +121,20 @@ def snapshot_of(table: StoredTable) -> int | None:
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
-def released(table: StoredTable) -> "object":
-    """A transaction on the table that ends its lease."""
-    transaction = table.begin()
-    transaction.updateProperties().remove(LEASE).commit()
-    return transaction
-
-
 def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTable:
     """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
-    with translated(name):
-        transaction = hist.begin()
-        properties = transaction.updateProperties()
-        if lease is None:
-            properties.remove(LEASE)
-        else:
-            properties.set(LEASE, json.dumps(asdict(lease)))
-        properties.commit()
-        settle(transaction)
+    told = {LEASE: None if lease is None else json.dumps(asdict(lease))}
+    _commit(store, hist, Change(properties=told))
     held = existing(store, name)
     if lease_of(held) != lease or snapshot_of(held) != before:
         raise conflict(name)
     return held
+
+
+def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> None:
+    note = Note(DOOR, "", more)
+    deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
 
 
 def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
@@ -152,14 +145,10 @@ def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
     if current.summary().get("backstory.token") != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
-    with translated(name):
-        transaction = base.begin()
-        if lease.base is None:
-            every = store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
-            transaction.newDelete().deleteFromRowFilter(every).set(UNDONE, lease.load).commit()
-        else:
-            transaction.manageSnapshots().setCurrentSnapshot(lease.base).commit()
-        settle(transaction)
+    if lease.base is None:
+        _commit(store, base, Change(whole=True, snapshot=True), **{UNDONE: lease.load})
+    else:
+        _commit(store, base, Change(back_to=lease.base))
 
 
 def _concurrent(table: StoredTable, lease: Lease) -> TryAgain:

@@ -43,7 +43,8 @@ def maintained(work: SparkWork, before: Standing) -> Standing:
 
 def _update(work: SparkWork, where: "Column", becoming: "Callable[[DataFrame], DataFrame]") -> None:
     table = existing(work.store, hist_shape(work.load).table)
-    change_where(work.store, table, where, becoming, replace(work.note({}), token=""))
+    change = change_where(work.store, table, where, becoming)
+    work.commit(table, change, replace(work.note(), token=""))
 
 
 def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize import ddl
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
+from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage_files import column_type
 from backstory.errors import Refused
+from backstory.model.change import Change
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
-from backstory.stores.iceberg.create import create, rename
-from backstory.stores.iceberg.evolve import evolve
 from backstory.stores.iceberg.faults import conflict, translated
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type
@@ -111,30 +111,33 @@ def _now(name: str, renamed: Mapping[str, str]) -> str:
     return name
 
 
-def synchronised(store: Store, before: Standing) -> StoredTable:
+def synchronised(work: SparkWork, before: Standing) -> StoredTable:
     """Create, rename or evolve the table, each in one commit, and give it.
 
     Raises TryAgain if rows were written to it since it was looked at.
     """
     name, stored = before.wanted.table, before.table
     if stored is None:
-        create(store, before.wanted)
-        return existing(store, name)
+        return _changed(work, None, Change(into=before.wanted))
     if before.former:
-        rename(store, stored.shape.table, name)
-        stored = existing(store, name)
+        stored = _changed(work, stored, Change(into=replace(stored.shape, table=name)))
     for old, new in before.plan.renamed.items():
         # One at a time, in the plan's order: a name may be free only after another rename.
-        evolve(store, stored, _renamed(stored.shape, {old: new}), {old: new})
-        stored = existing(store, name)
+        one = {old: new}
+        stored = _changed(work, stored, Change(into=_renamed(stored.shape, one), renamed=one))
     into = _evolved(stored.shape, before.plan, before.wanted)
     if into != stored.shape:
-        evolve(store, stored, into)
-        stored = existing(store, name)
+        stored = _changed(work, stored, Change(into=into))
     newest = stored.iceberg.currentSnapshot()
     if (None if newest is None else int(newest.snapshotId())) != before.snapshot:
         raise conflict(name)
     return stored
+
+
+def _changed(work: SparkWork, table: StoredTable | None, change: Change) -> StoredTable:
+    assert change.into is not None
+    work.commit(table, change, replace(work.note(), token=""))
+    return existing(work.store, change.into.table)
 
 
 def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:

@@ -15,7 +15,7 @@ from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
-from backstory.doors.historize.spark_lease import leased, recover, refuse_leased, released
+from backstory.doors.historize.spark_lease import LEASE, leased, recover, refuse_leased
 from backstory.doors.historize.spark_maintenance import maintain
 from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import Standing, standing, synchronised
@@ -23,16 +23,16 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape, types
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.stage_files import column_type
 from backstory.doors.historize.work import Run, Target, place_name, run_row
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError, Failed, Refused
+from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.spark.settled import settled
-from backstory.stores.iceberg.add_rows import add_rows, opened
-from backstory.stores.iceberg.commit import Note
+from backstory.stores.iceberg.frames import rows_as
 from backstory.stores.iceberg.locks import writing
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import Store, StoredTable, load, require_layout
 from backstory.stores.sql.dialects.spark import Spark
 
 
@@ -104,8 +104,8 @@ class SparkTarget(Target):
             with self._planned(work, base, hist) as (_, history):
                 told = history.outcome.schema_changes
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
-            synchronised(self._store, base)
-            synchronised(self._store, hist)
+            synchronised(work, base)
+            synchronised(work, hist)
             maintain_base(work)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
@@ -113,8 +113,8 @@ class SparkTarget(Target):
         with self._planned(work, base, hist, told) as (planned, history):
             if work.run.dry_run:
                 return history.outcome
-            base_table = synchronised(self._store, base)
-            hist_table = synchronised(self._store, hist)
+            base_table = synchronised(work, base)
+            hist_table = synchronised(work, hist)
             if planned is None or planned.found.nothing:
                 return history.commit(work, hist_table, finished)
             if history.found.nothing:
@@ -122,7 +122,7 @@ class SparkTarget(Target):
                 return history.outcome
             with leased(work, base_table, hist_table) as held:
                 planned.commit(work, base_table)
-                return history.commit(work, held, finished, released(held))
+                return history.commit(work, held, finished, {LEASE: None})
 
     def _standing(self, work: SparkWork) -> tuple[Standing, Standing]:
         the, store = work.load, self._store
@@ -166,6 +166,12 @@ class SparkTarget(Target):
             return
         columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
         shape = Shape(TableName(META, table), columns, (), Layout.RUN_LOG)
-        note = Note(DOOR, "", {"inserted": len(rows)})
-        store = self._store
-        attempted(store, [shape.table], lambda: add_rows(store, opened(store, shape), rows, note))
+        store, added = self._store, Change({"inserted": len(rows)}, come=rows_as(shape, rows))
+
+        def plan() -> tuple[StoredTable | None, Change]:
+            table = load(store, shape.table)
+            if table is None:
+                return None, replace(added, into=shape)
+            return require_layout(table, shape.layout), added
+
+        deliver(store, TableChange([shape.table], Note(DOOR, ""), plan))

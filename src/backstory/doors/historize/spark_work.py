@@ -1,6 +1,6 @@
 """What base and history loads on Spark share: expressions, keys to tell, the commit's note."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -12,11 +12,12 @@ from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
 from backstory.doors.historize.work import Run
+from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import MAX_KEYS
+from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.placeholders import resolved
 
 if TYPE_CHECKING:
@@ -80,10 +81,13 @@ class SparkWork:
         """What the commits of this run carry."""
         return token_of(self.load.schema, self.load.dataset, self.run.run_id)
 
-    def note(self, counts: Mapping[str, int], **more: str) -> Note:
+    def note(self, **more: str) -> Note:
         """What a commit says of this run."""
-        told = {TIMESTAMP: iso(self.run.instant), **more}
-        return Note(DOOR, self.token, counts, told)
+        return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
+
+    def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Committed | None:
+        """Make the one commit of a table of this load, which counts its attempts itself."""
+        return deliver_once(self.store, TableChange([], note, lambda: (table, change)))
 
     def keys(self, rows: "DataFrame", side: str = "") -> list[str]:
         """Up to ten business keys of the rows, or of a struct in them."""

@@ -1,6 +1,5 @@
 """Add a manifest: a new dataset gets its table, a known one what is new in its manifest (decision O22)."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,18 @@ from backstory.doors.odf.manifests import find_manifests, read_manifests
 from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
 from backstory.doors.odf.schemas import expected_of
+from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.reading import refuse_unsupported
 from backstory.journal.chain import canonical
+from backstory.journal.log_table import DOOR
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.sources.polling import check
-from backstory.stores.iceberg.event_log import create_log, settle_log, stage_log
-from backstory.stores.iceberg.store import KEY, Store
+from backstory.stores.iceberg.spark_types import columns_from
+from backstory.stores.iceberg.store import Store, StoredTable
 
 Status = Literal["added", "updated", "unchanged", "failed"]
 
@@ -156,7 +160,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     if before.dataset.document == dataset.document and before.dataset.folder == dataset.folder:
         return Added(dataset.name, "unchanged", told)
     _refuse_other_meaning(before, dataset)
-    properties = properties_of(dataset) | {KEY: _key(dataset)}
+    properties = properties_of(dataset)
     schema = _extended(before, wanted)
     if schema is not None:
         properties[SCHEMA] = canonical(schema)
@@ -171,8 +175,8 @@ def _create(store: Store, wanted: Registered) -> None:
     expected = expected_of(document, columns.system, columns.time)
     fields = columns.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
     more = {SCHEMA: canonical(document)} if document else {}
-    key = json.loads(_key(dataset))
-    create_log(store, wanted.name, fields, key, properties_of(dataset) | more)
+    shape = Shape(wanted.name, columns_from(fields), _key(dataset), Layout.ODF)
+    _deliver(store, wanted, None, Change(into=shape, properties=properties_of(dataset) | more))
 
 
 def _bring(
@@ -183,21 +187,28 @@ def _bring(
     assert before.table is not None
     old, new = before.columns, log_columns(wanted.dataset)
     expected = expected_of(schema or before.schema, new.system, new.time)
+    shape = replace(before.table.shape, key=_key(wanted.dataset))
     if old.encoding is not new.encoding:  # there are no rows, and other system columns
-        dated = bool(expected and expected.dated)
-        anew = new.schema(expected.fields if expected else [], dated=dated)
-        settle_log(wanted.name, stage_log(store, before.table, anew, properties, anew=True))
+        anew = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
+        into = replace(shape, columns=columns_from(anew))
+        _deliver(store, wanted, before.table, Change(into=into, properties=properties))
         return
     renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}
-    stored = {each.name for each in before.table.shape.columns}
-    fields = [each for each in (expected.fields if expected else ()) if each.name not in stored]
-    transaction = stage_log(store, before.table, StructType(fields), properties, renamed=renamed)
-    settle_log(wanted.name, transaction)
+    kept = [replace(each, name=renamed.get(each.name, each.name)) for each in shape.columns]
+    fields = [each for each in (expected.fields if expected else ()) if shape.column(each.name) is None]
+    into = replace(shape, columns=(*kept, *columns_from(StructType(fields))))
+    _deliver(store, wanted, before.table, Change(into=into, renamed=renamed, properties=properties))
 
 
-def _key(dataset: Dataset) -> str:
+def _deliver(store: Store, wanted: Registered, table: StoredTable | None, change: Change) -> None:
+    """The manifest was read against this table: another writer's change is told, and not tried again."""
+    note = Note(DOOR, wanted.manifest_hash)
+    deliver_once(store, TableChange([wanted.name], note, lambda: (table, change)))
+
+
+def _key(dataset: Dataset) -> tuple[str, ...]:
     sources = [source for _, source in dataset.sources()]
-    return json.dumps(list(key_of(sources[0].merge)) if sources else [], ensure_ascii=False)
+    return tuple(key_of(sources[0].merge)) if sources else ()
 
 
 def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:

@@ -1,8 +1,9 @@
 """The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -13,16 +14,18 @@ from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
-from backstory.errors import BackstoryError, TryAgain
+from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.journal.chain import Block, canonical, schema_hash
-from backstory.journal.log_table import brought_up_to_date, log_of
+from backstory.journal.log_table import bring_up_to_date, log_of
 from backstory.journal.row_hash import ROWS, hash_of, hashed
+from backstory.model.change import NOTHING, TOKEN, Change, Note
 from backstory.model.instant import iso
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.commit import Note
-from backstory.stores.iceberg.event_log import append, spark_schema, stage_log
-from backstory.stores.iceberg.literals import literal
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.literals import absent, literal
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.spark_types import columns_from, spark_schema
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.events.plan import Happened, numbered, order
 from backstory.strategies.events.terms import Terms
 
@@ -33,7 +36,6 @@ log = structlog.get_logger()
 
 DOOR = "odf"
 TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
-NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
@@ -92,48 +94,85 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
     return any(event.get(name) != head.event.get(name) for name in TOLD)
 
 
-def commit_rows(at: Meeting, event: dict[str, Any], came: Batch, found: Happened, terms: Terms) -> None:
-    """Number the events and commit them."""
+@contextmanager
+def rows_change(
+    at: Meeting, event: dict[str, Any], came: Batch, found: Happened, terms: Terms
+) -> Iterator[Change]:
+    """The events, numbered, and the block that tells of them."""
     columns, names = at.the.columns, [field.name for field in came.data]
     with numbered(found.events, found.rows, order(terms, came.data), at.head.next_offset) as placed:
-        commit_block(at, event, came, columns.stored(placed, names, literal(at.now)), +found.counts)
+        yield block_change(at, event, came, columns.stored(placed, names, literal(at.now)), +found.counts)
 
 
-def commit_block(
+def block_change(
     at: Meeting,
     event: dict[str, Any],
     came: Batch | None = None,
     rows: "DataFrame | None" = None,
     counts: Mapping[str, int] = NOTHING,
-) -> None:
-    """Make the one commit; the log table follows it (decision O10)."""
+) -> Change:
+    """A block of the chain, with the rows that it tells of and the columns that are new."""
     from pyspark.sql import Observation
 
-    store, the, before = at.work.store, at.the, at.head.block
-    assert the.table is not None
-    fields = the.columns.schema(came.data, dated=came.dated) if came else None
-    staged = stage_log(store, the.table, fields, _properties(at, came))
-    types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, staged.table().schema())]
-    event |= {"schema_hash": schema_hash(types), "counts": dict(counts)}
+    store, table, before = at.work.store, at.the.table, at.head.block
+    assert table is not None
+    into = None
+    if came is not None:
+        wanted = columns_from(at.the.columns.schema(came.data, dated=came.dated))
+        _refuse_retyped(table, wanted)
+        into = extended(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     written = Observation()
     if rows is not None:
-        rows = hashed(rows, the.columns.vocab.offset_column, written)
+        shape = into or table.shape
+        rows = hashed(rows, at.the.columns.vocab.offset_column, written)
+        rows = rows.withColumns(absent(shape.columns, rows.columns))
 
-    def note() -> Note:
+    def told(pending: StoredTable) -> Mapping[str, str]:
         if rows is not None:
             event["logical_hash"] = _written_hash(written.get, event)
+        types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
+        event.update(schema_hash=schema_hash(types), counts=dict(counts))
         block = Block(sequence, previous, at.now, "AddData", event)
-        return Note(DOOR, at.work.token or block.hash, dict(counts), block.properties())
+        return {TOKEN: at.work.token or block.hash, **block.properties()}
 
-    append(store, the.table, rows, note, staged=staged)
-    write_log(store, the.name)
+    into = into if into != table.shape else None
+    properties = _properties(at, came)
+    return Change(dict(counts), come=rows, into=into, properties=properties, snapshot=True, told=told)
+
+
+def note_of(work: Work) -> Note:
+    """What a block's commit says of itself besides the block."""
+    return Note(DOOR, work.token or "")
+
+
+def extended(shape: Shape, wanted: Sequence[Column]) -> Shape:
+    """The shape with the columns that it lacks; one of another type makes way for the wanted one."""
+    types = {each.name: each for each in wanted}
+    kept = [
+        each if types.get(each.name, each).type == each.type else types[each.name] for each in shape.columns
+    ]
+    new = [each for each in wanted if shape.column(each.name) is None]
+    return replace(shape, columns=(*kept, *new))
+
+
+def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
+    """Rows never change: no column of a log that has any makes way for another of its name."""
+    stored = {each.name: each.type for each in table.shape.columns}
+    retyped = [each.name for each in wanted if stored.get(each.name, each.type) != each.type]
+    if retyped and table.rows:
+        raise Refused(
+            "incompatible-schema",
+            f"The column {retyped[0]} of the log is of type {spark_type(stored[retyped[0]])}.",
+            "Nothing was written; bring values of that type.",
+            retyped,
+        )
 
 
 def write_log(store: Store, name: TableName) -> None:
     """Bring the log of a dataset up to date; it never hinders a pull, and a log that is behind is told of."""
     try:
-        brought_up_to_date(store, existing(store, name))
+        bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
         log.warning(
             "the log is behind; expire no snapshots before a pull has written it",

@@ -2,16 +2,16 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.odf.batch import Batch, batch, refuse_failed
 from backstory.doors.odf.columns import told_columns
-from backstory.doors.odf.committing import commit_block, commit_rows, event_of, says_more
+from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.manifest.events import SetPollingSource
@@ -24,10 +24,11 @@ from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.staging import read_batch
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_to_extend, token_of
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import Plan, deliver
 from backstory.formats.wrapping.room import disk_told
 from backstory.journal.chain import blocks
 from backstory.journal.log_table import logged
+from backstory.model.change import Change, Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 LONG: Final = 100_000
 
 
-def delivered(
+def deliver_file(
     store: Store,
     name: TableName,
     dataset: Callable[[], Registered],
@@ -72,7 +73,57 @@ def delivered(
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
         work = Work(store, source, fetched, after, run, token, frame, declared, content, dataset)
-        return attempted(store, [name], lambda: _once(work))
+        return deliver(store, FileDelivery(name, work))
+
+
+@dataclass(frozen=True, slots=True)
+class FileDelivery:
+    """A file that was read, as a delivery of its dataset; the result says whether there was a commit."""
+
+    name: TableName
+    work: Work
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The dataset."""
+        return [self.name]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
+        """Compare the rows with the dataset as it stands."""
+        work, the = self.work, self.work.dataset()
+        head = head_to_extend(store, the)
+        note = note_of(work)
+        if _is_outrun(work, the, head) or _has_run(work, the):
+            known = _receipt(the, head, head.system_time)
+            yield Plan(the.table, None, note, lambda _: (known, False))
+            return
+        now, notes = work.run.system_time, []
+        if head.system_time is not None and now < head.system_time:
+            notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
+            now = head.system_time
+        meeting = Meeting(work, the, head, now)
+        with _compared(meeting) as (change, receipt):
+            told = replace(receipt, notes=(*notes, *receipt.notes))
+
+            def ended(committed: Committed | None) -> tuple[DatasetReceipt, bool]:
+                if committed is not None:
+                    write_log(store, the.name)
+                return told, committed is not None
+
+            yield Plan(the.table, change, note, ended)
+
+
+@contextmanager
+def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+    work, head = meeting.work, meeting.head
+    if work.frame is not None and not _repeats(work, head):
+        with _merged(meeting, work.frame) as found:
+            yield found
+        return
+    event = event_of(meeting, 0, head.watermark)
+    change = block_change(meeting, event) if says_more(event, head) and not work.run.dry_run else None
+    yield change, _receipt(meeting.the, head, meeting.now)
 
 
 def _read(
@@ -96,27 +147,6 @@ def _read(
     schema = arrow_schema(declared) if declared else None
     told = told_columns(the.dataset, source)
     return read_batch(store, ready, source.read, schema, folder, told, held=held), content
-
-
-def _once(work: Work) -> tuple[DatasetReceipt, bool]:
-    the = work.dataset()
-    head = head_to_extend(work.store, the)
-    if _is_outrun(work, the, head) or _has_run(work, the):
-        return _receipt(the, head, head.system_time), False
-    now, notes = work.run.system_time, []
-    if head.system_time is not None and now < head.system_time:
-        notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
-        now = head.system_time
-    at = Meeting(work, the, head, now)
-    if work.frame is not None and not _repeats(work, head):
-        receipt, committed = _merged(at, work.frame)
-    else:
-        event = event_of(at, 0, head.watermark)
-        committed = says_more(event, head) and not work.run.dry_run
-        if committed:
-            commit_block(at, event)
-        receipt = _receipt(the, head, now)
-    return replace(receipt, notes=(*notes, *receipt.notes)), committed
 
 
 def _is_outrun(work: Work, the: Registered, head: Head) -> bool:
@@ -148,8 +178,9 @@ def _repeats(work: Work, head: Head) -> bool:
     return work.content is not None and contents.get(work.source_name) == work.content
 
 
-def _merged(at: Meeting, frame: "DataFrame") -> tuple[DatasetReceipt, bool]:
-    work, the, head = at.work, at.the, at.head
+@contextmanager
+def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
+    work, the, head = meeting.work, meeting.the, meeting.head
     work.run.stage("Merging data")
     columns = the.columns
     inferred = not work.declared and work.source.preprocess is None
@@ -158,34 +189,39 @@ def _merged(at: Meeting, frame: "DataFrame") -> tuple[DatasetReceipt, bool]:
     refuse_lost_order(work)
     late = refuse_late(work, head)
     terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=came.timed)
-    with timed("plan"), translated(the.name), failing_rows_refused():
-        fallback = _in_column(work.fetched.event_time or at.now, came)
-        moment = Moment(at.now, fallback, _in_column(head.watermark, came), head.next_offset)
-        if terms.strategy is Strategy.CHANGELOG and not came.placed:
-            # A correction's two halves stand right beside each other.
-            came = replace(came, rows=gapless(came.rows, PLACE))
-        stored = _stored(work, the, came, terms) if head.next_offset else None
-        with happened(stored, came.rows, terms, moment) as found:
+    with ExitStack() as held:
+        with timed("plan"), translated(the.name), failing_rows_refused():
+            fallback = _in_column(work.fetched.event_time or meeting.now, came)
+            moment = Moment(meeting.now, fallback, _in_column(head.watermark, came), head.next_offset)
+            if terms.strategy is Strategy.CHANGELOG and not came.placed:
+                # A correction's two halves stand right beside each other.
+                came = replace(came, rows=gapless(came.rows, PLACE))
+            stored = _stored(work, the, came, terms) if head.next_offset else None
+            found = held.enter_context(happened(stored, came.rows, terms, moment))
             refuse_failed(found.seen.get(came.seen, {}), columns.time)
             refuse_problems(found, terms, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
-            committed = _commit(at, came, found, terms)
-            return replace(_receipt(the, head, at.now, found), notes=tuple(notes)), committed
+        held.enter_context(translated(the.name))
+        held.enter_context(failing_rows_refused())
+        change = held.enter_context(_change(meeting, came, found, terms))
+        yield change, replace(_receipt(the, head, meeting.now, found), notes=tuple(notes))
 
 
-def _commit(at: Meeting, came: Batch, found: Happened, terms: Terms) -> bool:
-    """One commit, none if neither the log nor what is known of the source changes; whether there was one."""
-    if at.work.run.dry_run:
-        return False
-    event = event_of(at, found.rows, at.head.watermark_after(found.newest))
+@contextmanager
+def _change(meeting: Meeting, came: Batch, found: Happened, terms: Terms) -> Iterator[Change | None]:
+    """None if neither the log nor what is known of the source changes, and in a dry run."""
+    if meeting.work.run.dry_run:
+        yield None
+        return
+    event = event_of(meeting, found.rows, meeting.head.watermark_after(found.newest))
     if found.rows:
-        at.work.run.stage("Committing data")
-        commit_rows(at, event, came, found, terms)
-    elif says_more(event, at.head) or (at.the.schema is None and came.known):
-        commit_block(at, event, came if came.known else None)
+        meeting.work.run.stage("Committing data")
+        with rows_change(meeting, event, came, found, terms) as change:
+            yield change
+    elif says_more(event, meeting.head) or (meeting.the.schema is None and came.known):
+        yield block_change(meeting, event, came if came.known else None)
     else:
-        return False
-    return True
+        yield None
 
 
 def _stored(work: Work, the: Registered, came: Batch, terms: Terms) -> "DataFrame":

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +11,8 @@ import structlog
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
-from backstory.doors.odf.committing import commit_block, event_of, write_log
-from backstory.doors.odf.delivery import delivered
+from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
+from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
@@ -21,10 +21,12 @@ from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of, head_to_extend
-from backstory.engine.attempts import attempted
+from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
 from backstory.journal.log_table import logged
+from backstory.model.change import Change, Committed
 from backstory.model.instant import iso
+from backstory.model.table import TableName
 from backstory.settings import Rights
 from backstory.sources.asking import Asking, Progress, silent
 from backstory.sources.fetched import Answer, Fetched
@@ -137,7 +139,7 @@ def _ingested(
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
         standing = _standing(store, dataset)
-        receipt, committed = delivered(store, dataset.name, standing, source, fetched, run, after=after)
+        receipt, committed = deliver_file(store, dataset.name, standing, source, fetched, run, after=after)
         after += committed
         if not run.dry_run:
             forget(fetched, asking)
@@ -174,31 +176,56 @@ def _asking(
 
 def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) -> DatasetReceipt:
     """Set the watermark by hand, forward only; nothing is polled (decision O20)."""
+    if dataset.table is None:
+        raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
+    return deliver(store, WatermarkDelivery(dataset.name, watermark, run))
 
-    def once() -> DatasetReceipt:
-        the = registry.at(store, dataset.name)
-        head = head_to_extend(store, the)
+
+@dataclass(frozen=True, slots=True)
+class WatermarkDelivery:
+    """A watermark that is set by hand, as a delivery of its dataset."""
+
+    name: TableName
+    watermark: datetime
+    run: Run
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The dataset."""
+        return [self.name]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
+        """A block without rows; none if the watermark is the one that there is."""
+        the = registry.at(store, self.name)
+        head, watermark, name = head_to_extend(store, the), self.watermark, the.dataset.name
         if head.watermark is not None and watermark < head.watermark:
             raise Refused(
                 "watermark-back",
-                f"The watermark of {the.dataset.name} is {iso(head.watermark)} already.",
+                f"The watermark of {name} is {iso(head.watermark)} already.",
                 "It only goes forward.",
             )
-        now = max(filter(None, (run.system_time, head.system_time)))
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
-        name = the.dataset.name
+        nothing = Fetched(Path(), "--set-watermark", None, None)
+        work = Work(store, by_hand, nothing, None, self.run, None, None, False, None, lambda: the)
         if watermark == head.watermark:
-            return DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
-        if not run.dry_run:
-            nothing = Fetched(Path(), "--set-watermark", None, None)
-            work = Work(store, by_hand, nothing, None, run, None, None, False, None, lambda: the)
-            at = Meeting(work, the, head, now)
-            commit_block(at, event_of(at, 0, watermark))
-        return DatasetReceipt(name, "updated", watermark=watermark, system_time=now, before=head.watermark)
+            same = DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
+            yield Plan(the.table, None, note_of(work), lambda _: same)
+            return
+        now = max(filter(None, (self.run.system_time, head.system_time)))
+        change: Change | None = None
+        if not self.run.dry_run:
+            meeting = Meeting(work, the, head, now)
+            change = block_change(meeting, event_of(meeting, 0, watermark))
 
-    if dataset.table is None:
-        raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
-    return attempted(store, [dataset.name], once)
+        def ended(committed: Committed | None) -> DatasetReceipt:
+            if committed is not None:
+                write_log(store, the.name)
+            return DatasetReceipt(
+                name, "updated", watermark=watermark, system_time=now, before=head.watermark
+            )
+
+        yield Plan(the.table, change, note_of(work), ended)
 
 
 def exit_code(receipts: Sequence[DatasetReceipt]) -> int:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import write_log
-from backstory.doors.odf.delivery import delivered
+from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Read
@@ -66,7 +66,7 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> Dat
             fetched = Fetched(path, path.name, pushed.event_time, None)
             read = _read_as(source, pushed.input_format)
             standing = partial(registry.at, store, dataset.name)
-            receipt, _ = delivered(store, dataset.name, standing, read, fetched, run)
+            receipt, _ = deliver_file(store, dataset.name, standing, read, fetched, run)
         except BackstoryError as error:
             return replace(summed(receipts, failed(store, dataset, error)), status="failed", error=error)
         receipts.append(told(receipt))

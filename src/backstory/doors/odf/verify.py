@@ -17,7 +17,7 @@ from backstory.journal.log_table import NUMBER, block_of, log_rows, row_of
 from backstory.journal.row_hash import Slice
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
-from backstory.stores.iceberg.event_log import spark_schema
+from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:

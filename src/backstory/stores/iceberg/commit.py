@@ -1,117 +1,209 @@
-"""Commit actions: rows that go and rows that come, in one snapshot."""
+"""The one way to change a table: a Change becomes one commit, and nothing else is written."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, cast
 
+import pyarrow as pa
+
 from backstory.errors import BackstoryError
+from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
-from backstory.observe.metrics import COMMITS
-from backstory.stores.iceberg.data_files import delete_files
-from backstory.stores.iceberg.faults import translated
-from backstory.stores.iceberg.store import DISORDER, Store, StoredTable, settle
-from backstory.stores.iceberg.vectors import Deletions
+from backstory.observe.metrics import COMMITS, timed
+from backstory.stores.iceberg.create import builder, drop, refuse_existing, rename
+from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
+from backstory.stores.iceberg.evolve import stage
+from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.positions import positions_of
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
+
+# Threads that stay: each has a connection to the JVM of its own.
+_BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What a commit says of itself in the snapshot's properties; `more` are a door's own."""
+def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
+    """Make the one commit; without a table the change makes it.
 
-    door: str
-    token: str
-    counts: Mapping[str, int]
-    more: Mapping[str, str] = field(default_factory=dict)
-
-    def properties(self) -> dict[str, str]:
-        """The four properties that every commit carries, and the door's own."""
-        return {
-            **self.more,
-            "backstory.door": self.door,
-            "backstory.token": self.token,
-            "backstory.counts": json.dumps(self.counts),
-            "backstory.version": version("backstory"),
-        }
-
-
-def commit(
-    table: StoredTable,
-    data_files: Sequence[Any],
-    deletions: Deletions,
-    note: Note,
-    *,
-    disorder: bool = False,
-    staged: Any = None,
-) -> int:
-    """Make the one commit, and give its snapshot's id; with `disorder` it marks the table.
-
-    `staged` is a transaction that changes the table's shape, which then becomes part of the commit.
-    The commit holds only if nothing was written to the table since `table` was loaded: what was
-    planned is then what is true. Raises TryAgain if another writer came first; the files of a
-    commit that failed are taken away.
+    It holds only if nothing was written to the table since it was loaded: what was planned is then what is
+    true. Raises TryAgain if another writer came first, or if other rows come than were counted, and Refused
+    for a name that no table can have. The files of a commit that failed are taken away.
     """
-    with discarding(table) as files, translated(table.shape.table):
-        files.extend([*data_files, *deletions.added])
-        transaction = staged or table.begin()
-        if disorder:
-            transaction.updateProperties().set(DISORDER, "true").commit()
-        delta = transaction.newRowDelta()
-        seen = transaction.startMetadata().currentSnapshot()
-        if seen is not None:
-            # Iceberg would take every deletion vector of the table's past for a concurrent one.
-            delta.validateFromSnapshot(seen.snapshotId())
-        for file in data_files:
-            delta.addRows(file)
-        for file in deletions.added:
-            delta.addDeletes(file)
-        for file in deletions.replaced:
-            delta.removeDeletes(file)
-    return finish(table.shape.table, transaction, delta, note, files)
+    if table is None or change.anew:
+        return _make(store, change, note)
+    if change.dropped or (change.into and change.into.table != table.shape.table):
+        return _move(store, table.shape.table, change)
+    with translated(table.shape.table):
+        staged = stage(store, table, change)
+        if not _touches_rows(table, change):
+            settle(staged)
+            return Committed(None, change.counts)
+        with discarding(table.iceberg.io()) as written:
+            pending = StoredTable(change.into, staged.table()) if change.into else table
+            with timed("write"):
+                files, deletions = _write(store, table, pending, change, written)
+            counts = _counts(change, files)
+            adding = _put(store, staged, files, deletions, change)
+            properties = {**note.properties(counts), **change.told(pending)}
+    return Committed(_finish(table.shape.table, staged, adding, properties, written), counts)
 
 
-def commit_all(
-    store: Store, table: StoredTable, data_files: Sequence[Any], note: Note, *, staged: Any
-) -> int:
-    """Commit files that hold every row of the table, in its staged shape; else as `commit`."""
-    with discarding(table) as files, translated(table.shape.table):
-        files.extend(data_files)
+def _touches_rows(table: StoredTable, change: Change) -> bool:
+    """Whether a snapshot comes of it; no row of a table without any is written anew."""
+    if change.whole:
+        return table.rows > 0 or change.snapshot
+    return change.snapshot or change.come is not None or change.gone is not None
+
+
+def _move(store: Store, table: TableName, change: Change) -> Committed:
+    """Drop the table, or give it another name."""
+    if change.into is None:
+        drop(store, table)
+    else:
+        rename(store, table, change.into.table)
+    return Committed(None, change.counts)
+
+
+def _make(store: Store, change: Change, note: Note) -> Committed:
+    """Create the table of the change's shape, with the rows that come; one that is there makes way."""
+    shape = change.into
+    assert shape is not None
+    with translated(shape.table):
+        building = builder(store, shape)
+        for name, value in change.properties.items():
+            building = building.withProperty(name, value)
+        if change.come is None:
+            refuse_existing(store, shape.table)
+            building.create()
+            return Committed(None, change.counts)
+        staged = building.createOrReplaceTransaction() if change.anew else building.createTransaction()
+        with discarding(staged.table().io()) as written:
+            pending = StoredTable(shape, staged.table())
+            with timed("write"):
+                files = _write_rows(store, pending, change.come)
+            written.extend(files)
+            counts = _counts(change, files)
+            adding = staged.newAppend()
+            for file in files:
+                adding.appendFile(file)
+            properties = {**note.properties(counts), **change.told(pending)}
+    return Committed(_finish(shape.table, staged, adding, properties, written), counts)
+
+
+def _write(
+    store: Store, table: StoredTable, pending: StoredTable, change: Change, written: list[Any]
+) -> tuple[list[Any], Deletions]:
+    """The files of the rows that come, and those that hide the rows that go; the small ones side by side."""
+    hidden: Future[Deletions] | None = None
+    if isinstance(change.gone, pa.Table | Mapping):
+        gone = change.gone if isinstance(change.gone, Mapping) else positions_by_file(change.gone)
+        hidden = _BESIDE.submit(write_deletions, store, table, gone)
+    try:
+        files = _write_rows(store, pending, change.come)
+        written.extend(files)
+        if change.expected not in {None, sum(int(file.recordCount()) for file in files)}:
+            raise conflict(table.shape.table)  # what they were made of is not what was counted
+    finally:
+        if hidden is not None:
+            written.extend(hidden.result().added)
+    if hidden is not None:
+        return files, hidden.result()
+    if change.gone is None:
+        return files, Deletions([], [])
+    deletions = write_deletions(store, table, positions_of(change.gone))
+    written.extend(deletions.added)
+    return files, deletions
+
+
+def _write_rows(store: Store, pending: StoredTable, come: Any) -> list[Any]:
+    if come is None:
+        return []
+    if isinstance(come, pa.Table):
+        return write_rows(store, pending, come)
+    names = [field["name"] for field in fields_of(store.jvm, pending.iceberg.schema())]
+    return write_frame(store, pending, come.select(*map(quoted, names)))
+
+
+def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
+    if not change.counted:
+        return change.counts
+    return {**change.counts, change.counted: sum(int(file.recordCount()) for file in files)}
+
+
+def _put(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change) -> Any:
+    """The operation of the transaction that adds the files."""
+    if change.whole:
         overwrite = staged.newOverwrite()
-        overwrite.overwriteByRowFilter(store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
-        for file in data_files:
+        every = store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+        overwrite.overwriteByRowFilter(every)
+        for file in files:
             overwrite.addFile(file)
-    return finish(table.shape.table, staged, overwrite, note, files)
+        return overwrite
+    if change.gone is None:
+        append = staged.newAppend()
+        for file in files:
+            append.appendFile(file)
+        return append
+    delta = staged.newRowDelta()
+    seen = staged.startMetadata().currentSnapshot()
+    if seen is not None:
+        # Iceberg would take every deletion vector of the table's past for a concurrent one.
+        delta.validateFromSnapshot(seen.snapshotId())
+    for file in files:
+        delta.addRows(file)
+    for file in deletions.added:
+        delta.addDeletes(file)
+    for file in deletions.replaced:
+        delta.removeDeletes(file)
+    return delta
 
 
 @contextmanager
-def discarding(table: StoredTable) -> Iterator[list[Any]]:
+def discarding(io: Any) -> Iterator[list[Any]]:
     """A list for files that are written beside the table; what fails in it takes them away."""
     files: list[Any] = []
     with ExitStack() as undo:
-        undo.callback(lambda: discard(table.iceberg.io(), files))
+        undo.callback(lambda: _discard(io, files))
         yield files
         undo.pop_all()
 
 
-def finish(table: TableName, transaction: Any, change: Any, note: Note, files: Sequence[Any]) -> int:
-    """Commit a transaction with its last change, and give the snapshot's id.
+def settle(transaction: Any) -> None:
+    """Commit what the transaction holds if the table is still the one that it began with, or still none.
+
+    Its own `commitTransaction` would try again on a newer table, which nothing here was planned on,
+    and take manifests away when the catalog's answer was lost.
+    """
+    before = transaction.startMetadata()
+    if before is None:
+        transaction.commitTransaction()
+    else:
+        transaction.underlyingOps().commit(before, transaction.currentMetadata())
+
+
+def _finish(
+    table: TableName, transaction: Any, adding: Any, properties: Mapping[str, str], files: Sequence[Any]
+) -> int:
+    """Commit a transaction with its last operation, and give the snapshot's id.
 
     If it fails, the files that were written for it are taken away, once the catalog says that it
     does not know them.
     """
-    for name, value in note.properties().items():
-        change.set(name, value)
+    for name, value in properties.items():
+        adding.set(name, value)
     ours: int | None = None
     try:
-        with translated(table):
-            change.commit()
+        with translated(table), timed("commit"):
+            adding.commit()
             ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
             settle(transaction)
     except BackstoryError:
         taken = _taken(transaction, ours)
         if taken is False:
-            discard(transaction.table().io(), files)
+            _discard(transaction.table().io(), files)
         if not taken:
             raise
     COMMITS.inc()
@@ -134,6 +226,6 @@ def _taken(transaction: Any, ours: int | None) -> bool | None:
         return None
 
 
-def discard(io: Any, files: Sequence[Any]) -> None:
+def _discard(io: Any, files: Sequence[Any]) -> None:
     """Delete data and delete files that no snapshot names."""
     delete_files(io, [file.location() for file in files])

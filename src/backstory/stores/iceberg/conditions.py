@@ -1,16 +1,13 @@
-"""Change the rows for which a condition holds, however many there are, in one commit."""
+"""What becomes of the rows for which a condition holds, however many there are."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from backstory.model.change import Change
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.commit import Note
-from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import absent
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.replace import replace_rows
-from backstory.stores.iceberg.store import Store, StoredTable, settle
+from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,16 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def delete_where(store: Store, table: StoredTable, condition: "Column", note: Note) -> int | None:
-    """Delete the rows, and give the snapshot's id; None, and no commit, if there are none."""
-    return change_where(store, table, condition, None, note)
+def delete_where(store: Store, table: StoredTable, condition: "Column") -> Change | None:
+    """The rows go; None if there are none."""
+    return change_where(store, table, condition, None)
 
 
 def update_where(
-    store: Store, table: StoredTable, condition: "Column", values: "Mapping[str, Column]", note: Note
-) -> int | None:
-    """Set columns of the rows; else as `delete_where`."""
-    return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)), note)
+    store: Store, table: StoredTable, condition: "Column", values: "Mapping[str, Column]"
+) -> Change | None:
+    """The rows get these values; None if there are none."""
+    return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)))
 
 
 def change_where(
@@ -35,27 +32,22 @@ def change_where(
     table: StoredTable,
     condition: "Column",
     becoming: "Callable[[DataFrame], DataFrame] | None",
-    note: Note,
     *,
     into: Shape | None = None,
-) -> int | None:
-    """Put what `becoming` makes of the rows in their place, or nothing; else as `delete_where`.
+) -> Change | None:
+    """What `becoming` makes of the rows takes their place, or nothing; None if there are no such rows.
 
-    With `into` the table gets that shape in the same commit; it may only have columns more.
+    With `into` the table gets that shape in the same commit, rows or not; it may only have columns more.
     """
     shape = into or table.shape
     with translated(table.shape.table):
-        staged = None if into is None else stage(store, table, into)
         positions = {}
         if table.rows:
             rows = store.spark.table(store.sql_name(table.shape.table))
             rows = rows.withColumns(absent(shape.columns, table.shape.names)).where(condition)
             positions = positions_of(rows)
-        if not positions:
-            if staged:
-                settle(staged)
-            return None
+    if not positions:
+        return Change(into=into) if into else None
     count = sum(len(bitmap) for bitmap in positions.values())
-    counted = replace(note, counts={"updated" if becoming else "deleted": count})
     come = becoming(rows) if becoming else None
-    return replace_rows(store, table, positions, come, counted, staged=staged)
+    return Change({"updated" if becoming else "deleted": count}, gone=positions, come=come, into=into)

@@ -1,4 +1,4 @@
-"""Create, rename and drop tables."""
+"""Make, rename and drop tables."""
 
 import json
 import re
@@ -34,24 +34,18 @@ LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def create(store: Store, shape: Shape) -> None:
-    """Create the table, and its schema if it is missing (section 2.5).
-
-    Histories are partitioned so that open versions lie apart from closed ones.
-    Raises Refused if the table exists or has a name that Iceberg cannot hold.
-    """
-    with translated(shape.table):
-        if store.iceberg().tableExists(store.identifier(shape.table)):
-            raise Refused(
-                "table-exists",
-                f"The table {shape.table} exists already.",
-                "Alter it, or drop it first.",
-            )
-        builder(store, shape).create()
+def refuse_existing(store: Store, table: TableName) -> None:
+    """Raise Refused if there is such a table."""
+    if store.iceberg().tableExists(store.identifier(table)):
+        raise Refused("table-exists", f"The table {table} exists already.", "Alter it, or drop it first.")
 
 
 def builder(store: Store, shape: Shape) -> Any:
-    """Iceberg's builder of a table of this shape; makes the schema if it is missing."""
+    """Iceberg's builder of a table of this shape; makes the schema if it is missing (section 2.5).
+
+    Histories are partitioned so that open versions lie apart from closed ones. Raises Refused for a name
+    that Iceberg cannot hold.
+    """
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
     spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
@@ -98,13 +92,15 @@ def _own(store: Store, shape: Shape) -> dict[str, str]:
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
+        # Rows in the order of their offsets are read by ranges of them.
+        **({} if shape.layout.sorted else {"write.parquet.row-group-size-bytes": str(16 << 20)}),
         **({CALLED: called(shape)} if any(column.called for column in shape.columns) else {}),
     }
 
 
 def _sort_order(store: Store, schema: object, shape: Shape) -> object:
     order = store.jvm.org.apache.iceberg.SortOrder.builderFor(schema)
-    for name in shape.key:
+    for name in shape.key if shape.layout.sorted else ():
         order = order.asc(name)
     return order.build()
 

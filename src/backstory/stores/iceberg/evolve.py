@@ -2,38 +2,43 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
+from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, Layout
-from backstory.model.schema import Shape
-from backstory.model.types import ColumnType, widens
-from backstory.stores.iceberg.faults import translated
+from backstory.model.schema import Column, Shape
+from backstory.model.types import widens
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type, refuse_names
-from backstory.stores.iceberg.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called, settle
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
+from backstory.stores.iceberg.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called
 
 
-def evolve(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, str] = NOTHING) -> None:
-    """Make the table this shape, in one commit that touches no data file."""
-    with translated(table.shape.table):
-        settle(stage(store, table, into, renamed))
+def stage(store: Store, table: StoredTable, change: Change) -> Any:
+    """Iceberg's transaction that gives the table the change's shape and properties; nothing is committed yet.
 
-
-def stage(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, str] = NOTHING) -> Any:
-    """Iceberg's transaction that makes the table this shape; nothing is committed yet.
-
-    `renamed` gives columns new names. Columns that the shape lacks are dropped. The transaction's
-    `table()` is the table as it will be: data files can be written for it. A column whose values do
-    not simply widen (see `widens`) is another column of the same name, so that every row must be
-    written anew in the same transaction, if there are rows. Raises Refused for a name that no table
-    can have.
+    The transaction's `table()` is the table as it will be: data files can be written for it. Columns that
+    the new shape lacks are dropped. A column whose values do not simply widen is another column of the same
+    name, so that every row must be written anew in the same transaction, if there are rows. Raises TryAgain
+    if another writer came first, and Refused for a name that no table can have.
     """
+    transaction = table.begin()
+    if change.back_to is not None:
+        transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
+    if change.into is not None:
+        _reshape(store, table, transaction, change.into, change.renamed)
+    if change.properties:
+        _set_properties(transaction, change.properties)
+    return transaction
+
+
+def _reshape(
+    store: Store, table: StoredTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
+) -> None:
     refuse_names(store.jvm, into.names)
     before = table.shape
-    transaction = table.begin()
-    _set_properties(transaction, before, into)
+    _tell_shape(transaction, before, into)
+    if not into.layout.sorted:
+        _evolve_columns(store, transaction, before, into, renamed)
+        return
     parted = ACTIVE in [field.name() for field in table.iceberg.spec().fields()]
     keeps_history = into.layout is Layout.FIVETRAN_HISTORY
     if parted and not keeps_history:
@@ -44,16 +49,25 @@ def stage(store: Store, table: StoredTable, into: Shape, renamed: Mapping[str, s
     _sort_by_key(store, transaction, into.key)
     if keeps_history and before.layout is not into.layout:
         transaction.updateSpec().addField(ACTIVE).commit()
-    return transaction
 
 
-def _set_properties(transaction: Any, before: Shape, into: Shape) -> None:
-    properties = transaction.updateProperties().set(KEY, json.dumps(list(into.key), ensure_ascii=False))
+def _tell_shape(transaction: Any, before: Shape, into: Shape) -> None:
+    told: dict[str, str | None] = {KEY: json.dumps(list(into.key), ensure_ascii=False)}
     if called(before) != called(into):
-        properties.set(CALLED, called(into))
+        told[CALLED] = called(into)
     if before.layout is not into.layout:
-        properties.set(LAYOUT, into.layout.value).remove(DISORDER)
-    properties.commit()
+        told |= {LAYOUT: into.layout.value, DISORDER: None}
+    _set_properties(transaction, told)
+
+
+def _set_properties(transaction: Any, properties: Mapping[str, str | None]) -> None:
+    update = transaction.updateProperties()
+    for name, value in properties.items():
+        if value is None:
+            update.remove(name)
+        else:
+            update.set(name, value)
+    update.commit()
 
 
 def _sort_by_key(store: Store, transaction: Any, key: Sequence[str]) -> None:
@@ -73,28 +87,38 @@ def _evolve_columns(
     known = {renamed.get(column.name, column.name): column.type for column in before.columns}
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)
-    previous = None
+    standing = [name for name in known if into.column(name)]
     for column in into.columns:
         stored = known.get(column.name)
-        if stored is None:
-            schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), str(column.type))
-        elif stored != column.type:
-            _retype(store, schema, column.name, (stored, column.type), previous)
-        previous = column.name
+        if stored == column.type:
+            continue
+        if stored is not None and widens(stored, column.type):
+            _widen(store, schema, column, iceberg_name(stored))
+            continue
+        if stored is not None:
+            schema.deleteColumn(column.name)
+            standing.remove(column.name)
+        schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
+        standing.append(column.name)
+    _order(schema, standing, into.names)
     schema.commit()
 
 
-def _retype(
-    store: Store, schema: Any, name: str, types: tuple[ColumnType, ColumnType], previous: str | None
-) -> None:
-    old, new = types
-    if widens(old, new):
-        if iceberg_name(old) != iceberg_name(new):
-            schema.updateColumn(name, iceberg_type(store.jvm, new))
-        schema.updateColumnDoc(name, str(new))
-        return
-    schema.deleteColumn(name).addColumn(None, name, iceberg_type(store.jvm, new), str(new))
-    if previous is None:
-        schema.moveFirst(name)
-    else:
-        schema.moveAfter(name, previous)
+def _widen(store: Store, schema: Any, column: Column, stored: str) -> None:
+    if iceberg_name(column.type) != stored:
+        schema.updateColumn(column.name, iceberg_type(store.jvm, column.type))
+    schema.updateColumnDoc(column.name, column.doc)
+
+
+def _order(schema: Any, standing: Sequence[str], wanted: Sequence[str]) -> None:
+    """Move columns until they stand in the order that the shape has them in."""
+    order = list(standing)
+    for place, name in enumerate(wanted):
+        if order[place] == name:
+            continue
+        order.remove(name)
+        order.insert(place, name)
+        if place:
+            schema.moveAfter(name, wanted[place - 1])
+        else:
+            schema.moveFirst(name)

@@ -1,10 +1,14 @@
 """Arrow tables as Spark DataFrames, exactly."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backstory.stores.iceberg.store import Store
+from backstory.formats.delivered import arrow_schema
+from backstory.model.schema import Shape
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,3 +25,15 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
     fields = [StructField(field.name, spark_type_of(field.type)) for field in rows.schema]
     return store.spark.createDataFrame(rows, StructType(fields))
+
+
+def rows_of(store: Store, table: StoredTable) -> "DataFrame":
+    """Every row of the table."""
+    with translated(table.shape.table):
+        return store.spark.table(store.sql_name(table.shape.table))
+
+
+def rows_as(shape: Shape, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A few rows as an Arrow table of the shape; what a row lacks is NULL."""
+    schema = arrow_schema({each.name: each.type for each in shape.columns})
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)

@@ -6,7 +6,8 @@ column's comment keeps the source's type; it counts as long as it fits the store
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from backstory.errors import Refused
@@ -50,8 +51,9 @@ def spark_type(type_: ColumnType) -> str:
 
 
 def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
-    """Iceberg's object for the flat type."""
-    return jvm.org.apache.iceberg.types.Types.fromPrimitiveString(iceberg_name(type_))
+    """Iceberg's object for the type."""
+    schema = iceberg_schema(jvm, [Column("value", type_)])
+    return schema.findType("value")
 
 
 def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
@@ -61,11 +63,30 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     Raises Refused for a name that Iceberg keeps for itself, an empty or a repeated one.
     """
     refuse_names(jvm, [column.name for column in columns])
-    fields = jvm.java.util.ArrayList()
-    optional = jvm.org.apache.iceberg.types.Types.NestedField.optional
-    for number, column in enumerate(columns, start=1):
-        fields.add(optional(number, column.name, iceberg_type(jvm, column.type), str(column.type)))
-    return jvm.org.apache.iceberg.Schema(fields)
+    numbers = count(1)
+    fields = [_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
+    told = json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+    return jvm.org.apache.iceberg.SchemaParser.fromJson(told)
+
+
+def _field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
+    return {"id": next(numbers), "name": name, "required": False, "type": _json_type(type_, numbers)}
+
+
+def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
+    """The type as the JSON of a schema has it; everything within it is optional but the keys of maps."""
+    if type_.kind is Kind.STRUCT:
+        fields = [_field(name, part, numbers) for name, part in type_.parts]
+        return {"type": "struct", "fields": fields}
+    if type_.kind is Kind.LIST:
+        ((_, part),) = type_.parts
+        told = {"type": "list", "element-id": next(numbers), "element-required": False}
+        return told | {"element": _json_type(part, numbers)}
+    if type_.kind is Kind.MAP:
+        (_, key), (_, value) = type_.parts
+        told = {"type": "map", "key-id": next(numbers), "value-id": next(numbers), "value-required": False}
+        return told | {"key": _json_type(key, numbers), "value": _json_type(value, numbers)}
+    return iceberg_name(type_)
 
 
 def stored_names(jvm: Any, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:

@@ -130,19 +130,6 @@ class StoredTable:
         return int(self.iceberg.operations().current().formatVersion())
 
 
-def settle(transaction: Any) -> None:
-    """Commit what the transaction holds if the table is still the one that it began with, or still none.
-
-    Its own `commitTransaction` would try again on a newer table, which nothing here was planned on,
-    and take manifests away when the catalog's answer was lost.
-    """
-    before = transaction.startMetadata()
-    if before is None:
-        transaction.commitTransaction()
-    else:
-        transaction.underlyingOps().commit(before, transaction.currentMetadata())
-
-
 def load(store: Store, table: TableName) -> StoredTable | None:
     """The table as it stands now, or None if there is no such table or schema."""
     with translated(table):

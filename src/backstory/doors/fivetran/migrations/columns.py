@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backstory.doors.fivetran.definitions import stored_as, type_from
-from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
+from backstory.doors.fivetran.migrations.subject import Subject, refused, rewritten, time, user_column, value
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.model.change import Change
 from backstory.model.layout import SYSTEM_COLUMNS
 from backstory.model.schema import Column
 from backstory.stores.iceberg.conditions import change_where, update_where
-from backstory.stores.iceberg.evolve import evolve
+from backstory.stores.iceberg.frames import rows_of
 from backstory.stores.iceberg.literals import column as values_of
-from backstory.stores.iceberg.rebuild import rebuild, rows_of
 from backstory.stores.iceberg.schema import stored_names
 from backstory.strategies.shape_changes import plan
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 
-def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> None:
+def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> Change | None:
     """Add the column, and give every row the value, also if the column was there (6.2)."""
     column = _asked_column(subject, asked)
     given = value(asked.default_value, column)
     if column in subject.shape.columns:
-        _set(subject, column, given)
-    else:
-        _add(subject, column, given)
+        return _set(subject, column, given)
+    return _add(subject, column, given)
 
 
 def _asked_column(
@@ -37,24 +36,24 @@ def _asked_column(
     return subject.becoming(name, type_from(common.Column(name=name, type=asked.column_type)))
 
 
-def _add(subject: Subject, column: Column, given: "Expression") -> None:
+def _add(subject: Subject, column: Column, given: "Expression") -> Change | None:
     rows = rows_of(subject.store, subject.table).withColumn(column.name, given)
-    rebuild(subject.store, subject.table, subject.having(column), rows, subject.note)
+    return rewritten(subject.having(column), rows)
 
 
-def _set(subject: Subject, column: Column, given: "Expression") -> None:
+def _set(subject: Subject, column: Column, given: "Expression") -> Change | None:
     subject.require_values(column)
     others = plan.differs(column.name, given)
-    update_where(subject.store, subject.table, others, {column.name: given}, subject.note)
+    return update_where(subject.store, subject.table, others, {column.name: given})
 
 
-def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> None:
+def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> Change | None:
     """Give every row the value, all versions included (6.5)."""
     column = subject.column(asked.column)
-    _set(subject, column, value(asked.value, column))
+    return _set(subject, column, value(asked.value, column))
 
 
-def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> None:
+def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Change | None:
     """Add the column, and give each open version a successor with the value (6.3)."""
     subject.require_history()
     column = _asked_column(subject, asked)
@@ -63,38 +62,31 @@ def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> None:
         subject.require_values(column)
     given, at = value(asked.default_value, column), time(asked.operation_timestamp)
     into = subject.having(column) if is_new else None
-    if _open_at(subject, at):
-        touched = plan.re_versioned(column.name, given, at)
-        change_where(
-            subject.store,
-            subject.table,
-            touched,
-            lambda rows: plan.succeeded(rows, column.name, given, at),
-            subject.note,
-            into=into,
-        )
-    elif into:
-        evolve(subject.store, subject.table, into)
+    if not _open_at(subject, at):
+        return Change(into=into) if into else None
+    return change_where(
+        subject.store,
+        subject.table,
+        plan.re_versioned(column.name, given, at),
+        lambda rows: plan.succeeded(rows, column.name, given, at),
+        into=into,
+    )
 
 
-def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> None:
+def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Change | None:
     """Give each open version that has a value a successor without; the column stays (6.4)."""
     subject.require_history()
     column = subject.shape.called(asked.column)
     at = time(asked.operation_timestamp)
     if column is None:
-        return
+        return None
     subject.require_values(column)
     if not _open_at(subject, at):
-        return
+        return None
     nothing = value("NULL", column)
     touched = plan.re_versioned(column.name, nothing, at, where=values_of(column.name).isNotNull())
-    change_where(
-        subject.store,
-        subject.table,
-        touched,
-        lambda rows: plan.succeeded(rows, column.name, nothing, at),
-        subject.note,
+    return change_where(
+        subject.store, subject.table, touched, lambda rows: plan.succeeded(rows, column.name, nothing, at)
     )
 
 
@@ -111,12 +103,12 @@ def _open_at(subject: Subject, at: int) -> bool:
     return bool(found.open)
 
 
-def rename(subject: Subject, asked: sdk.RenameColumn) -> None:
+def rename(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
     """Give the column another name; type, values and key stay (6.6)."""
     shape = subject.shape
     old, new = asked.from_column, user_column(asked.to_column)
     if shape.called(old) is None and shape.called(new):
-        return
+        return None
     column = subject.column(old)
     if shape.called(new):
         raise refused(f"{shape.table} has a column {new!r} already.", "Choose another name.")
@@ -127,18 +119,17 @@ def rename(subject: Subject, asked: sdk.RenameColumn) -> None:
     columns = tuple(renamed if each is column else each for each in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)
-    evolve(subject.store, subject.table, into, {column.name: renamed.name})
+    return Change(into=into, renamed={column.name: renamed.name})
 
 
-def copy(subject: Subject, asked: sdk.CopyColumn) -> None:
+def copy(subject: Subject, asked: sdk.CopyColumn) -> Change | None:
     """Give the target the source's values; it is added if it is not there (6.6)."""
     source = subject.column(asked.from_column)
     target = subject.becoming(user_column(asked.to_column), source.type)
     if target not in subject.shape.columns:
-        _add(subject, target, values_of(source.name))
-    elif target.type == source.type:
-        _set(subject, target, values_of(source.name))
-    else:
-        raise refused(
-            f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
-        )
+        return _add(subject, target, values_of(source.name))
+    if target.type == source.type:
+        return _set(subject, target, values_of(source.name))
+    raise refused(
+        f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
+    )

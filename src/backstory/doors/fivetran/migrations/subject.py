@@ -8,16 +8,17 @@ import pyarrow as pa
 from backstory.doors.fivetran.definitions import stored_as
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
+from backstory.model.change import Change
 from backstory.model.layout import SYSTEM_COLUMNS, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.commit import Note
 from backstory.stores.iceberg.literals import literals
 from backstory.stores.iceberg.schema import spark_type, stored_names
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
 
 NULL_TEXT = "NULL"
 _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
@@ -25,11 +26,10 @@ _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A table as it stands, and the note for the commit that changes it."""
+    """A table as it stands."""
 
     store: Store
     table: StoredTable
-    note: Note
 
     @property
     def shape(self) -> Shape:
@@ -68,6 +68,11 @@ class Subject:
                 "it is a key or system column.",
                 "Name another column.",
             )
+
+
+def rewritten(into: Shape, rows: "DataFrame") -> Change:
+    """The table gets this shape, and these rows instead of its own."""
+    return Change(come=rows, into=into, whole=True, counted="rewritten")
 
 
 def refused(why: str, remedy: str) -> Refused:

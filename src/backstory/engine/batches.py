@@ -1,0 +1,100 @@
+"""A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from backstory.engine.buckets import Batch, bucketed
+from backstory.engine.deliver import Plan, deliver
+from backstory.engine.outcome import Outcome
+from backstory.formats.memory import Lease, TooLarge
+from backstory.formats.values.mended import counted, tell
+from backstory.model.change import Change, Committed, Note
+from backstory.model.layout import Layout
+from backstory.model.receipt import Receipt
+from backstory.model.table import TableName
+from backstory.observe.metrics import timed
+from backstory.stores.iceberg.slice import read_slice
+from backstory.stores.iceberg.store import DISORDER, Store, StoredTable, existing, require_layout
+
+
+class Batches(Protocol):
+    """What a door hands over: files for a table."""
+
+    @property
+    def table(self) -> TableName:
+        """The table that they change."""
+
+    @property
+    def door(self) -> str:
+        """The door's name, for the commit."""
+
+    @property
+    def layouts(self) -> Sequence[Layout]:
+        """The layouts of the tables that the door writes."""
+
+    def token(self, table: StoredTable) -> str:
+        """A digest by which the same delivery is recognised when it comes again."""
+
+    def batch(self, table: StoredTable) -> Batch:
+        """The files, to be read as rows of the table; Refused if they are none of it."""
+
+
+def deliver_batch(store: Store, delivered: Batches) -> Receipt:
+    """Bring the files into their table: one commit, or none when nothing changes.
+
+    A delivery whose token is the table's newest one has been here before and writes nothing.
+    """
+    return deliver(store, BatchDelivery(delivered))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDelivery:
+    """The files as a delivery of one table."""
+
+    delivered: Batches
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The table that they change."""
+        return [self.delivered.table]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[Receipt]]:
+        """Read the files and plan them; too large for the driver's memory, where Spark runs."""
+        table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
+        with timed("digest"):
+            note = Note(self.delivered.door, self.delivered.token(table))
+        name = str(table.shape.table)
+        if note.token == table.newest_token:
+            yield Plan(table, None, note, lambda _: Receipt(name))
+            return
+        batch = self.delivered.batch(table)
+        with ExitStack() as held:
+            try:
+                outcome = _planned_here(store, table, batch, held.enter_context(store.memory.lease()))
+            except TooLarge:
+                held.close()
+                outcome = held.enter_context(bucketed(store, table, batch))
+            counts = counted(outcome.counts, outcome.mended)
+
+            def receipt(committed: Committed | None) -> Receipt:
+                tell(outcome.mended)
+                return Receipt(name, counts, None if committed is None else committed.snapshot_id)
+
+            marks = {DISORDER: "true"} if outcome.disorder else {}
+            change = Change(counts, outcome.gone, outcome.come, properties=marks) if outcome.changes else None
+            yield Plan(table, change, note, receipt)
+
+
+def _planned_here(store: Store, table: StoredTable, batch: Batch, lease: Lease) -> Outcome:
+    with timed("decode"):
+        decoded = batch.decode(lease)
+    with timed("slice"):
+        stored = read_slice(store, table, decoded.keys, None if table.disorderly else decoded.since)
+    with timed("plan"):
+        actions = decoded.plan(stored)
+    return Outcome(
+        actions.removed, actions.added, actions.counts, not actions.empty, actions.disorder, decoded.mended
+    )

@@ -1,0 +1,104 @@
+"""What one commit makes of one table, and what it says of itself."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Any, Final
+
+from backstory.model.schema import Shape
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+DOOR: Final = "backstory.door"
+TOKEN: Final = "backstory.token"  # noqa: S105 - no secret
+COUNTS: Final = "backstory.counts"
+
+
+def nothing_more(_pending: Any) -> Mapping[str, str]:
+    """What a commit tells that only writing its rows shows: nothing."""
+    return NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one commit makes of one table; nothing is written yet, and it can be printed.
+
+    `gone` are the places of stored rows that end: an Arrow table or a frame with `_file` and `_pos`, or a
+    bitmap of positions for each file. `come` are the rows that begin, an Arrow table or a frame with the
+    columns of `into`, or of the table's own shape. A row that changes is in both.
+
+    `into` is the table's new shape, `renamed` new names of columns, `properties` the table's own, of which
+    None takes one away. With `whole` the rows that come take the place of all; with `anew` the table is made,
+    in place of one that is there; with `dropped` it goes, files and all; `back_to` is an earlier snapshot.
+    A shape that names another table renames it, and does nothing else. Without rows there is no snapshot,
+    unless one is asked for by `snapshot`.
+
+    `counts` are rows by outcome, `counted` the outcome under which the rows that come are counted when they
+    are written. With `expected` exactly so many rows come, or nothing is committed. `told` is asked once the
+    rows are written, with the table as it will be, for properties of the commit that only then are known.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    gone: Any = None
+    come: Any = None
+    into: Shape | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str | None] = field(default_factory=dict)
+    whole: bool = False
+    anew: bool = False
+    dropped: bool = False
+    back_to: int | None = None
+    snapshot: bool = False
+    counted: str = ""
+    expected: int | None = None
+    told: Callable[[Any], Mapping[str, str]] = nothing_more
+
+    def lines(self, shape: Shape | None = None) -> list[str]:
+        """The change in words, a line for each part of it; `shape` is the table's before it."""
+        rows = [f"{count} rows {outcome}" for outcome, count in self.counts.items() if count]
+        rows += ["all rows are written anew"] if self.whole else []
+        names = [f"column {old} is called {new}" for old, new in self.renamed.items() if old != new]
+        back = [] if self.back_to is None else [f"the table is as at snapshot {self.back_to}"]
+        return [*self._shape_lines(shape), *names, *rows, *back]
+
+    def _shape_lines(self, shape: Shape | None) -> list[str]:
+        if self.into is None:
+            return []
+        if shape is None or self.anew:
+            return [f"the table {self.into.table} is made"]
+        known = {self.renamed.get(each.name, each.name): each.type for each in shape.columns}
+        new = {each.name: each.type for each in self.into.columns}
+        return [
+            *(f"column {name} of type {type_} comes" for name, type_ in new.items() if name not in known),
+            *(f"column {name} goes" for name in known if name not in new),
+            *(f"column {name} is {new[name]}" for name in known if new.get(name, known[name]) != known[name]),
+            *([f"layout is {self.into.layout}"] if self.into.layout is not shape.layout else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a commit says of itself in the snapshot's properties; `more` are a door's own."""
+
+    door: str
+    token: str
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def properties(self, counts: Mapping[str, int]) -> dict[str, str]:
+        """The four properties that every commit carries, and the door's own."""
+        return {
+            **self.more,
+            DOOR: self.door,
+            TOKEN: self.token,
+            COUNTS: json.dumps(dict(counts)),
+            "backstory.version": version("backstory"),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit: its snapshot, None where only shape or properties changed, and its rows by outcome."""
+
+    snapshot_id: int | None
+    counts: Mapping[str, int]
