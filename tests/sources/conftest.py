@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from web import serving
 
-from backstory.doors.odf.manifest.fetch import FilesGlob, Url
 from backstory.sources.asking import Asking
 from backstory.sources.polling import fetch
 from backstory.sources.retries import Growth, Policy
+from backstory.sources.source import FilesGlob, Url
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 AT_ONCE = Policy(attempts=3, delay=0.001, growth=Growth.FIXED)
@@ -48,5 +48,5 @@ def ask(asking):
 
 @pytest.fixture
 def glob():
-    """A step of the manifest: `glob("data/*.csv", order="ByName")`."""
-    return lambda path, **fields: FilesGlob.model_validate({"path": path, **fields})
+    """The files to ask for: `glob("data/*.csv", once=True)`."""
+    return FilesGlob

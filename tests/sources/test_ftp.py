@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from ftp import serving
 
-from backstory.doors.odf.manifest.fetch import Url
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.polling import check
 from backstory.sources.savepoint import forget
+from backstory.sources.source import FromMetadata, FromPath, FromSystemTime, Url
 from backstory.sources.templates import filled
 
 BODY = b"city,population\nA,1000\n"
@@ -26,7 +26,7 @@ def get(asking):
     """Ask an address, with other fields of the step and the parts of Asking that differ."""
 
     def asked(address, *, step=None, **differing):
-        step = Url.model_validate({"url": address, **(step or {})})
+        step = Url(address, **(step or {}))
         told = replace(asking, **differing)
         return fetch_ftp(step, filled(step.url, told.environment), told)
 
@@ -55,16 +55,16 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
     ("step", "warned"),
     [
         ({}, False),
-        ({"eventTime": "FromSystemTime"}, False),
-        ({"eventTime": "FromMetadata"}, True),
-        ({"eventTime": {"kind": "FromPath", "pattern": "(.)"}}, True),
+        ({"event_time": FromSystemTime()}, False),
+        ({"event_time": FromMetadata()}, True),
+        ({"event_time": FromPath("(.)")}, True),
     ],
 )
 def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
     """1.4: the row `Url ftp`; what cannot be had is warned of."""
     answer = get(site.play("a", BODY), step=step)
 
-    check(Url.model_validate({"url": site.url("a"), **step}))
+    check(Url(site.url("a"), **step))
     assert only(answer).event_time is None
     assert any("does not tell a time" in line for line in answer.warnings) == warned
 
@@ -76,7 +76,7 @@ def test_later_pulls_pass_it_over_unless_they_insist(site, get):
     assert get(address, asked_before=True).status == "uncacheable"
     assert site.transfers() == 1
     assert only(get(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
-    always, forever = {"refetch": "always"}, {"cache": "Forever"}
+    always, forever = {"always": True}, {"once": True}
     assert only(get(address, asked_before=True, step=always)).path.read_bytes() == BODY
     assert get(address, step=always).warnings == get(address, step=forever).warnings == []
 

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Failed, Refused, UsageError
+from backstory.sources.source import FromMetadata, FromPath, FromSystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
 
 PATTERN = r"cities-(\d{4}-\d\d-\d\d)"
-FROM_PATH = {"kind": "FromPath", "pattern": PATTERN}
+FROM_PATH = FromPath(PATTERN)
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ class TestFinding:
     def test_forever_looks_no_more(self, put, ask, glob):
         put("a.csv", "b.csv")
 
-        forever = glob("*.csv", cache="Forever")
+        forever = glob("*.csv", once=True)
         assert [fetched.last for fetched in ask(forever).deliveries] == [False, True]
         assert names(ask(forever, state=last("a.csv"))) == ["b.csv"]
         assert ask(forever, state=last("b.csv"), complete=True).status == "up-to-date"
@@ -203,18 +204,18 @@ class TestEventTime:
         put("a.csv")
 
         assert [fetched.event_time for fetched in ask(glob("*.csv")).deliveries] == [None]
-        answer = ask(glob("*.csv", eventTime="FromSystemTime"))
+        answer = ask(glob("*.csv", event_time=FromSystemTime()))
         assert [fetched.event_time for fetched in answer.deliveries] == [asking.system_time]
 
     def test_metadata_have_none(self, ask, glob):
         with pytest.raises(UsageError) as caught:
-            ask(glob("*.csv", eventTime="FromMetadata"))
+            ask(glob("*.csv", event_time=FromMetadata()))
         assert caught.value.code == "event-time"
 
     def test_it_is_group_1_of_the_path(self, put, ask, glob):
         put("cities-2024-01-01/b.csv", "cities-2024-02-01/a.csv")
 
-        deliveries = list(ask(glob("*/*.csv", eventTime=FROM_PATH)).deliveries)
+        deliveries = list(ask(glob("*/*.csv", event_time=FROM_PATH)).deliveries)
 
         assert [fetched.event_time for fetched in deliveries] == [
             datetime(2024, 2, 1, tzinfo=UTC),
@@ -223,7 +224,7 @@ class TestEventTime:
 
     def test_folders_above_the_manifest_tell_no_time(self, put, ask, glob, tmp_path):
         put("backup-1999/cities-2024.csv")
-        step = glob("*.csv", eventTime={"kind": "FromPath", "pattern": r"-(\d{4})", "timestampFormat": "%Y"})
+        step = glob("*.csv", event_time=FromPath(r"-(\d{4})", "%Y"))
 
         [fetched] = ask(step, folder=tmp_path / "backup-1999").deliveries
 
@@ -232,7 +233,7 @@ class TestEventTime:
     def test_a_pattern_may_ask_for_the_whole_path(self, put, ask, glob):
         put("cities-2024-01-01.csv")
 
-        [fetched] = ask(glob("*.csv", eventTime={**FROM_PATH, "pattern": f"^/.*/{PATTERN}"})).deliveries
+        [fetched] = ask(glob("*.csv", event_time=FromPath(f"^/.*/{PATTERN}"))).deliveries
 
         assert fetched.event_time == datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -240,7 +241,7 @@ class TestEventTime:
         put("cities-2024-01-01.csv", "z.csv")
 
         with pytest.raises(Refused) as caught:
-            ask(glob("*.csv", eventTime=FROM_PATH))
+            ask(glob("*.csv", event_time=FROM_PATH))
 
         assert (caught.value.code, caught.value.exit_code) == ("file-time", 3)
         assert "z.csv" in caught.value.message
@@ -249,7 +250,7 @@ class TestEventTime:
     def test_files_that_were_ingested_are_not_looked_at(self, put, ask, glob):
         put("a.csv", "cities-2024-01-01.csv")
 
-        assert names(ask(glob("*.csv", eventTime=FROM_PATH), state=last("a.csv"))) == [
+        assert names(ask(glob("*.csv", event_time=FROM_PATH), state=last("a.csv"))) == [
             "cities-2024-01-01.csv"
         ]
 
@@ -259,7 +260,7 @@ class TestByEventTime:
 
     @pytest.fixture
     def step(self, glob):
-        return glob("**/*cities*.csv", eventTime=FROM_PATH, order="ByEventTime")
+        return glob("**/*cities*.csv", event_time=FROM_PATH, by_event_time=True)
 
     def test_files_come_in_the_order_of_time_and_name(self, put, ask, step):
         put(
@@ -302,12 +303,12 @@ class TestByEventTime:
         put("cities-2024-01-01.csv", "other.csv")
 
         with pytest.raises(Refused):
-            ask(glob("*.csv", eventTime=FROM_PATH, order="ByEventTime"), state=last(self.FIRST))
+            ask(glob("*.csv", event_time=FROM_PATH, by_event_time=True), state=last(self.FIRST))
 
-    @pytest.mark.parametrize("event_time", [None, "FromSystemTime"])
+    @pytest.mark.parametrize("event_time", [None, FromSystemTime()])
     def test_files_of_the_run_s_time_are_ordered_by_name(self, put, ask, glob, event_time):
         put("b.csv", "a.csv")
-        step = glob("*.csv", eventTime=event_time, order="ByEventTime")
+        step = glob("*.csv", event_time=event_time, by_event_time=True)
 
         assert names(ask(step)) == ["a.csv", "b.csv"]
         assert names(ask(step, state=last("a.csv"))) == ["b.csv"]
@@ -315,7 +316,7 @@ class TestByEventTime:
     def test_a_change_of_the_order_ingests_nothing_twice(self, put, ask, glob, step):
         put("cities-2024-03-01.csv", "z-cities-2024-01-01.csv", "new-cities-2024-02-01.csv")
         seen = frozenset({"cities-2024-03-01.csv", "z-cities-2024-01-01.csv"})
-        by_name = glob("**/*cities*.csv", eventTime=FROM_PATH)
+        by_name = glob("**/*cities*.csv", event_time=FROM_PATH)
 
         assert names(ask(step, state=last("z-cities-2024-01-01.csv"), seen=seen)) == [
             "new-cities-2024-02-01.csv"

@@ -11,18 +11,14 @@ import httpx2
 import pytest
 from web import Play, serving
 
-from backstory.doors.odf.manifest.fetch import Url
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.sources import request
+from backstory.sources.source import FromMetadata, FromPath, FromSystemTime, Url
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
 
 BODY = b"city,population\nA,1000\n"
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 INSTANT = datetime(2015, 10, 21, 7, 28, tzinfo=UTC)
-
-
-def url(address, **fields):
-    return Url.model_validate({"url": address, **fields})
 
 
 def only(answer):
@@ -103,11 +99,11 @@ def test_an_unreadable_date_is_none(web, ask, date):
 
 
 @pytest.mark.parametrize("etag", [None, '"one"'])
-@pytest.mark.parametrize("event_time", [None, "FromMetadata"])
+@pytest.mark.parametrize("event_time", [None, FromMetadata()])
 def test_last_modified_is_the_event_time_also_beside_an_etag(web, ask, etag, event_time):
     address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
 
-    assert only(ask(url(address, eventTime=event_time))).event_time == INSTANT
+    assert only(ask(Url(address, event_time=event_time))).event_time == INSTANT
 
 
 def test_the_event_time_of_other_sources(web, ask, asking):
@@ -116,9 +112,9 @@ def test_the_event_time_of_other_sources(web, ask, asking):
     bare = web.play("/bare", Play(BODY, etag='"one"'))
 
     assert only(ask(bare)).event_time is None
-    assert only(ask(url(address, eventTime="FromSystemTime"))).event_time == asking.system_time
+    assert only(ask(Url(address, event_time=FromSystemTime()))).event_time == asking.system_time
     with pytest.raises(UsageError) as caught:
-        ask(url(address, eventTime={"kind": "FromPath", "pattern": "(.*)"}))
+        ask(Url(address, event_time=FromPath("(.*)")))
     assert caught.value.code == "event-time"
 
 
@@ -244,11 +240,11 @@ def test_conditions_follow_a_redirect(web, ask):
 def test_headers_and_the_user_agent(web, ask):
     address = web.play("/a", Play(BODY))
     headers = [
-        {"name": "X-Key", "value": "${{ env.KEY || 'none' }}"},
-        {"name": "Accept", "value": "text/csv"},
+        ("X-Key", "${{ env.KEY || 'none' }}"),
+        ("Accept", "text/csv"),
     ]
 
-    only(ask(url(address, headers=headers), environment={"KEY": "grün"}))
+    only(ask(Url(address, headers=headers), environment={"KEY": "grün"}))
     only(ask(address, fetch_uncacheable=True))
 
     first, second = (seen.headers for seen in web.seen)
@@ -260,7 +256,7 @@ def test_headers_and_the_user_agent(web, ask):
 def test_a_user_agent_of_the_manifest_wins(web, ask):
     address = web.play("/a", Play(BODY))
 
-    ask(url(address, headers=[{"name": "user-agent", "value": "mine"}]))
+    ask(Url(address, headers=(("user-agent", "mine"),)))
 
     assert web.seen[0].headers.get_all("User-Agent") == ["mine"]
 
@@ -271,9 +267,9 @@ def test_private_headers_stay_with_their_host(web, ask):
         target = other.play("/b", Play(BODY))
         web.play("/here", Play(b"", 302, headers=(("Location", target),)))
         web.play("/a", Play(b"", 302, headers=(("Location", "/here"),)))
-        headers = [{"name": "X-Key", "value": "secret"}, {"name": "Accept", "value": "text/csv"}]
+        headers = [("X-Key", "secret"), ("Accept", "text/csv")]
 
-        only(ask(url(web.url("/a", "user:password@"), headers=headers)))
+        only(ask(Url(web.url("/a", "user:password@"), headers=headers)))
 
         assert [seen.headers["X-Key"] for seen in web.seen] == ["secret", "secret"]
         assert all(seen.headers["Authorization"] for seen in web.seen)
@@ -299,7 +295,7 @@ def test_an_address_that_is_none_is_a_usage_error(ask, address):
 )
 def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
     with pytest.raises(UsageError) as caught:
-        ask(url(web.play("/a", Play(BODY)), headers=[{"name": name, "value": value}]))
+        ask(Url(web.play("/a", Play(BODY)), headers=((name, value),)))
 
     assert caught.value.code == "invalid-header"
     assert "secret" not in str(caught.value)
@@ -307,7 +303,7 @@ def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
 
 def test_a_template_without_a_value_is_a_usage_error(web, ask):
     with pytest.raises(UsageError):
-        ask(url(web.play("/a", Play(BODY)), headers=[{"name": "X", "value": "${{ env.UNSET }}"}]))
+        ask(Url(web.play("/a", Play(BODY)), headers=(("X", "${{ env.UNSET }}"),)))
     assert web.seen == []
 
 
@@ -338,7 +334,7 @@ class TestUncacheable:
         assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
 
     def test_the_manifest_fetches_it_always(self, web, ask):
-        step = url(web.play("/a", Play(BODY)), refetch="always")
+        step = Url(web.play("/a", Play(BODY)), always=True)
 
         assert ask(step).warnings == []
         assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
@@ -357,7 +353,7 @@ class TestForever:
     """`cache: Forever` asks a source no more that was ingested once (D29)."""
 
     def test_there_is_no_request_after_the_first_success(self, web, ask):
-        step = url(web.play("/a", Play(BODY, etag='"one"')), cache="Forever")
+        step = Url(web.play("/a", Play(BODY, etag='"one"')), once=True)
 
         state = only(ask(step)).state
         for known in ({}, {"state": state}, {"state": state, "fetch_uncacheable": True}):
@@ -365,7 +361,7 @@ class TestForever:
         assert len(web.seen) == 1
 
     def test_a_failure_is_no_success(self, web, ask):
-        step = url(web.play("/a", Play(b"", 404), Play(BODY)), cache="Forever")
+        step = Url(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
 
         with pytest.raises(Failed):
             ask(step)
@@ -380,7 +376,7 @@ class TestSecrets:
     """No message and no line of a log shows what an address, a header or a variable keeps secret (R8)."""
 
     ENVIRONMENT: ClassVar = {"TOKEN": "t0ken-value", "PLACE": "hidden-folder"}
-    HEADERS = ({"name": "Authorization", "value": "Bearer ${{ env.TOKEN }}"},)
+    HEADERS = (("Authorization", "Bearer ${{ env.TOKEN }}"),)
     SECRETS = ("t0ken-value", "hidden-folder", "pass%20word", "pass word", "quer1-key")
 
     @pytest.mark.parametrize("status", [200, 404, 500])
@@ -392,7 +388,7 @@ class TestSecrets:
 
         told = ""
         try:
-            answer = ask(url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+            answer = ask(Url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
             told = f"{only(answer).name} {answer.warnings}"
         except BackstoryError as error:
             told = everything(error)
@@ -415,7 +411,7 @@ class TestSecrets:
         web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))
         address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key", "anna:pass%20word@")
 
-        ask(url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+        ask(Url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
 
         [savepoint] = asking.cache.glob("*.json")
         assert [secret for secret in self.SECRETS if secret in savepoint.read_text()] == []

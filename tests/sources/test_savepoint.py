@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from web import Play
 
-from backstory.doors.odf.manifest.fetch import Url
 from backstory.errors import Failed
 from backstory.sources import savepoint
+from backstory.sources.source import FromSystemTime, Url
 from backstory.sources.source_state import ETAG, SourceState
 
 FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
@@ -100,33 +100,26 @@ def test_another_state_is_another_download(web, ask):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"eventTime": "FromSystemTime"}, {"headers": [{"name": "a", "value": "b"}]}, {"refetch": "always"}],
+    [{"event_time": FromSystemTime()}, {"headers": (("a", "b"),)}, {"always": True}],
 )
 def test_another_step_is_another_download(web, ask, fields):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
-    assert only(ask(Url.model_validate({"url": address, **fields}))).path.read_bytes() == b"second"
-
-
-def test_the_same_step_written_otherwise_is_the_same(web, ask):
-    address = web.play("/a", FIRST, SECOND)
-    ask(Url.model_validate({"kind": "url", "url": address}))
-
-    assert only(ask(Url.model_validate({"url": address, "kind": "Url", "headers": []}))).taken_up is not None
+    assert only(ask(Url(address, **fields))).path.read_bytes() == b"second"
 
 
 def test_a_template_that_is_filled_otherwise_is_another_download(web, ask):
     web.play("/2023", FIRST)
     web.play("/2024", SECOND)
-    step = Url(url=web.url("/") + "${{ env.YEAR }}")
+    step = Url(web.url("/") + "${{ env.YEAR }}")
     ask(step, environment={"YEAR": "2023"})
 
     assert only(ask(step, environment={"YEAR": "2024"})).path.read_bytes() == b"second"
 
 
 def test_the_system_time_is_that_of_the_run(web, ask, asking):
-    step = Url.model_validate({"url": web.play("/a", FIRST), "eventTime": "FromSystemTime"})
+    step = Url(web.play("/a", FIRST), event_time=FromSystemTime())
     ask(step)
     later = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -272,14 +265,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from backstory.sources.asking import Asking
 from backstory.sources.polling import fetch
-from backstory.doors.odf.manifest.fetch import Url
+from backstory.sources.source import Url
 
 def die(stage, done, total):
     if done > 3000:
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[2])
-fetch(Url(url=sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
+fetch(Url(sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
 """
 
     def test_in_the_middle_of_a_download(self, web, ask, asking):
@@ -317,7 +310,7 @@ fetch(Url(url=sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progre
 def test_a_cache_that_takes_no_savepoint_fails(web, ask, asking, monkeypatch):
     """A folder stands where the savepoint should: the download is not handed out as if it were kept."""
     address = web.play("/a", FIRST)
-    place = savepoint.place_of(Url(url=address), asking)
+    place = savepoint.place_of(Url(address), asking)
     (place / "full").mkdir(parents=True)
 
     with pytest.raises(Failed) as caught:

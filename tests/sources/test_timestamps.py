@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backstory.doors.odf.manifest.fetch import FromPath
 from backstory.errors import Refused, UsageError
+from backstory.sources.source import FromPath
 from backstory.sources.timestamps import check_format, codes, path_time
 
 WHOLE = datetime(2024, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -13,7 +13,7 @@ DAY = datetime(2024, 3, 4, tzinfo=UTC)
 
 
 def source(timestamp_format="%Y-%m-%d", pattern="(.*)"):
-    return FromPath(pattern=pattern, timestampFormat=timestamp_format)
+    return FromPath(pattern, timestamp_format)
 
 
 @pytest.mark.parametrize(

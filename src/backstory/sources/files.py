@@ -7,11 +7,11 @@ from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from backstory.doors.odf.manifest.fetch import FromSystemTime, Url
 from backstory.errors import Failed, UsageError
 from backstory.sources.asking import CHECKING, Asking
 from backstory.sources.fetched import Answer, Fetched
 from backstory.sources.secrecy import shown, templated
+from backstory.sources.source import FromSystemTime, Url
 from backstory.sources.source_state import LAST_MODIFIED, SourceState, of_kind, rounded, written
 
 # One letter before the colon is a drive of Windows.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
-from backstory.doors.odf.manifest.fetch import FromSystemTime, Refetch, Url
 from backstory.errors import BackstoryError, Failed
 from backstory.sources import savepoint
 from backstory.sources.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
@@ -17,6 +16,7 @@ from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_
 from backstory.sources.retries import Unreachable, retried
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.secrecy import private_parts, redacted, shown
+from backstory.sources.source import FromSystemTime, Url
 from backstory.sources.templates import secrets_of
 
 NO_STATE: Final = f"{{name}}: FTP does not tell whether a file changed: {PASSED_OVER}"
@@ -29,7 +29,7 @@ def fetch_ftp(step: Url, url: str, asking: Asking) -> Answer:
 
     Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
     """
-    forced = asking.fetch_uncacheable or step.refetch is Refetch.ALWAYS
+    forced = asking.fetch_uncacheable or step.always
     if asking.asked_before and not forced:
         return Answer("uncacheable")
     wanted = _wanted(step, url, asking)
@@ -39,7 +39,7 @@ def fetch_ftp(step: Url, url: str, asking: Asking) -> Answer:
     point, own = taken or _downloaded(wanted, place, asked, asking)
     since = point.created_at if taken else None
     fetched = Fetched(own, wanted.name, None, None, since, Kept(place.name, point.data))
-    told = [] if step.refetch is Refetch.ALWAYS or step.cache is not None else [NO_STATE]
+    told = [] if step.always or step.once else [NO_STATE]
     told += [] if isinstance(step.event_time, FromSystemTime | None) else [NO_TIME]
     return Answer("new", iter((fetched,)), [text.format(name=wanted.name) for text in told])
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from backstory.doors.odf.manifest.fetch import FilesGlob, FromPath, FromSystemTime, Order
 from backstory.errors import Failed
 from backstory.sources.asking import CHECKING, Asking
 from backstory.sources.fetched import Answer, Fetched
 from backstory.sources.matching import fixed, matching
+from backstory.sources.source import FilesGlob, FromPath, FromSystemTime
 from backstory.sources.source_state import ETAG, SourceState, of_kind
 from backstory.sources.timestamps import path_time
 
@@ -91,7 +91,7 @@ def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
 
 def _timed(step: FilesGlob) -> bool:
     """Whether files are ordered by times of their own; those of one time, the run's, are ordered by name."""
-    return step.order is Order.BY_EVENT_TIME and isinstance(step.event_time, FromPath)
+    return step.by_event_time and isinstance(step.event_time, FromPath)
 
 
 def _files(step: FilesGlob, asking: Asking) -> list[Found]:

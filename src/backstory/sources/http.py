@@ -8,7 +8,6 @@ from typing import Final
 
 import httpx2
 
-from backstory.doors.odf.manifest.fetch import FromSystemTime, Refetch, Url
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.sources import savepoint
@@ -18,6 +17,7 @@ from backstory.sources.request import Headers, Wanted, new_client, no_address
 from backstory.sources.retries import retried
 from backstory.sources.savepoint import Savepoint
 from backstory.sources.secrecy import private_parts, shown
+from backstory.sources.source import FromSystemTime, Url
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_kind, written
 from backstory.sources.templates import filled, secrets_of
 from backstory.sources.transfer import Part, tag_of, transferred
@@ -30,7 +30,7 @@ def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
 
     Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
     """
-    forced = asking.fetch_uncacheable or step.refetch is Refetch.ALWAYS
+    forced = asking.fetch_uncacheable or step.always
     if asking.asked_before and asking.state is None and not forced:
         return Answer("uncacheable")
     wanted = _wanted(step, url, asking)
@@ -67,7 +67,7 @@ def _downloaded(step: Url, wanted: Wanted, place: Path, asked: str, asking: Aski
         own = savepoint.save(place, point, part.path)
     finally:
         part.path.unlink(missing_ok=True)
-    warnings = [] if state or step.refetch is Refetch.ALWAYS else [NO_STATE.format(name=wanted.name)]
+    warnings = [] if state or step.always else [NO_STATE.format(name=wanted.name)]
     return Answer("new", iter((_fetched(step, asking, place, point, own, taken=False),)), warnings)
 
 
@@ -83,14 +83,14 @@ def _fetched(step: Url, asking: Asking, place: Path, point: Savepoint, own: Path
 
 
 def _wanted(step: Url, url: str, asking: Asking) -> Wanted:
-    values = [filled(header.value, asking.environment) for header in step.headers]
-    names = [header.name.encode() for header in step.headers]
+    values = [filled(value, asking.environment) for _, value in step.headers]
+    names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
     try:
         secrets = private_parts(url, values)
     except ValueError:
         raise no_address() from None
-    for text in (step.url, *(header.value for header in step.headers)):
+    for text in (step.url, *(value for _, value in step.headers)):
         secrets |= secrets_of(text, asking.environment)
     return Wanted(shown(step.url), url, headers, frozenset(secrets))
 

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from backstory.doors.odf.manifest.fetch import Fetch, FilesGlob, FromMetadata, FromPath, Url
 from backstory.errors import UsageError
 from backstory.sources.asking import Asking
 from backstory.sources.fetched import Answer
@@ -10,6 +9,7 @@ from backstory.sources.files import fetch_file, scheme_of
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.globs import fetch_glob
 from backstory.sources.http import fetch_http
+from backstory.sources.source import FilesGlob, FromMetadata, FromPath, Source, Url
 from backstory.sources.templates import filled
 from backstory.sources.timestamps import check_format
 
@@ -17,23 +17,17 @@ from backstory.sources.timestamps import check_format
 SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
-def fetch(step: Fetch, asking: Asking) -> Answer:
+def fetch(step: Source, asking: Asking) -> Answer:
     """What the source has that the dataset does not.
 
     Raises UsageError for a step that cannot be done here, Failed for a source that is not there, TryAgain
     for one that cannot be reached now, Refused for files whose paths do not tell their times.
     """
     check(step)
-    if isinstance(step, Url | FilesGlob) and step.cache is not None and asking.complete:
+    if step.once and asking.complete:
         return Answer("up-to-date")
     if isinstance(step, FilesGlob):
         return fetch_glob(step, asking)
-    if not isinstance(step, Url):
-        raise UsageError(
-            "unsupported-source",
-            f"A source of the kind {step.kind} cannot be pulled.",
-            "Bring its data into files or to an HTTP server, and fetch them with Url or FilesGlob.",
-        )
     url = filled(step.url, asking.environment)
     scheme = scheme_of(url)
     if scheme in {"http", "https"}:
@@ -45,13 +39,11 @@ def fetch(step: Fetch, asking: Asking) -> Answer:
     raise _unsupported(scheme)
 
 
-def check(step: Fetch) -> None:
+def check(step: Source) -> None:
     """Raise UsageError if such a source, or the step's event time, cannot be had; nothing is asked.
 
     A scheme that a template fills in is not known yet.
     """
-    if not isinstance(step, Url | FilesGlob):
-        return
     scheme = scheme_of(step.url) if isinstance(step, Url) else ""
     if scheme not in SCHEMES:
         raise _unsupported(scheme)

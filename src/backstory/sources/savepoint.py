@@ -11,15 +11,15 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha3_256
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.doors.odf.manifest.fetch import Url
 from backstory.errors import BackstoryError, Failed
 from backstory.formats.wrapping.room import no_room
-from backstory.journal.chain import canonical, sha3
 from backstory.sources.asking import Asking
 from backstory.sources.fetched import Fetched
+from backstory.sources.source import Url
 from backstory.sources.source_state import SourceState
 
 # A data file that no savepoint speaks of belongs to a run that was killed, if nobody touched it for so long.
@@ -50,13 +50,13 @@ class Savepoint:
 
 def digest(*parts: object) -> str:
     """SHA3-256 of the parts as JSON."""
-    return sha3(canonical(parts))
+    return sha3_256(json.dumps(parts).encode()).hexdigest()
 
 
 def place_of(step: Url, asking: Asking) -> Path:
     """Where the savepoint of this step, asked in this state, lies."""
     state = asking.state.to_dict() if asking.state else None
-    return asking.cache / f"{digest(step.model_dump(mode='json', by_alias=True), state)}.json"
+    return asking.cache / f"{digest(repr(step), state)}.json"
 
 
 def new_file(place: Path, suffix: str) -> Path:

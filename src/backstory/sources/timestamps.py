@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from backstory.doors.odf.manifest.fetch import FromPath
 from backstory.errors import Refused, UsageError
+from backstory.sources.source import FromPath
 
 JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 # Codes of strftime that `datetime.strptime` does not take, though other implementations do.

@@ -9,6 +9,7 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.columns import batch_columns
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of, declared_schema
 from backstory.doors.odf.dataset import Dataset, fold
+from backstory.doors.odf.fetching import check
 from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.lints import Lint, refuse_errors
 from backstory.doors.odf.log_columns import log_columns
@@ -26,7 +27,6 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.sources.polling import check
 from backstory.stores.iceberg.spark_types import columns_from
 from backstory.stores.iceberg.store import Store, StoredTable
 

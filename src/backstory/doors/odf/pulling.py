@@ -13,6 +13,7 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
 from backstory.doors.odf.delivery import deliver_file
+from backstory.doors.odf.fetching import source_of
 from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
@@ -104,7 +105,7 @@ def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> Datase
         return replace(nothing, status="disabled", hint=NO_SOURCE if source is None else SWITCHED_OFF)
     refuse_forbidden_queries(store, dataset.name, dataset.dataset)
     asking = _asking(store, dataset, source, head, asked, run)
-    answer = fetch(source.fetch, asking)
+    answer = fetch(source_of(source.fetch), asking)
     uncacheable = replace(nothing, status="uncacheable", hint=UNCACHEABLE)
     asked_in_vain = uncacheable if answer.status == "uncacheable" else nothing
     receipts: list[DatasetReceipt] = []

@@ -1,0 +1,70 @@
+"""A fetch step of a manifest is what `sources` are asked for; other kinds say so (O12, 5.2)."""
+
+import pytest
+from pydantic import TypeAdapter
+
+from backstory.doors.odf.fetching import check, source_of
+from backstory.doors.odf.manifest.fetch import Fetch
+from backstory.errors import UsageError
+from backstory.sources.source import FilesGlob, FromMetadata, FromPath, FromSystemTime, Url
+
+STEP = TypeAdapter(Fetch)
+
+
+@pytest.mark.parametrize(
+    ("step", "source"),
+    [
+        ({"kind": "url", "url": "a"}, Url("a")),
+        ({"kind": "Url", "url": "a", "headers": []}, Url("a")),
+        (
+            {"kind": "Url", "url": "a", "headers": [{"name": "b", "value": "c"}], "refetch": "always"},
+            Url("a", (("b", "c"),), always=True),
+        ),
+        (
+            {"kind": "Url", "url": "a", "eventTime": "fromMetadata", "cache": "forever"},
+            Url("a", event_time=FromMetadata(), once=True),
+        ),
+        ({"kind": "filesGlob", "path": "*", "order": "byName"}, FilesGlob("*")),
+        (
+            {"kind": "FilesGlob", "path": "*", "order": "ByEventTime", "eventTime": "FromSystemTime"},
+            FilesGlob("*", FromSystemTime(), by_event_time=True),
+        ),
+        (
+            {
+                "kind": "FilesGlob",
+                "path": "*",
+                "cache": {"kind": "Forever"},
+                "eventTime": {"kind": "FromPath", "pattern": "(.)", "timestampFormat": "%Y"},
+            },
+            FilesGlob("*", FromPath("(.)", "%Y"), once=True),
+        ),
+    ],
+)
+def test_a_step_is_the_same_however_it_is_written(step, source):
+    assert source_of(STEP.validate_python(step)) == source
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"kind": "Container", "image": "busybox"},
+        {"kind": "Mqtt", "host": "h", "port": 1, "topics": [{"path": "a"}], "password": "s3cret"},
+        {"kind": "EthereumLogs", "chainId": 1},
+        {"kind": "EvmLogs", "nodeUrl": "wss://node/?key=s3cret"},
+    ],
+)
+def test_other_kinds_parse_and_are_refused_at_pull(step):
+    parsed = STEP.validate_python(step)
+    check(parsed)
+
+    with pytest.raises(UsageError) as caught:
+        source_of(parsed)
+
+    assert (caught.value.code, caught.value.exit_code) == ("unsupported-source", 2)
+    assert step["kind"] in caught.value.message
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_no_source_can_do_is_known_without_asking():
+    with pytest.raises(UsageError):
+        check(STEP.validate_python({"kind": "FilesGlob", "path": "*", "eventTime": "FromMetadata"}))
