@@ -10,6 +10,7 @@ from backstory.doors.odf.data_types import arrow_schema
 from backstory.doors.odf.ddl import ddl_schema
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.read import Read
+from backstory.doors.odf.read_options import read_options
 from backstory.errors import BackstoryError
 from backstory.formats.reading import rows_of
 
@@ -31,7 +32,7 @@ def optional(type_: object) -> dict:
 
 
 def table_of(path: Path, schema: pa.Schema | None = None, /, **read: object) -> pa.Table:
-    rows = rows_of(path, path.name, READ.validate_python(read), schema)
+    rows = rows_of(path, path.name, read_options(READ.validate_python(read)), schema)
     return pa.Table.from_batches(list(rows.batches), rows.schema)
 
 

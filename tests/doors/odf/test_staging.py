@@ -17,7 +17,7 @@ from odf_files import READ, declared, optional
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.staging import ARRIVAL, read_batch, sent
 from backstory.formats.memory import Memory
-from backstory.formats.reading import plain_parquet
+from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.wrapping.room import bound_of
 
 APPEND = "{kind: append}"

@@ -16,11 +16,12 @@ from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifests import find_manifests, read_manifests
 from backstory.doors.odf.merging import key_of
+from backstory.doors.odf.read_options import read_options
 from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
 from backstory.doors.odf.schemas import expected_of
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
-from backstory.formats.reading import refuse_unsupported
+from backstory.formats.reading import refuse_unwritable
 from backstory.journal.chain import canonical
 from backstory.journal.log_table import DOOR
 from backstory.model.change import Change, Note
@@ -149,7 +150,9 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
         check(dataset.polling.fetch)
     for _, source in dataset.sources():
         declared = declared_schema(source.read)
-        refuse_unsupported(source.read, arrow_schema(declared) if declared else None)
+        options = read_options(source.read)
+        if declared is not None:
+            refuse_unwritable(options, arrow_schema(declared))
     if wanted.table is None:
         registry.refuse_taken(store, wanted.name)
         if not dry_run:

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
+from backstory.doors.odf.read_options import read_options
 from backstory.engine.shipping import parquet_frame, shipped
 from backstory.formats.memory import TooLarge
-from backstory.formats.produced import UNTOLD, Told
-from backstory.formats.reading import Rows, plain_parquet, rows_of
+from backstory.formats.parquet.plain import plain_parquet
+from backstory.formats.produced import UNTOLD, Rows, Told
+from backstory.formats.reading import rows_of
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
@@ -51,7 +53,7 @@ def read_batch(
     """
     if isinstance(read, Parquet) and _is_local(store) and plain_parquet(ready.path, schema, told):
         return _placed_by_spark(_parquet(store, _ours(ready.path, folder), pq.read_schema(ready.path)))
-    rows = rows_of(ready.path, ready.name, read, schema, told, ready.bound)  # type: ignore[arg-type]
+    rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
     return staged(store, rows, folder, held) if rows.schema.names else None
 
 

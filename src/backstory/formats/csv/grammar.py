@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backstory.formats.csv.options import Dialect
+from backstory.formats.csv.options import CsvOptions
 from backstory.formats.encoded import lines
 
 NEWLINE, RETURN = b"\n"[0], b"\r"[0]
@@ -27,7 +27,7 @@ class NotScannable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A dialect's letters as bytes; the expressions of a field with what ends it, and of a quoted value."""
+    """A file's letters as bytes; the expressions of a field with what ends it, and of a quoted value."""
 
     separator: bytes
     quote: bytes
@@ -41,9 +41,9 @@ class Grammar:
         return _grammar(self.separator, self.quote, b"")
 
 
-def grammar(dialect: Dialect) -> Grammar:
-    """The grammar of a dialect; a text is UTF-8, and all its letters that matter are ASCII."""
-    return _grammar(dialect.separator.encode(), dialect.quote.encode(), dialect.escape.encode())
+def grammar(options: CsvOptions) -> Grammar:
+    """The grammar of a file; a text is UTF-8, and all its letters that matter are ASCII."""
+    return _grammar(options.separator.encode(), options.quote.encode(), options.escape.encode())
 
 
 def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:

@@ -1,63 +1,51 @@
-"""The options of a CSV, looked at before the file is (section 1.6, D23)."""
+"""How a CSV is written: what doors say of it, looked at before the file is (section 1.6, D23)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
-from backstory.doors.odf.manifest.read import Csv
 from backstory.errors import UsageError
-from backstory.formats.encoded import encoding
-from backstory.formats.values.texts import TimeFormats, time_formats
+from backstory.formats.values.texts import TimeFormats
 
-# Removed from the format, and what they did when they were not set (section 1.6).
-_REMOVED = {
-    "comment": ("comment", None),
-    "enforce_schema": ("enforceSchema", True),
-    "ignore_leading_white_space": ("ignoreLeadingWhiteSpace", False),
-    "ignore_trailing_white_space": ("ignoreTrailingWhiteSpace", False),
-    "empty_value": ("emptyValue", ""),
-    "nan_value": ("nanValue", "NaN"),
-    "positive_inf": ("positiveInf", "Inf"),
-    "negative_inf": ("negativeInf", "-Inf"),
-}
-_SPELLED = {"\\t": "\t"}
-_NEWLINES = {"\r", "\n"}
+_NEWLINES: Final = {"\r", "\n"}
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """How a file is written; `quote` and `escape` are empty where there is none."""
+class CsvOptions:
+    """A file as RFC 4180 has it, but for what is said otherwise; UsageError for what cannot be read.
 
-    separator: str
-    quote: str
-    escape: str
-    encoding: str
-    null: str
-    times: TimeFormats
+    Attributes:
+        separator: one ASCII letter.
+        quote: one ASCII letter, empty where no value is quoted; a doubled one stands for itself.
+        escape: what may stand before a quote within quotes; empty where nothing does.
+        header: whether the first row names the columns.
+        encoding: Python's name of the text's encoding.
+        null: the text that stands for NULL, in quotes a text like others.
+        times: how dates and times are written.
+        infer: whether columns that nobody declares are what all their cells are, else they are texts.
+        strict: whether columns that nobody declares are refused.
+    """
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = ""
+    header: bool = True
+    encoding: str = "utf-8"
+    null: str = ""
+    times: TimeFormats = field(default_factory=TimeFormats)
+    infer: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        named = {"separator": self.separator, "quote": self.quote, "escape": self.escape}
+        for option, letter in named.items():
+            if len(letter) > 1 or not letter.isascii() or letter in _NEWLINES:
+                raise unsupported(option, "it has to be one ASCII letter", "")
+        if not self.separator:
+            raise unsupported("separator", "it is empty", "Write one ASCII letter.")
+        if self.separator in {self.quote, self.escape}:
+            raise unsupported("separator", "it is the quote or the escape too", "Write another letter.")
 
 
-def dialect(how: Csv) -> Dialect:
-    """The file's dialect; UsageError that names the option for what is not supported."""
-    for attribute, (option, default) in _REMOVED.items():
-        if getattr(how, attribute) not in {None, default}:
-            raise _unsupported(option, "it was removed from the format", "Take it out of `read`.")
-    separator = _SPELLED.get(how.separator, how.separator)
-    escape = "" if how.escape == how.quote else how.escape  # a doubled quote stands for one anyway
-    named = {"separator": separator, "quote": how.quote, "escape": escape}
-    for option, letter in named.items():
-        if len(letter) > 1 or not letter.isascii() or letter in _NEWLINES:
-            raise _unsupported(option, "it has to be one ASCII letter", "")
-    if not separator:
-        raise _unsupported("separator", "it is empty", "Write one ASCII letter.")
-    if separator in {how.quote, escape}:
-        raise _unsupported("separator", "it is the quote or the escape too", "Write another letter.")
-    return Dialect(
-        separator,
-        how.quote,
-        escape if how.quote else "",
-        encoding(how.encoding),
-        how.null_value,
-        time_formats(how.date_format, how.timestamp_format),
-    )
-
-
-def _unsupported(option: str, why: str, remedy: str) -> UsageError:
+def unsupported(option: str, why: str, remedy: str) -> UsageError:
+    """The error for an option that no reader has, or not with this value."""
     return UsageError("unsupported-option", f"The option `{option}` of the reader: {why}.", remedy)

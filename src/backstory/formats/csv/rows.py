@@ -8,11 +8,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from backstory.doors.odf.manifest.read import Csv, UnknownFields
 from backstory.errors import Refused
 from backstory.formats.csv.grammar import Grammar, fields, grammar, plain, rows
 from backstory.formats.csv.inference import Guesses
-from backstory.formats.csv.options import Dialect, dialect
+from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.pieces import Piece, pieces
 from backstory.formats.encoded import lines
 from backstory.formats.expected import NULL, kind
@@ -37,15 +36,14 @@ class Table:
 
     path: Path
     name: str
-    dialect: Dialect
+    options: CsvOptions
     grammar: Grammar
-    header: bool
     names: list[str]
 
     def pieces(self) -> Iterator[Piece]:
         """The rows without the header, from the file's start."""
-        parts = pieces(self.path, self.name, self.dialect.encoding, self.grammar)
-        if self.header:
+        parts = pieces(self.path, self.name, self.options.encoding, self.grammar)
+        if self.options.header:
             first = _first_row(parts, self.grammar.clean)
             if first.end < len(first.piece.text):
                 line = first.piece.line + lines(first.piece.text[: first.end])
@@ -62,38 +60,39 @@ class First(NamedTuple):
     end: int
 
 
-def csv_rows(path: Path, name: str, how: Csv, schema: pa.Schema | None, told: Told = UNTOLD) -> Rows:
+def csv_rows(
+    path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, told: Told = UNTOLD
+) -> Rows:
     """The file's rows, with the declared columns or with its own.
 
-    With a header columns are found by name, without one by their place. Raises UsageError for an
-    option that is not supported, Refused for a header that lacks a column or names one twice; what
+    With a header columns are found by name, without one by their place. Raises UsageError for a type
+    that text has no form for, Refused for a header that lacks a column or names one twice; what
     is wrong with a row is refused when its batch is asked for.
     """
-    table = _table(path, name, how, schema)
+    table = _table(path, name, options, schema)
     if table is None:
         return Rows(pa.schema([]) if schema is None else schema, iter(()))
     if schema is None:
-        schema = _own_schema(table, told, infer=how.infer_schema)
+        schema = _own_schema(table, told, infer=options.infer)
     extra = [column for column in table.names if column not in schema.names]
-    if extra and how.unknown_fields is UnknownFields.ERROR:
+    if extra and options.strict:
         raise unknown(name, extra)
     places = _places(table, schema)
     return Rows(schema, _batches(table, schema, places))
 
 
-def _table(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Table | None:
+def _table(path: Path, name: str, options: CsvOptions, schema: pa.Schema | None) -> Table | None:
     """The file's layout; None for one without a byte, if nothing says what should be in it."""
-    spoken = dialect(how)
-    letters = grammar(spoken)
+    letters = grammar(options)
     for field in schema or ():
-        parser(field, spoken.times)  # a type that text has no form for is told before the file is read
-    first = _first_row(pieces(path, name, spoken.encoding, letters), letters.clean)
+        parser(field, options.times)  # a type that text has no form for is told before the file is read
+    first = _first_row(pieces(path, name, options.encoding, letters), letters.clean)
     names = first.cells
     if not first.piece.text:
-        if how.header and schema is not None:
+        if options.header and schema is not None:
             raise broken_csv(name, "", "it is empty, without even its header")
         return None
-    if how.header:
+    if options.header:
         place = f"line {first.piece.line + lines(first.piece.text[: first.start])}"
         if schema is None and not all(names):
             raise broken_csv(name, place, f"column {names.index('') + 1} has no name")
@@ -102,7 +101,7 @@ def _table(path: Path, name: str, how: Csv, schema: pa.Schema | None) -> Table |
         names = list(schema.names)
     else:
         names = [f"_c{place}" for place in range(len(names))]
-    return Table(path, name, spoken, letters, how.header, names)
+    return Table(path, name, options, letters, names)
 
 
 def _first_row(parts: Iterator[Piece], letters: Grammar) -> First:
@@ -124,7 +123,7 @@ def _own_schema(table: Table, told: Told, *, infer: bool) -> pa.Schema:
     """The file's columns of the types that are told, the others as texts, or as what all their cells are."""
     found = pa.schema([pa.field(name, pa.string()) for name in table.names])
     if infer:
-        guesses = Guesses(table.names, table.dialect.times)
+        guesses = Guesses(table.names, table.options.times)
         for piece in table.pieces():
             guesses.look(_cells(table, piece, range(len(table.names))))
         found = guesses.schema()
@@ -133,7 +132,7 @@ def _own_schema(table: Table, told: Told, *, infer: bool) -> pa.Schema:
 
 def _places(table: Table, schema: pa.Schema) -> list[int]:
     """For each column of the schema its place in the file."""
-    if not table.header:
+    if not table.options.header:
         return list(range(len(schema)))
     for column in schema.names:
         if column not in table.names:
@@ -142,7 +141,7 @@ def _places(table: Table, schema: pa.Schema) -> list[int]:
 
 
 def _batches(table: Table, schema: pa.Schema, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    parsers = [parser(field, table.dialect.times) for field in schema]
+    parsers = [parser(field, table.options.times) for field in schema]
     for piece in table.pieces():
         cells = _cells(table, piece, places)
 
@@ -173,8 +172,8 @@ def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
                 column_names=[str(place) for place in range(width)], block_size=len(piece.text) + 1
             ),
             parse_options=pa_csv.ParseOptions(
-                delimiter=table.dialect.separator,
-                quote_char=table.dialect.quote or False,
+                delimiter=table.options.separator,
+                quote_char=table.options.quote or False,
                 newlines_in_values=True,
                 # In a file of one column an empty line is a value.
                 ignore_empty_lines=width > 1,
@@ -182,7 +181,7 @@ def _cells(table: Table, piece: Piece, places: Sequence[int]) -> pa.Table:
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(wanted, pa.string()),
                 include_columns=wanted,
-                null_values=[table.dialect.null],
+                null_values=[table.options.null],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
                 check_utf8=False,  # done, for columns that nobody wants too
@@ -198,7 +197,7 @@ def _ragged(table: Table, piece: Piece, why: str) -> Refused:
     for line, count, empty in rows(piece.text, table.grammar.clean, piece.line):
         if count != width and not empty:
             one = "1 field" if count == 1 else f"{count} fields"
-            than = "the header has" if table.header else "the first row or the schema has"
+            than = "the header has" if table.options.header else "the first row or the schema has"
             return broken_csv(table.name, f"line {line}", f"{one} where {than} {width}")
     return broken_csv(table.name, f"after line {piece.line}", f"it is not CSV ({why})")
 

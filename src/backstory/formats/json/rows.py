@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.doors.odf.manifest.read import GeoJson, Json, NdGeoJson, NdJson, UnknownFields
 from backstory.errors import Refused
-from backstory.formats.encoded import UTF8, decoded, encoding, utf8_blocks, utf8_lines
+from backstory.formats.encoded import decoded, utf8_blocks, utf8_lines
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
+from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
 from backstory.formats.json.values import Column, typed
 from backstory.formats.produced import (
@@ -24,7 +24,7 @@ from backstory.formats.produced import (
     shortened,
     unknown,
 )
-from backstory.formats.values.texts import TimeFormats, time_formats
+from backstory.formats.values.texts import TimeFormats
 
 GEOMETRY = "geometry"
 FEATURES = "features"
@@ -89,32 +89,28 @@ class Document:
 def json_rows(
     path: Path,
     name: str,
-    how: Json | NdJson | GeoJson | NdGeoJson,
+    options: JsonOptions,
     schema: pa.Schema | None,
     told: Told = UNTOLD,
 ) -> Rows:
     """The file's rows, with the declared columns or with those that are in it.
 
-    A missing key is NULL. Raises UsageError for an option that is not supported, Refused for a
+    A missing key is NULL. Raises Refused for a
     document that is not JSON or not of the shape its kind names; what is wrong with a row is refused
     when its batch is asked for, and before that where all rows are looked at for their types.
     """
-    document = _document(path, name, how, wanted=schema is not None)
+    document = _document(path, name, options, wanted=schema is not None)
     if schema is None:
         schema = document.columns(told)
     return Rows(schema, _batches(document, schema))
 
 
-def _document(path: Path, name: str, how: Json | NdJson | GeoJson | NdGeoJson, *, wanted: bool) -> Document:
+def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> Document:
     """The file as rows; `wanted` tells whether a schema says that there should be any JSON in it."""
-    times, codec = TimeFormats(), UTF8
-    if isinstance(how, Json | NdJson):
-        times, codec = time_formats(how.date_format, how.timestamp_format), encoding(how.encoding)
-    geo = isinstance(how, GeoJson | NdGeoJson)
-    strict = how.unknown_fields is UnknownFields.ERROR
-    if isinstance(how, NdJson | NdGeoJson):
+    times, codec, geo, strict = options.times, options.encoding, options.geo, options.strict
+    if options.lines:
         return Document(name, lambda: _lines(path, name, codec), lambda number: number, times, geo, strict)
-    keys = [FEATURES] if geo else _keys(how)
+    keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
     text = _whole(path, name, codec)
     array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
     del text  # it is read once more to tell a line, and not held beside its values
@@ -123,10 +119,6 @@ def _document(path: Path, name: str, how: Json | NdJson | GeoJson | NdGeoJson, *
         return line_of_element(_whole(path, name, codec), keys, number)
 
     return Document(name, lambda: enumerate(array), line, times, geo, strict)
-
-
-def _keys(how: Json | GeoJson) -> list[str]:
-    return how.sub_path.split(".") if isinstance(how, Json) and how.sub_path else []
 
 
 def _whole(path: Path, name: str, codec: str) -> str:

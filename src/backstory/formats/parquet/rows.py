@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.odf.manifest.read import Parquet, UnknownFields
 from backstory.errors import Refused
 from backstory.formats.expected import told
+from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.produced import (
     BATCH,
     MEND,
@@ -24,7 +24,9 @@ from backstory.formats.produced import (
 from backstory.formats.values.exactly import becomes, exactly, loose, plain_type
 
 
-def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None, told: Told = UNTOLD) -> Rows:
+def parquet_rows(
+    path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, told: Told = UNTOLD
+) -> Rows:
     """The file's rows: the declared columns by name, or all of the file's as types of ours.
 
     Instants without a zone are UTC. Raises Refused for what is not Parquet, a column that is missing
@@ -36,7 +38,7 @@ def parquet_rows(path: Path, name: str, how: Parquet, schema: pa.Schema | None, 
     if schema is None:
         schema = pa.schema([_told_or_ours(field, name, told) for field in stored])
     else:
-        _refuse_others(stored, schema, name, strict=how.unknown_fields is UnknownFields.ERROR)
+        _refuse_others(stored, schema, name, strict=options.strict)
     return Rows(_loose(schema), _batches(path, name, schema))
 
 

@@ -13,7 +13,6 @@ from zipfile import ZipFile
 import pyarrow as pa
 import structlog
 
-from backstory.doors.odf.manifest.read import EsriShapefile, UnknownFields
 from backstory.errors import Refused
 from backstory.formats.produced import (
     BATCH,
@@ -29,6 +28,7 @@ from backstory.formats.produced import (
 )
 from backstory.formats.shapefile.dbf import Dbf, DbfField, dbf
 from backstory.formats.shapefile.geometries import geometries_of
+from backstory.formats.shapefile.options import ShapefileOptions
 from backstory.formats.values.texts import TimeFormats, parser
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import Bound, bound_of
@@ -45,7 +45,7 @@ _CODE_PAGES = {"65001": "utf-8", "ansi": "cp1252"}
 def shapefile_rows(
     path: Path,
     name: str,
-    how: EsriShapefile,
+    options: ShapefileOptions,
     schema: pa.Schema | None,
     told: Told = UNTOLD,
     bound: Bound | None = None,
@@ -59,7 +59,7 @@ def shapefile_rows(
     with ExitStack() as kept:
         folder = Path(kept.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
         with archives.opened(path, name) as archive:
-            chosen = _shapefile(archive, name, how.sub_path)
+            chosen = _shapefile(archive, name, options.sub_path)
             called = f"{name}/{chosen}"
             _extract(archive, chosen, name, folder, bound or bound_of(path))
         encoding, table = _table(folder, called)
@@ -68,7 +68,7 @@ def shapefile_rows(
         if schema is None:
             own = [*map(_own, table.fields), pa.field(GEOMETRY, pa.string())]
             schema = pa.schema([told.get(field.name, field) for field in own])
-        _refuse_others(schema, names, called, strict=how.unknown_fields is UnknownFields.ERROR)
+        _refuse_others(schema, names, called, strict=options.strict)
         columns = {field.name: field for field in table.fields}
         for field in schema:
             parser(field, TimeFormats())

@@ -1,0 +1,26 @@
+"""How a JSON file is laid out (section 1.6)."""
+
+from dataclasses import dataclass, field
+
+from backstory.formats.values.texts import TimeFormats
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOptions:
+    """An array of objects, or one a line.
+
+    Attributes:
+        lines: whether a row stands on a line of its own.
+        geo: whether rows are the features of GeoJSON.
+        sub_path: the dotted path to the array; None: the root, or the features.
+        encoding: Python's name of the text's encoding.
+        times: how dates and times are written.
+        strict: whether keys that nobody declares are refused.
+    """
+
+    lines: bool = False
+    geo: bool = False
+    sub_path: str | None = None
+    encoding: str = "utf-8"
+    times: TimeFormats = field(default_factory=TimeFormats)
+    strict: bool = False
