@@ -11,7 +11,7 @@ from serving import Request, alter, create, describe
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused, UsageError
-from backstory.journal.log_table import brought_up_to_date
+from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import Layout, layout_of
 from backstory.model.schema import Column
 from backstory.model.table import TableName
@@ -171,4 +171,4 @@ def test_a_log_is_not_written_into_another_table(ground):
     assert cities.push("A,1").status == "updated"
     assert metadata(store, "datasets.late__log") == stood
     with pytest.raises(Refused, match="fivetran-live"):
-        brought_up_to_date(store, existing(store, TableName("datasets", "late")))
+        bring_up_to_date(store, existing(store, TableName("datasets", "late")))

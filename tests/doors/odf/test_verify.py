@@ -19,7 +19,7 @@ from backstory.journal.log_table import (
     NUMBER,
     PREVIOUS,
     TIME,
-    brought_up_to_date,
+    bring_up_to_date,
     log_of,
     log_rows,
     logged,
@@ -102,7 +102,7 @@ class Place:
         return schema_hash([(field.name, field.dataType.simpleString()) for field in schema])
 
     def log_it(self):
-        brought_up_to_date(self.store, self.table)
+        bring_up_to_date(self.store, self.table)
 
     def expire(self, table=None):
         self.procedure("expire_snapshots", ", older_than => TIMESTAMP'2999-01-01', retain_last => 1", table)
@@ -324,7 +324,7 @@ def test_a_block_is_logged_once(place):
     place.log_it()
     log = load(place.store, log_of(place.name))
     place.log_it()
-    brought_up_to_date(place.store, old)
+    bring_up_to_date(place.store, old)
 
     assert load(place.store, log_of(place.name)).metadata == log.metadata
     assert "3" == log.iceberg.currentSnapshot().summary().get("backstory.odf.logged")
