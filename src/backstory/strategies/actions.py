@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+
+from backstory.strategies.compare import taken
 
 FILE = "_file"
 POSITION = "_pos"
+# Iceberg's id of a row, which it keeps when it changes; a slice has the column, NULL where there are none.
+ROW_ID = "_row_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +22,9 @@ class Actions:
     sender's rows may bring it about: each active but the last, or ending after the next one's start.
 
     `removed` has the columns `_file` (text) and `_pos` (64-bit) of stored rows that end to exist,
-    `added` the table's columns of rows that begin to; a row that changes is in both. `counts` are
-    rows by outcome.
+    `added` the table's columns of rows that begin to; a row that changes is in both. With `_row_id`
+    beside them, `added` tells which stored row a row succeeds, NULL for one that is new. `counts`
+    are rows by outcome.
     """
 
     removed: pa.Table
@@ -30,3 +36,10 @@ class Actions:
     def empty(self) -> bool:
         """Whether there is nothing to commit."""
         return not self.removed.num_rows and not self.added.num_rows
+
+
+def succeeding(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
+    """The rows with the `_row_id` of the stored rows that they succeed, at these places; -1 for a new row."""
+    if ROW_ID not in stored.column_names:
+        return added
+    return added.append_column(ROW_ID, taken(stored[ROW_ID], before))

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 from backstory.model.layout import ACTIVE, START
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.lineage import FIELD_IDS, ROW_ID, keeps_row_ids
+from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -36,11 +38,12 @@ class WrittenFile:
 def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     """Iceberg's objects for new data files with these rows, sorted by key.
 
-    The driver writes the files where it can name the partition of a row; rows of a table that
-    somebody partitioned in another way go through Spark's writer.
+    Rows that have a `_row_id` keep it. The driver writes the files where it can name the partition of
+    a row; rows of a table that somebody partitioned in another way go through Spark's writer.
     """
     if not rows.num_rows:
         return []
+    rows = _with_ids(table, rows)
     by = [(name, "ascending") for name in table.shape.key if name in rows.column_names]
     if START in rows.column_names:
         by.append((START, "ascending"))
@@ -81,7 +84,14 @@ def delete_files(io: Any, locations: Iterable[str]) -> None:
 
 
 def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
-    """The same for a Spark DataFrame, written by Spark's tasks and committed by nobody yet."""
+    """The same for a Spark DataFrame, written by Spark's tasks and committed by nobody yet.
+
+    Of the frame's columns those of the table are written, and `_row_id` and the number of a row's last
+    update if it has them: the writer is the one with which Iceberg itself moves rows.
+    """
+    lineage = [name for name in FIELD_IDS if keeps_row_ids(table) and name in frame.columns]
+    names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
+    frame = frame.select(*map(quoted, [*names, *lineage]))
     group = str(uuid.uuid4())
     cache = _table_cache(store)
     coordinator = store.jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
@@ -105,6 +115,14 @@ def _table_cache(store: Store) -> Any:
     return cache.getMethod("get", nothing).invoke(None, store.java_array(store.jvm.java.lang.Object, []))
 
 
+def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
+    """The rows as they are written: without ids if there are none, or if the table has none."""
+    given = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
+    if given and keeps_row_ids(table):
+        return rows
+    return rows.select([name for name in rows.column_names if name != ROW_ID])
+
+
 def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
 
@@ -125,8 +143,9 @@ def _pieces(rows: pa.Table, fields: Sequence[str]) -> Iterator[tuple[str, pa.Tab
 
 
 def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
-    ids = {field["name"]: str(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
-    return pa.schema([field.with_metadata({"PARQUET:field_id": ids[field.name]}) for field in schema])
+    ids = {field["name"]: field["id"] for field in fields_of(store.jvm, table.iceberg.schema())}
+    ids |= {name: id_ for name, id_ in FIELD_IDS.items() if name not in ids}
+    return pa.schema([field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in schema])
 
 
 def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:

@@ -13,6 +13,7 @@ from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.lineage import ROW_ID, keeps_row_ids
 from backstory.stores.iceberg.literals import column, instant, literals, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -31,13 +32,14 @@ def table_schema(table: StoredTable) -> pa.Schema:
 
 
 def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
-    """The rows of these keys, with `_file` and `_pos`.
+    """The rows of these keys, with `_file`, `_pos` and, where rows have ids, `_row_id`.
 
     `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that
     were closed before it are left out: those that are inactive, end more than a millisecond before
     it and do not start at or after it.
     """
-    schema = pa.schema([*table_schema(table), *PLACE])
+    ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
+    schema = pa.schema([*table_schema(table), *PLACE, *ids])
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
     with translated(table.shape.table):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.formats.rows import Rows
-from backstory.strategies.actions import FILE, POSITION, Actions
+from backstory.strategies.actions import FILE, POSITION, Actions, succeeding
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, flagged, key_codes, last_of
 
@@ -29,7 +29,8 @@ class LiveDelivery:
 def plan(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     """The actions that bring the delivery into the table.
 
-    `stored` holds every row of the table whose key the delivery names, with `_file` and `_pos`.
+    `stored` holds every row of the table whose key the delivery names, with `_file`, `_pos` and,
+    where rows have ids, `_row_id`: a key's row keeps it, whatever changes in it.
     Replace comes before update before delete; of repeated rows the last value wins.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
@@ -55,6 +56,7 @@ def plan(stored: pa.Table, delivery: LiveDelivery) -> Actions:
         "ignored": int(orphans + np.count_nonzero(deleted & ~exists)),
     }
     added = result if changed.all() else result.filter(pa.array(changed))
+    added = succeeding(added, stored, old[changed])
     return Actions(stored.select([FILE, POSITION]).filter(pa.array(removed)), added, counts)
 
 

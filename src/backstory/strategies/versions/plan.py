@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START
-from backstory.strategies.actions import FILE, POSITION, Actions
+from backstory.strategies.actions import FILE, POSITION, Actions, succeeding
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 from backstory.strategies.versions.deletes import Deletes, close
@@ -57,7 +57,8 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     """The actions that bring the delivery into the history.
 
     `stored` holds, with `_file` and `_pos`, the versions of the delivery's keys: at least those that
-    are active, end a millisecond before `delivery.first_instant()` or later, or start after it.
+    are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
+    `_row_id`, a version that is closed or written anew keeps its id, and one that begins has none.
     """
     update, closing, pointless = _told_apart(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
@@ -159,7 +160,8 @@ class _Outcome:
             "ignored": ignored,
         }
         removed = self.stored.select([FILE, POSITION]).filter(pa.array(~stays))
-        return Actions(removed, self._rows(changed), counts, self.after.disorderly())
+        added = succeeding(self._rows(changed), self.stored, twin[changed])
+        return Actions(removed, added, counts, self.after.disorderly())
 
     def _twins(self) -> np.ndarray:
         """For each final version the stored row with the same key and start, -1 if there is none."""

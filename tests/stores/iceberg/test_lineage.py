@@ -1,0 +1,99 @@
+"""Rows keep their ids when they change, and lose none when files are rewritten (law 5, Iceberg's row lineage)."""
+
+import pytest
+from destination import HISTORY, LIVE, VERSIONS, Place, serving
+
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
+
+STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
+
+
+def ids(place: Place, *key: str) -> dict:
+    """For each row, by these columns, its id and the commit that last changed it."""
+    columns = ", ".join(f"`{name}`" for name in (*key, "_row_id", "_last_updated_sequence_number"))
+    rows = place.store.spark.sql(f"SELECT {columns} FROM {place.store.sql_name(place.name)}").collect()
+    found = {tuple(row)[:-2] if len(key) > 1 else row[0]: tuple(row)[-2:] for row in rows}
+    assert len(found) == len(rows)
+    assert len({row_id for row_id, _ in found.values()}) == len(rows)
+    return found
+
+
+def rewrite(place: Place) -> None:
+    """Iceberg's own compaction of every file."""
+    name = f"{place.schema}.{place.table.name}"
+    call = (
+        f"CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
+    )
+    place.store.spark.sql(call).collect()
+
+
+def test_a_changed_row_keeps_its_id_and_tells_when_it_changed(sender, store, schema):
+    """Replaced and updated rows are the same rows, of another commit; a row that comes again is a new one."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    before = ids(place, "id")
+    place.write(replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2", update="id v \n 2 y", delete="id \n 3")
+    after = ids(place, "id")
+    assert {key: row_id for key, (row_id, _) in after.items() if key < 4} == {
+        key: before[key][0] for key in (1, 2)
+    }
+    assert after[4][0] not in {row_id for row_id, _ in before.values()}
+    assert {number for _, number in after.values()} == {2}
+    rewrite(place)
+    assert ids(place, "id") == after
+    place.write(replace="id v n synced \n 3 c 3 T3 \n 1 z 1 T3")
+    again = ids(place, "id")
+    assert again[1] == (after[1][0], 4)
+    assert again[2] == after[2]
+    assert again[3][0] not in {row_id for row_id, _ in {**before, **after}.values()}
+
+
+def test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one(sender, store, schema):
+    """So does one that is written anew with other values; a version that nobody touches stays as it is."""
+    place = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    key = ("id", "_fivetran_start")
+    before = ids(place, *key)
+    place.write(
+        earliest="id start \n 1 T5",
+        replace="id v n start end active synced \n 1 z 9 T5 TMAX true T5 \n 3 D 4 T3 TMAX true T5",
+    )
+    after = ids(place, *key)
+    assert {version: row_id for version, (row_id, _) in after.items() if version in before} == {
+        version: row_id for version, (row_id, _) in before.items()
+    }
+    (new,) = after.keys() - before.keys()
+    assert after[new][0] > max(row_id for row_id, _ in before.values())
+    untouched = {version for version, (_, number) in after.items() if number == 1}
+    assert len(untouched) == 2
+    rewrite(place)
+    assert ids(place, *key) == after
+
+
+@pytest.fixture
+def older(spark, tmp_path):
+    """A sender to a server that makes tables of format version 2."""
+    with serving({"backstory": Store(spark, format_version=2)}) as address:
+        yield Sender.to(address, tmp_path)
+
+
+def test_rows_without_ids_are_written_as_ever(older, store, schema):
+    """Format version 2 knows no ids: no file has a column of them."""
+    place = Place.made(older, store, schema, HISTORY, VERSIONS)
+    place.write(
+        earliest="id start \n 1 T5", replace="id v n start end active synced \n 1 z 9 T5 TMAX true T5"
+    )
+    assert len(place.rows()) == 5
+    assert not _columns_beside(place)
+
+
+def test_rows_that_only_begin_are_written_without_ids(sender, store, schema):
+    """Iceberg gives them theirs: a file of new rows is as large as before."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    place.write(replace="id v n synced \n 4 d 4 T2")
+    assert not _columns_beside(place)
+
+
+def _columns_beside(place: Place) -> bool:
+    """Whether a data file has columns that the table does not."""
+    files = place.store.spark.table(place.store.sql_name(place.name, "data_files")).collect()
+    return any(column > 2_000_000_000 for file in files for column in file.column_sizes)
