@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer, assert_dialect_conforms
-from backstory.doors.historize.model import Datatype
+from backstory.stores.sql.columns import Datatype
 from backstory.testing.conformance_sample import SCHEMA
 
 SCHEMAS = "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT LIKE 'pg%' ORDER BY 1"

@@ -11,8 +11,9 @@ from sqlglot import exp
 
 from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.model import Column
 from backstory.doors.historize.steps import Statement, base_steps, hist_merge, hist_steps
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.registry import fault
 from backstory.stores.sql.engines.engine import Engine

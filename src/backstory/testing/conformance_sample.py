@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from functools import cache
 
 from backstory.doors.historize.document import Document
-from backstory.doors.historize.model import Dataset, Datatype, HistState, Model
+from backstory.doors.historize.model import Dataset, HistState, Model
 from backstory.doors.historize.resolve import resolve
 from backstory.doors.historize.sync import sync_hist
+from backstory.stores.sql.columns import Datatype
 
 SCHEMA = "backstory_conformance"
 NASTY_NAMES = (

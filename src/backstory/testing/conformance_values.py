@@ -9,9 +9,10 @@ from typing import Any
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.hashing import Hashes, canon, sha256
-from backstory.doors.historize.model import Column, Dataset, Datatype, Model, Role
+from backstory.doors.historize.model import Column, Dataset, Model, Role
 from backstory.doors.historize.resolve import schema_of
 from backstory.model.layout import STARTED
+from backstory.stores.sql.columns import Datatype
 from backstory.testing.conformance_bench import (
     DAY,
     PEPPER,

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
 from backstory.doors.historize.ddl import fits, logical, plan
-from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.model import Column
 from backstory.errors import Refused
+from backstory.stores.sql.columns import Datatype
 
 # How the databases themselves call the types of our columns.
 STORED = {

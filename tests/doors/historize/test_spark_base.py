@@ -14,7 +14,6 @@ from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
-from backstory.doors.historize.model import Datatype
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.spark_base import _staged
 from backstory.doors.historize.spark_work import SparkWork
@@ -27,6 +26,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.reading.lives import current
 from backstory.stores.iceberg.store import load
+from backstory.stores.sql.columns import Datatype
 
 EVERY = "k:BIGINT* t i:INTEGER l:BIGINT d:DECIMAL(10,3) b:BOOLEAN day:DATE at:TIMESTAMP tm:TIME raw:BINARY u:UUID j:JSON"
 ROWS = [

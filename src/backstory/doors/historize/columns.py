@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from backstory.doors.historize.model import GENERATED, TECHNICAL, Column, Dataset, Datatype, Role
+from backstory.doors.historize.model import GENERATED, TECHNICAL, Column, Dataset, Role
+from backstory.stores.sql.columns import Datatype
 
 HASH_LENGTH = 64
 STATE_LENGTH = 20

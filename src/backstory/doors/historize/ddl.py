@@ -7,10 +7,11 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.model import Column
 from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.widening import EQUAL, OTHER, WIDENING, drift
 from backstory.errors import Refused
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 
 _KIND = exp.DataType.Type

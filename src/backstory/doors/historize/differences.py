@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from backstory.doors.historize.histories import History, Query, Shown, instant_of, select, shown
-from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.point_in_time import valid
 from backstory.errors import UsageError
+from backstory.stores.sql.columns import Datatype
 
 # What a database cannot compare as other values are.
 _AS_TEXT = {Datatype.JSON}

@@ -13,7 +13,8 @@ from backstory.doors.historize.histories import (
     select,
     shown,
 )
-from backstory.doors.historize.model import Datatype, EffectiveDating, Role
+from backstory.doors.historize.model import EffectiveDating, Role
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 
 EFFECTIVE = "_effective"

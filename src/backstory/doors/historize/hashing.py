@@ -7,8 +7,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
-from backstory.doors.historize.model import Column, Dataset, Datatype, Reference, TargetSchema
+from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
 from backstory.model.layout import STARTED
+from backstory.stores.sql.columns import Datatype
 
 NO_COLUMNS = "no_columns"
 STRICT_NULL = "^0"

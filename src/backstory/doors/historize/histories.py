@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple
 
-from backstory.doors.historize.model import Column, Datatype, HistState, Role, StateLabels
+from backstory.doors.historize.model import Column, HistState, Role, StateLabels
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import parse_instant
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 
 ARCHIVE = "_archive"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
 
 from backstory.model import layout
+from backstory.stores.sql.columns import Datatype
 
 DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
@@ -20,23 +21,6 @@ DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 ColumnName = Annotated[str, StringConstraints(pattern=COLUMN_NAME)]
 Token = Annotated[str, StringConstraints(pattern=TOKEN, max_length=64)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=r"^[^\x00-\x1f\x7f]+$")]
-
-
-class Datatype(StrEnum):
-    """The logical types of columns."""
-
-    STRING = "STRING"
-    INTEGER = "INTEGER"
-    BIGINT = "BIGINT"
-    DECIMAL = "DECIMAL"
-    FLOAT = "FLOAT"
-    BOOLEAN = "BOOLEAN"
-    DATE = "DATE"
-    TIME = "TIME"
-    TIMESTAMP = "TIMESTAMP"
-    BINARY = "BINARY"
-    UUID = "UUID"
-    JSON = "JSON"
 
 
 class Role(StrEnum):

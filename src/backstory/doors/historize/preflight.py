@@ -10,10 +10,11 @@ from typing import NamedTuple
 from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.expressions import LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Datatype, Historization, Role
+from backstory.doors.historize.model import Column, Historization, Role
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
 
 REMEDIES = {

@@ -7,9 +7,10 @@ from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.ddl import logical
 from backstory.doors.historize.histories import ARCHIVE, Archive
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, HistState, Model, Role
+from backstory.doors.historize.model import TECHNICAL, Column, Dataset, HistState, Model, Role
 from backstory.doors.historize.scopes import hist_scope, increment_scope
 from backstory.errors import UsageError
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 
 

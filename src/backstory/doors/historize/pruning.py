@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 
 from backstory.doors.historize import ddl
 from backstory.doors.historize.histories import ARCHIVE, History, Key, distinct
-from backstory.doors.historize.model import Column, Datatype, Role
+from backstory.doors.historize.model import Column, Role
 from backstory.errors import Failed
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
 
 _MADE = (

@@ -6,16 +6,10 @@ from typing import Any
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
 from backstory.doors.historize.document import Document
 from backstory.doors.historize.hashing import STRICT
-from backstory.doors.historize.model import (
-    GENERATED,
-    Column,
-    Dataset,
-    Datatype,
-    Model,
-    TargetSchema,
-)
+from backstory.doors.historize.model import GENERATED, Column, Dataset, Model, TargetSchema
 from backstory.doors.historize.rules import LONGEST, Place, refuse_columns, refuse_references, refuse_twice
 from backstory.doors.historize.stage import parted
+from backstory.stores.sql.columns import Datatype
 
 RAWCORE = "rawcore"
 HIST = "_hist"

@@ -6,7 +6,8 @@ from typing import Any
 
 from backstory.doors.historize.columns import business_keys, key_name, user_columns
 from backstory.doors.historize.document import Document
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Datatype, Model, Role
+from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Model, Role
+from backstory.stores.sql.columns import Datatype
 
 LONGEST = 63
 Place = tuple[str | int, ...]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from backstory.doors.historize.model import Column, Dataset, Datatype
+from backstory.doors.historize.model import Column, Dataset
 from backstory.doors.historize.receipts import Outcome
+from backstory.stores.sql.columns import Datatype
 
 META = "meta"
 LEASE_MINUTES = 10

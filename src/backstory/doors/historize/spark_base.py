@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.collisions import differing, same_hash, warn_of_collisions
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
 from backstory.doors.historize.maintenance import rehashed
-from backstory.doors.historize.model import Datatype, Role
+from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
@@ -26,6 +26,7 @@ from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
+from backstory.stores.sql.columns import Datatype
 from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 

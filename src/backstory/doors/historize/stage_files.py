@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.model import Column
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
 from backstory.formats.csv.header import refuse_repeated
@@ -17,6 +17,7 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, null_where_empty, parse
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.sql.columns import Datatype
 
 _KINDS = {
     Datatype.STRING: Kind.STRING,

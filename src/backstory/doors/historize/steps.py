@@ -5,7 +5,8 @@ from typing import NamedTuple
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Datatype, Role
+from backstory.doors.historize.model import Role
+from backstory.stores.sql.columns import Datatype
 
 # Columns of the MERGE's source beside the user's, which cannot have such names.
 OPEN_KEY, MATCH_KEY, ACTION = "open key", "match key", "record action"

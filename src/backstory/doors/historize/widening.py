@@ -1,6 +1,7 @@
 """How a column's type may change (section 4.3)."""
 
-from backstory.doors.historize.model import Column, Datatype
+from backstory.doors.historize.model import Column
+from backstory.stores.sql.columns import Datatype
 
 EQUAL, WIDENING, OTHER = "equal", "widening", "other"
 

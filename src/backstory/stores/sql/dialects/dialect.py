@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import sqlglot
 from sqlglot.dialects.duckdb import DuckDB as _Reserved
 
-from backstory.doors.historize.model import Column, Datatype
+from backstory.stores.sql.columns import Datatype, SqlColumn
 
 if TYPE_CHECKING:
     from backstory.stores.sql.engines.engine import Engine
@@ -118,7 +118,7 @@ class Dialect(ABC):
     ) -> str:
         """The database's own type; without `strict` text has no length."""
 
-    def type_of(self, column: Column) -> str:
+    def type_of(self, column: SqlColumn) -> str:
         """The database's type of a column."""
         return self.map_logical_type(
             column.datatype, column.max_length, column.decimal_precision, column.decimal_scale
@@ -197,7 +197,7 @@ class Dialect(ABC):
         """Make a schema."""
         return f"CREATE SCHEMA IF NOT EXISTS {self.render_identifier(schema)}"
 
-    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[Column]) -> str:
+    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
         """Make a table of these columns."""
         parts = [
             f"{self.render_identifier(each.name)} {self.type_of(each)}{'' if each.nullable else ' NOT NULL'}"
@@ -205,7 +205,7 @@ class Dialect(ABC):
         ]
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
-    def render_add_column(self, table: str, column: Column) -> str:
+    def render_add_column(self, table: str, column: SqlColumn) -> str:
         """Add a column, which is nullable whatever it says."""
         return f"ALTER TABLE {table} ADD COLUMN {self.render_identifier(column.name)} {self.type_of(column)}"
 
@@ -222,7 +222,7 @@ class Dialect(ABC):
             f"ALTER TABLE {self.render_table_identifier(schema, old)} RENAME TO {self.render_identifier(new)}"
         )
 
-    def render_alter_column_type(self, table: str, column: Column, old_type: str) -> str | None:
+    def render_alter_column_type(self, table: str, column: SqlColumn, old_type: str) -> str | None:
         """Widen a column in place; None where the database cannot."""
         del old_type
         name = self.render_identifier(column.name)

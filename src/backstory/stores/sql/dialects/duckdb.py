@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.model import Datatype
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect, keywords
 
 if TYPE_CHECKING:

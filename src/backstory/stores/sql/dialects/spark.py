@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.model import Column, Datatype
+from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialects.dialect import Dialect, keywords
 
 _TYPES = {
@@ -96,7 +96,7 @@ class Spark(Dialect):
     def null_safe_ne(self, a: str, b: str) -> str:
         return f"NOT ({a} <=> {b})"
 
-    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[Column]) -> str:
+    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
         return f"{super().render_create_table_if_not_exists_from_columns(table, columns)}\nUSING iceberg"
 
     def render_rename_table(self, schema: str, old: str, new: str) -> str:

@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import ClassVar
 
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.model import Column, Datatype
+from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialects.dialect import Dialect, keywords
 
 # Reserved words of Transact-SQL that sqlglot's tokenizer has no need to know.
@@ -188,12 +188,12 @@ class SqlServer(Dialect):
         made = self.string_literal(f"CREATE SCHEMA {self.quote_ident(schema)}")
         return f"IF SCHEMA_ID({self.string_literal(schema)}) IS NULL EXEC({made})"
 
-    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[Column]) -> str:
+    def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
         made = super().render_create_table_if_not_exists_from_columns(table, columns)
         body = made.replace("CREATE TABLE IF NOT EXISTS", "CREATE TABLE", 1)
         return f"IF OBJECT_ID({self.string_literal(table)}) IS NULL\n{body}"
 
-    def render_add_column(self, table: str, column: Column) -> str:
+    def render_add_column(self, table: str, column: SqlColumn) -> str:
         return f"ALTER TABLE {table} ADD {self.render_identifier(column.name)} {self.type_of(column)} NULL"
 
     def render_rename_column(self, schema: str, table: str, old: str, new: str) -> str:
@@ -204,7 +204,7 @@ class SqlServer(Dialect):
         path = ".".join(self.quote_ident(part) for part in (schema, old))
         return f"EXEC sp_rename {self.string_literal(path)}, {self.string_literal(new)}"
 
-    def render_alter_column_type(self, table: str, column: Column, old_type: str) -> str | None:
+    def render_alter_column_type(self, table: str, column: SqlColumn, old_type: str) -> str | None:
         del old_type
         null = "NULL" if column.nullable else "NOT NULL"
         name = self.render_identifier(column.name)

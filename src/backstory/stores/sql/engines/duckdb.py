@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from backstory.doors.historize.model import Column
 from backstory.errors import Failed, TryAgain, UsageError
+from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import resolved
 
@@ -72,7 +72,7 @@ class DuckDBEngine(Engine):
         with _translated():
             self._connection.execute(f"SET VARIABLE backstory_{name} = ?", [value])
 
-    def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
         del columns
         zoneless = pa.schema(
             [

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from backstory.doors.historize.model import Column
+from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.placeholders import resolved
 
 
@@ -48,7 +48,7 @@ class Engine(ABC):
         """Keep a secret in the session, where the dialect's `secret_reference` finds it."""
 
     @abstractmethod
-    def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
         """Rows of a file as a relation of this session; gives its name in SQL."""
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:

@@ -10,8 +10,8 @@ import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
 from psycopg.conninfo import conninfo_to_dict
 
-from backstory.doors.historize.model import Column
 from backstory.errors import Failed, TryAgain, UsageError
+from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects.postgres import Postgres
 from backstory.stores.sql.engines.engine import Engine
 
@@ -78,7 +78,7 @@ class PostgresEngine(Engine):
             told = "SELECT set_config(%s, (SELECT secret FROM pg_temp.backstory_secret), false)"
             cursor.execute(told, [f"backstory.{name}"])
 
-    def bring(self, name: str, rows: pa.Table, columns: Sequence[Column]) -> str:
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
         dialect = Postgres()
         typed = ", ".join(
             f"{dialect.quote_ident(column.name)} "

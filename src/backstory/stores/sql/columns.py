@@ -1,0 +1,57 @@
+"""Columns as a dialect writes them: their types by the words of a model (section 1.2)."""
+
+from enum import StrEnum
+from typing import Protocol
+
+
+class Datatype(StrEnum):
+    """The logical types of columns."""
+
+    STRING = "STRING"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    DECIMAL = "DECIMAL"
+    FLOAT = "FLOAT"
+    BOOLEAN = "BOOLEAN"
+    DATE = "DATE"
+    TIME = "TIME"
+    TIMESTAMP = "TIMESTAMP"
+    BINARY = "BINARY"
+    UUID = "UUID"
+    JSON = "JSON"
+
+
+class SqlColumn(Protocol):
+    """What a dialect asks of a column; `former_names` are those that it may still stand under."""
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+
+    @property
+    def datatype(self) -> Datatype:
+        """The logical type."""
+
+    @property
+    def max_length(self) -> int | None:
+        """The letters that a text may have; None for any number."""
+
+    @property
+    def decimal_precision(self) -> int | None:
+        """The digits of a DECIMAL."""
+
+    @property
+    def decimal_scale(self) -> int | None:
+        """The digits of its fraction."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether it may be NULL."""
+
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        """The names that it had, the oldest first."""
+
+    @property
+    def active(self) -> bool:
+        """Whether rows still bring it; a retired column stays in tables that have it."""
