@@ -147,14 +147,22 @@ def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
 
 
 def test_a_rerun_returns_the_stored_receipt(place):
-    """R17: a run that ended well is not run again, with and without a commit of its own."""
+    """R17: a run that ended well is not run again."""
     first = place.base("a:1").load("r1", 1)
-    same = place.load("r2", 2)
     place.base("a:2")
     before = place.dump()
     assert place.load("r1").to_dict() == first.to_dict()
-    assert place.load("r2").to_dict() == same.to_dict()
     assert place.dump() == before
+
+
+def test_a_run_that_changes_nothing_leaves_nothing_behind(place):
+    """R30: no commit anywhere, logs included, so that its id is free."""
+    place.base("a:1").load("r1", 1)
+    logs = [f"meta.{name}" for name in ("load_run_log", "hist_step_log", "hist_run")]
+    before = place.dump(*logs)
+    assert place.load("r2", 2).status == "unchanged"
+    assert place.dump(*logs) == before
+    assert place.base("a:2").load("r2", 3).counts["changed"] == 1
 
 
 def test_a_rerun_without_the_log_changes_nothing(place):

@@ -73,12 +73,15 @@ def run_model(
     loads = DatasetLoads(model, folder, target, asked, log, run_id, _given(asked.load_timestamp), clock)
     receipts: list[HistoryReceipt] = []
     failed: set[str] = set()
-    for dataset in datasets:
-        upstream = _upstream(model, dataset) & failed
-        receipt = loads.blocked(dataset, min(upstream)) if upstream else loads.receipt(dataset)
-        if receipt.status in {"rejected", "failed"}:
-            failed.add(_table(model, dataset))
-        receipts.append(receipt)
+    try:
+        for dataset in datasets:
+            upstream = _upstream(model, dataset) & failed
+            receipt = loads.blocked(dataset, min(upstream)) if upstream else loads.receipt(dataset)
+            if receipt.status in {"rejected", "failed"}:
+                failed.add(_table(model, dataset))
+            receipts.append(receipt)
+    finally:
+        log.write(changed=any(receipt.status != "unchanged" for receipt in receipts))
     return receipts
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of a batch; silent in a dry run."""
+    """The log of a batch, written at its end; silent in a dry run."""
 
     model: Model
     target: Target
@@ -29,6 +29,7 @@ class RunLog:
     run_id: str
     silent: bool
     clock: Callable[[], datetime]
+    rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def blocked(self, dataset: Dataset, upstream: str) -> None:
         """A dataset that was not begun."""
@@ -97,10 +98,20 @@ class RunLog:
         }
 
     def _add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self.silent:
-            return
-        with _never_failing():
-            self.target.log(table, rows)
+        if not self.silent:
+            self.rows.setdefault(table, []).extend(rows)
+
+    def write(self, *, changed: bool) -> None:
+        """Write what the batch has told, at most once a table; nothing where it changed nothing.
+
+        On a database, whose registry has the run anyway, a run that changed nothing is logged as well.
+        """
+        told = {**self.target.unlogged(), **self.rows}
+        self.rows.clear()
+        if changed or self.target.logs_unchanged:
+            for table, rows in told.items():
+                with _never_failing():
+                    self.target.log(table, rows)
 
 
 @contextmanager

@@ -78,6 +78,8 @@ class Target(ABC):
 
     dialect: Dialect
     system: ClassVar[str] = ""
+    # Whether runs that changed nothing are logged, too.
+    logs_unchanged: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -111,6 +113,10 @@ class Target(ABC):
     @abstractmethod
     def refused(self, run: Run, error: BackstoryError) -> None:
         """Register how a run ended that did not end well."""
+
+    def unlogged(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Rows of log tables that the target itself has to tell, given once."""
+        return {}
 
     @abstractmethod
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
