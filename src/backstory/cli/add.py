@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from backstory.cli.options import Flag, Options
-from backstory.cli.outcomes import DRY, tell_added, tell_lints
+from backstory.cli.outcomes import DRY, tell_added, tell_changes, tell_lints
 from backstory.cli.output import console, show, tell_error
 from backstory.cli.read import opened
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added
+    from backstory.engine.rehearsal import Told
 
 DEFAULTS = Options()
 NEW = {"added": "Added {0} dataset(s)", "updated": "Updated {0} dataset(s)"}
@@ -45,6 +46,7 @@ def add(
     """
     from backstory.doors.odf import door
     from backstory.doors.odf.manifests import json_schema
+    from backstory.engine.rehearsal import rehearsed
 
     _ = recursive
     if schema:
@@ -54,15 +56,15 @@ def add(
         raise UsageError("no-manifest", "No manifest is given.", "Write backstory add MANIFEST.yaml.")
     if len(files) == 1 and not files[0].is_dir():
         door.inspected_file(files[0])  # what is wrong is told at once, without Spark
-    with opened(options) as warehouse:
+    with opened(options) as warehouse, rehearsed() as changes:
         found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(found) == 1 and found[0].error is not None:
         raise found[0].error
-    _tell(found, options, dry_run=dry_run)
+    _tell(found, options, changes, dry_run=dry_run)
     return door.worst(each.error for each in found)
 
 
-def _tell(found: "Sequence[Added]", options: Options, *, dry_run: bool) -> None:
+def _tell(found: "Sequence[Added]", options: Options, changes: "Told", *, dry_run: bool) -> None:
     if not options.quiet:
         tell_lints(found)
     if options.answer != "table":
@@ -74,6 +76,7 @@ def _tell(found: "Sequence[Added]", options: Options, *, dry_run: bool) -> None:
     for status, text in NEW.items():
         if counts[status] or status == "added":
             console.print(text.format(counts[status]))
+    tell_changes(changes)
     if dry_run:
         console.print(DRY)
     for each in found:

@@ -2,16 +2,21 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from backstory.cli.options import Options
+from backstory.cli.outcomes import tell_changes
 from backstory.cli.output import show, tell_error
 from backstory.cli.read import opened
 from backstory.errors import UsageError
 from backstory.observe.logs import log_for_people
+
+if TYPE_CHECKING:
+    from backstory.engine.rehearsal import Told
 
 DEFAULTS = Options()
 Flag = Annotated[bool, Parameter(negative="")]
@@ -64,6 +69,7 @@ def historize(
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.run import exit_code, open_model
+    from backstory.engine.rehearsal import rehearsed
 
     if schema:
         sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")
@@ -95,21 +101,27 @@ def historize(
             "The model's dialect is Spark, whose tables are in the warehouse, not at an address.",
             "Give --dialect duckdb or --dialect postgres with the --url, or leave it out.",
         )
+    changes: Told = []
     if chosen.on_spark:
-        with opened(options) as warehouse:
+        with opened(options) as warehouse, rehearsed() as changes:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
     else:
         receipts = door.historize_on_database(chosen, url, asked)
-    told = [receipt.to_dict() for receipt in receipts]
+    _tell([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
+    return exit_code(receipts)
+
+
+def _tell(told: "Sequence[dict[str, Any]]", options: Options, changes: "Told", *, dry_run: bool) -> None:
     if options.answer == "json":
         show(told, "json")
-    else:
-        columns = (*COLUMNS, "keys") if dry_run else COLUMNS
-        show([_cells(each, columns) for each in told], options.answer, columns)
-        for each in told:
-            if each["error"]:
-                tell_error(each["error"], f"{each['dataset']}: ")
-    return exit_code(receipts)
+        return
+    columns = (*COLUMNS, "keys") if dry_run else COLUMNS
+    show([_cells(each, columns) for each in told], options.answer, columns)
+    if options.answer == "table":
+        tell_changes(changes)
+    for each in told:
+        if each["error"]:
+            tell_error(each["error"], f"{each['dataset']}: ")
 
 
 def _cells(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from backstory.model.instant import iso
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt
+    from backstory.engine.rehearsal import Told
 
 OPS = (("+A", "appended"), ("-C/+C", "corrected"), ("-R", "retracted"))
 OTHERS = ("unchanged", "conflicts", "late")
@@ -75,6 +76,12 @@ def tell_summary(receipts: Sequence["DatasetReceipt"], *, dry_run: bool) -> None
         console.print("There are no datasets. Add one with `backstory add MANIFEST`.")
     if dry_run:
         console.print(DRY)
+
+
+def tell_changes(changes: "Told") -> None:
+    """Print what a dry run would have committed, table by table."""
+    for table, lines in changes:
+        console.print(f"{table}: {'; '.join(lines)}", markup=False)
 
 
 def tell_added(added: "Added") -> None:

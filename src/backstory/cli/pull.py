@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.options import Flag, Options
-from backstory.cli.outcomes import tell_added, tell_lints, tell_receipt, tell_summary
+from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
 from backstory.cli.output import errors, show, tell_error
 from backstory.cli.read import opened
 from backstory.errors import UsageError
@@ -18,6 +18,7 @@ from backstory.observe.progress import ProgressLine
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, Watcher
+    from backstory.engine.rehearsal import Told
 
 DEFAULTS = Options()
 InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
@@ -54,13 +55,14 @@ def pull(
         options: Common options.
     """
     from backstory.doors.odf import door
+    from backstory.engine.rehearsal import rehearsed
 
     for time in (system_time, set_watermark):
         _ = time and instant_of(time)
     for each in datasets:
         if door.is_file(each):
             door.inspected_file(Path(each))  # what is wrong is told at once, without Spark
-    with opened(options) as warehouse, _watched(options) as watcher:
+    with opened(options) as warehouse, _watched(options) as watcher, rehearsed() as changes:
         receipts = warehouse.pull(
             *datasets,
             all=all,
@@ -73,7 +75,7 @@ def pull(
             dry_run=dry_run,
             watcher=watcher,
         )
-    _tell(receipts, options, dry_run=dry_run)
+    _tell(receipts, options, changes, dry_run=dry_run)
     return door.exit_code(receipts)
 
 
@@ -109,12 +111,18 @@ def ingest(
         options: Common options.
     """
     from backstory.doors.odf import door
+    from backstory.engine.rehearsal import rehearsed
 
     for time in (system_time, event_time):
         _ = time and instant_of(time)
     if not files and not stdin:
         raise UsageError("no-file", "No file is given.", "Name at least one, or write --stdin.")
-    with opened(options) as warehouse, _watched(options) as watcher, _given(files, stdin=stdin) as paths:
+    with (
+        opened(options) as warehouse,
+        _watched(options) as watcher,
+        _given(files, stdin=stdin) as paths,
+        rehearsed() as changes,
+    ):
         watcher.begun(dataset)
         receipt = warehouse.ingest(
             dataset,
@@ -129,7 +137,7 @@ def ingest(
             watcher=watcher,
         )
         watcher.ended(receipt)
-    _tell([receipt], options, dry_run=dry_run)
+    _tell([receipt], options, changes, dry_run=dry_run)
     return door.exit_code([receipt])
 
 
@@ -174,8 +182,9 @@ def _given(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
         yield paths
 
 
-def _tell(receipts: "Sequence[DatasetReceipt]", options: Options, *, dry_run: bool) -> None:
+def _tell(receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Told", *, dry_run: bool) -> None:
     if options.answer == "table":
+        tell_changes(changes)
         tell_summary(receipts, dry_run=dry_run)
         return
     told = [receipt.to_dict() for receipt in receipts]

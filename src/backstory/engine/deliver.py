@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from backstory.engine.attempts import attempted
+from backstory.engine.rehearsal import rehearse
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.stores.iceberg.commit import commit
@@ -18,13 +19,15 @@ Result = TypeVar("Result")
 class Plan(Generic[Result]):
     """What a delivery makes of a table as it stands: a change, or None where there is nothing to commit.
 
-    `table` is None if the change makes it. `receipt` is asked with the commit, or with None.
+    `table` is None if the change makes it. `receipt` is asked with the commit, or with None. In a dry run
+    the change is told instead of committed.
     """
 
     table: StoredTable | None
     change: Change | None
     note: Note
     receipt: Callable[[Committed | None], Result]
+    dry_run: bool = False
 
 
 class Delivery(Protocol[Result]):
@@ -45,12 +48,13 @@ class TableChange:
     tables: Sequence[TableName]
     note: Note
     plan: Callable[[], tuple[StoredTable | None, Change | None]]
+    dry_run: bool = False
 
     @contextmanager
     def planned(self, _store: Store) -> Iterator[Plan[Committed | None]]:
         """The commit is the receipt."""
         table, change = self.plan()
-        yield Plan(table, change, self.note, lambda committed: committed)
+        yield Plan(table, change, self.note, lambda committed: committed, self.dry_run)
 
 
 def deliver(store: Store, delivery: Delivery[Result]) -> Result:
@@ -70,5 +74,8 @@ def deliver_once(store: Store, delivery: Delivery[Result]) -> Result:
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
     """Commit what was planned, and give its receipt; the only call of a store's commit."""
     if plan.change is None:
+        return plan.receipt(None)
+    if plan.dry_run:
+        rehearse(None if plan.table is None else plan.table.shape, plan.change)
         return plan.receipt(None)
     return plan.receipt(commit(store, plan.table, plan.change, plan.note))

@@ -69,7 +69,9 @@ class Change:
             return [f"the table {self.into.table} is made"]
         known = {self.renamed.get(each.name, each.name): each.type for each in shape.columns}
         new = {each.name: each.type for each in self.into.columns}
+        name = self.into.table
         return [
+            *([f"the table is called {name}"] if name != shape.table else []),
             *(f"column {name} of type {type_} comes" for name, type_ in new.items() if name not in known),
             *(f"column {name} goes" for name in known if name not in new),
             *(f"column {name} is {new[name]}" for name in known if new.get(name, known[name]) != known[name]),

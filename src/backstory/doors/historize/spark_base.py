@@ -45,9 +45,15 @@ class PlannedBase:
     steps: Sequence[Step]
     found: Outcomes
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The rows of the base by what becomes of them."""
+        found = self.found
+        return {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
+
     def commit(self, work: SparkWork, table: StoredTable) -> None:
         """Write what changes, in one commit; none if nothing does."""
-        change = None if self.found.nothing else _change(work, table, self.found)
+        change = None if self.found.nothing else replace(_change(work, table, self.found), counts=self.counts)
         work.commit(table, change, work.note())
 
 
@@ -203,8 +209,7 @@ def _change(work: SparkWork, table: StoredTable, found: Outcomes) -> Change:
     come = come.withColumns(absent(table.shape.columns, come.columns))
     gone = found.actions.where(column("action").isin(CHANGED, VANISHED)).select(f"v.{FILE}", f"v.{POSITION}")
     positions = positions_of(gone, found.changed + found.vanished)
-    counts = {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
-    return Change(counts, positions, come)
+    return Change(gone=positions, come=come)
 
 
 def _coming(work: SparkWork, found: Outcomes) -> "DataFrame":

@@ -40,6 +40,12 @@ class Standing:
     plan: ddl.Plan
     snapshot: int | None = None
     former: str | None = None
+    evolved: Shape | None = None
+
+    @property
+    def into(self) -> Shape:
+        """The shape that the table will have."""
+        return self.evolved or self.wanted
 
     @property
     def changes(self) -> list[str]:
@@ -92,6 +98,7 @@ def standing(
         plan,
         None if snapshot is None else int(snapshot.snapshotId()),
         None if table.shape.table == wanted.table else table.shape.table.name,
+        into,
     )
 
 

@@ -115,6 +115,9 @@ class SparkTarget(Target):
             base, hist = self._standing(work)
         with self._planned(work, base, hist, told) as (planned, history):
             if work.run.dry_run:
+                _rehearse(
+                    work, (base, {} if planned is None else planned.counts), (hist, history.outcome.counts)
+                )
                 return history.outcome
             base_table = synchronised(work, base)
             hist_table = synchronised(work, hist)
@@ -182,3 +185,12 @@ class SparkTarget(Target):
             return require_layout(table, shape.layout), added
 
         deliver(store, TableChange([shape.table], Note(DOOR, ""), plan))
+
+
+def _rehearse(work: SparkWork, *tables: tuple[Standing, Mapping[str, int]]) -> None:
+    """Tell what a dry run would make of base and history."""
+    for before, counts in tables:
+        told = {name: count for name, count in counts.items() if name != "unchanged"}
+        into = before.into if before.changes else None
+        if into or any(told.values()):
+            work.commit(before.table, Change(told, into=into), work.note())

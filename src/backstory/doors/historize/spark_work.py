@@ -87,7 +87,7 @@ class SparkWork:
 
     def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Committed | None:
         """Make the one commit of a table of this load, which counts its attempts itself."""
-        return deliver_once(self.store, TableChange([], note, lambda: (table, change)))
+        return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))
 
     def keys(self, rows: "DataFrame", side: str = "") -> list[str]:
         """Up to ten business keys of the rows, or of a struct in them."""

@@ -155,8 +155,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
             refuse_unwritable(options, arrow_schema(declared))
     if wanted.table is None:
         registry.refuse_taken(store, wanted.name)
-        if not dry_run:
-            _create(store, wanted)
+        _create(store, wanted, dry_run=dry_run)
         return Added(dataset.name, "added", told)
     before = registry.registered(wanted.table)
     assert before is not None
@@ -167,24 +166,26 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     schema = _extended(before, wanted)
     if schema is not None:
         properties[SCHEMA] = canonical(schema)
-    if not dry_run:
-        _bring(store, before, wanted, properties, schema)
+    table, change = _brought(before, wanted, properties, schema)
+    _deliver(store, wanted, table, change, dry_run=dry_run)
     return Added(dataset.name, "updated", told)
 
 
-def _create(store: Store, wanted: Registered) -> None:
+def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:
     dataset, columns = wanted.dataset, log_columns(wanted.dataset)
     document = wanted.schema
     expected = expected_of(document, columns.system, columns.time)
     fields = columns.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
     more = {SCHEMA: canonical(document)} if document else {}
     shape = Shape(wanted.name, columns_from(fields), _key(dataset), Layout.ODF)
-    _deliver(store, wanted, None, Change(into=shape, properties=properties_of(dataset) | more))
+    change = Change(into=shape, properties=properties_of(dataset) | more)
+    _deliver(store, wanted, None, change, dry_run=dry_run)
 
 
-def _bring(
-    store: Store, before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
-) -> None:
+def _brought(
+    before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
+) -> tuple[StoredTable, Change]:
+    """A dataset's table, and what another manifest makes of its columns and properties."""
     from pyspark.sql.types import StructType
 
     assert before.table is not None
@@ -194,19 +195,20 @@ def _bring(
     if old.encoding is not new.encoding:  # there are no rows, and other system columns
         anew = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
         into = replace(shape, columns=columns_from(anew))
-        _deliver(store, wanted, before.table, Change(into=into, properties=properties))
-        return
+        return before.table, Change(into=into, properties=properties)
     renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}
     kept = [replace(each, name=renamed.get(each.name, each.name)) for each in shape.columns]
     fields = [each for each in (expected.fields if expected else ()) if shape.column(each.name) is None]
     into = replace(shape, columns=(*kept, *columns_from(StructType(fields))))
-    _deliver(store, wanted, before.table, Change(into=into, renamed=renamed, properties=properties))
+    return before.table, Change(into=into, renamed=renamed, properties=properties)
 
 
-def _deliver(store: Store, wanted: Registered, table: StoredTable | None, change: Change) -> None:
+def _deliver(
+    store: Store, wanted: Registered, table: StoredTable | None, change: Change, *, dry_run: bool
+) -> None:
     """The manifest was read against this table: another writer's change is told, and not tried again."""
     note = Note(DOOR, wanted.manifest_hash)
-    deliver_once(store, TableChange([wanted.name], note, lambda: (table, change)))
+    deliver_once(store, TableChange([wanted.name], note, lambda: (table, change), dry_run))
 
 
 def _key(dataset: Dataset) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ class FileDelivery:
                     write_log(store, the.name)
                 return told, committed is not None
 
-            yield Plan(the.table, change, note, ended)
+            yield Plan(the.table, change, note, ended, work.run.dry_run)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]
             yield found
         return
     event = event_of(meeting, 0, head.watermark)
-    change = block_change(meeting, event) if says_more(event, head) and not work.run.dry_run else None
+    change = block_change(meeting, event) if says_more(event, head) else None
     yield change, _receipt(meeting.the, head, meeting.now)
 
 
@@ -209,9 +209,9 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
 
 @contextmanager
 def _change(meeting: Meeting, came: Batch, found: Happened, terms: Terms) -> Iterator[Change | None]:
-    """None if neither the log nor what is known of the source changes, and in a dry run."""
+    """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
     if meeting.work.run.dry_run:
-        yield None
+        yield Change(+found.counts) if found.rows else None
         return
     event = event_of(meeting, found.rows, meeting.head.watermark_after(found.newest))
     if found.rows:

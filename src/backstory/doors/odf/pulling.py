@@ -25,7 +25,7 @@ from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
 from backstory.journal.log_table import logged
-from backstory.model.change import Change, Committed
+from backstory.model.change import Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.settings import Rights
@@ -214,10 +214,8 @@ class WatermarkDelivery:
             yield Plan(the.table, None, note_of(work), lambda _: same)
             return
         now = max(filter(None, (self.run.system_time, head.system_time)))
-        change: Change | None = None
-        if not self.run.dry_run:
-            meeting = Meeting(work, the, head, now)
-            change = block_change(meeting, event_of(meeting, 0, watermark))
+        meeting = Meeting(work, the, head, now)
+        change = block_change(meeting, event_of(meeting, 0, watermark))
 
         def ended(committed: Committed | None) -> DatasetReceipt:
             if committed is not None:
@@ -226,7 +224,7 @@ class WatermarkDelivery:
                 name, "updated", watermark=watermark, system_time=now, before=head.watermark
             )
 
-        yield Plan(the.table, change, note_of(work), ended)
+        yield Plan(the.table, change, note_of(work), ended, self.run.dry_run)
 
 
 def exit_code(receipts: Sequence[DatasetReceipt]) -> int:

@@ -1,0 +1,45 @@
+"""A change can be printed before anything is written."""
+
+from dataclasses import replace
+
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+
+LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
+SHAPE = Shape(TableName("crm", "a"), (Column("id", LONG), Column("b", TEXT)), ("id",), Layout.FIVETRAN_LIVE)
+
+
+def test_rows_are_told_by_outcome():
+    assert ["2 rows inserted"] == Change({"inserted": 2, "deleted": 0}).lines(SHAPE)
+
+
+def test_a_new_table_is_told():
+    assert ["the table crm.a is made"] == Change(into=SHAPE).lines(None)
+
+
+def test_a_new_shape_is_told_column_by_column():
+    into = replace(
+        SHAPE, columns=(Column("key", LONG), Column("b", ColumnType(Kind.JSON)), Column("c", LONG))
+    )
+
+    told = Change(into=into, renamed={"id": "key"}).lines(SHAPE)
+
+    assert ["column c of type LONG comes", "column b is JSON", "column id is called key"] == told
+
+
+def test_columns_and_layouts_that_go_are_told():
+    into = replace(SHAPE, columns=SHAPE.columns[:1], layout=Layout.FIVETRAN_HISTORY)
+
+    assert ["column b goes", "layout is fivetran-history"] == Change(into=into).lines(SHAPE)
+
+
+def test_a_note_tells_door_token_counts_and_the_door_s_own():
+    told = Note("odf", "t", {"backstory.odf.block": "x"}).properties({"appended": 1})
+
+    assert "odf" == told["backstory.door"]
+    assert "t" == told["backstory.token"]
+    assert '{"appended": 1}' == told["backstory.counts"]
+    assert "x" == told["backstory.odf.block"]

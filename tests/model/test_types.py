@@ -1,0 +1,56 @@
+"""One lattice of types, nested ones too."""
+
+import pytest
+
+from backstory.model.types import ColumnType, Kind, related, widens
+
+LIST_OF_LONGS = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
+STRUCT = ColumnType(Kind.STRUCT, parts=(("a", ColumnType(Kind.INT)), ("b", LIST_OF_LONGS)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (ColumnType(Kind.LONG), "LONG"),
+        (ColumnType.decimal(12, 2), "DECIMAL(12,2)"),
+        (LIST_OF_LONGS, "LIST(LONG)"),
+        (STRUCT, "STRUCT(a INT, b LIST(LONG))"),
+        (ColumnType(Kind.STRING, foreign="uuid"), "uuid"),
+    ],
+)
+def test_a_type_has_a_name(type_, text):
+    assert text == str(type_)
+
+
+def test_flat_types_are_read_from_their_names():
+    for kind in (Kind.LONG, Kind.JSON, Kind.NAIVE_TIME):
+        assert ColumnType(kind) == ColumnType.parse(str(kind))
+    assert ColumnType.decimal(12, 2) == ColumnType.parse("DECIMAL(12,2)")
+
+
+def test_no_row_of_a_source_carries_what_is_nested_or_foreign():
+    assert ColumnType(Kind.JSON).flat
+    assert not STRUCT.flat
+    assert not ColumnType(Kind.STRING, foreign="uuid").flat
+
+
+WIDER = """
+    SHORT INT LONG
+    FLOAT DOUBLE
+    DECIMAL(5,2) DECIMAL(9,2)
+    NAIVE_TIME JSON
+"""
+
+
+def test_values_of_a_narrower_type_stand_in_a_wider_one():
+    for line in WIDER.split("\n"):
+        types = [ColumnType.parse(word) for word in line.split()]
+        for place, old in enumerate(types):
+            assert all(widens(old, new) for new in types[place:])
+            assert not any(widens(old, new) for new in types[:place])
+
+
+def test_text_stands_for_anything_and_numbers_for_numbers():
+    assert related(ColumnType(Kind.LONG), ColumnType(Kind.XML))
+    assert related(ColumnType(Kind.LONG), ColumnType.decimal(3, 1))
+    assert not related(ColumnType(Kind.LONG), ColumnType(Kind.NAIVE_DATE))
