@@ -4,6 +4,7 @@ A history is a list of the rule's versions. Instants are seconds of a fixed day.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,9 +13,11 @@ from historizing import Place, aware, dataset, document, second
 from hypothesis import strategies as st
 
 from backstory.doors.historize.hashing import sha256
-from backstory.doors.historize.histories import History, Query
-from backstory.doors.historize.model import HistState, StateLabels
+from backstory.doors.historize.model import StateLabels
+from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
+from backstory.model.history import Archive
+from backstory.reading.statements.stored_history import Query, StoredHistory
 from backstory.strategies.scd2.rule import DELETED, NEW, Row, Rules, Version, historize
 
 KEYS = ("x", "y", "z")
@@ -74,35 +77,37 @@ def with_foreign_key(version: Version) -> Version:
 # Tables
 
 
-def prepare(place: Place, **historization: Any) -> dict[str, History]:
+def prepare(place: Place, **historization: Any) -> dict[str, StoredHistory]:
     """Empty history tables of parent and child, by the name of the base."""
     place.use(document({**PARENT, "historization": historization}, CHILD))
     found = {}
     for each in place.model.target_datasets:
         hist = sync_hist(each, None, second(0))
         place.create("rawcore", hist.target_dataset_name, hist.target_columns)
-        found[each.name] = History(place.dialect, "rawcore", hist)
+        found[each.name] = stored_history(place.dialect, "rawcore", hist, each.historization)
     return found
 
 
-def in_dialect(dialect, **state: Any) -> dict[str, History]:
+def in_dialect(dialect, **state: Any) -> dict[str, StoredHistory]:
     """Histories that stand nowhere, to look at their SQL."""
     from historizing import model_of
 
     model = model_of(document(PARENT, CHILD))
     return {
-        each.name: History(dialect, "rawcore", sync_hist(each, None, second(0)).model_copy(update=state))
+        each.name: stored_history(
+            dialect, "rawcore", sync_hist(each, None, second(0)).model_copy(update=state)
+        )
         for each in model.target_datasets
     }
 
 
-def pruned_at(history: History, instant: datetime) -> History:
-    """The history with this watermark."""
-    hist: HistState = history.hist.model_copy(update={"prune_watermark": instant.isoformat()})
-    return History(history.dialect, history.schema, hist)
+def pruned_at(history: StoredHistory, instant: datetime) -> StoredHistory:
+    """The history after what ended by then was pruned."""
+    model = replace(history.model, whole_since=instant, archive=Archive(history.model.archive_name))
+    return replace(history, model=model)
 
 
-def fill(place: Place, history: History, versions: Sequence[Version], table: str | None = None) -> None:
+def fill(place: Place, history: StoredHistory, versions: Sequence[Version], table: str | None = None) -> None:
     """The table holds these versions and no others."""
     table = table or history.table
     place.sql(f"DELETE FROM {table}")
@@ -116,10 +121,10 @@ def fill(place: Place, history: History, versions: Sequence[Version], table: str
         place.sql(f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES {values}")
 
 
-def stored(history: History, version: Version) -> dict[str, object]:
+def stored(history: StoredHistory, version: Version) -> dict[str, object]:
     """The row of a version."""
     return {
-        history.hist_key: version.hist_key,
+        history.model.version_key: version.hist_key,
         history.key: version.key,
         **version.values,
         "row_hash": version.row_hash,

@@ -24,24 +24,24 @@ class Table:
 
     def current(self) -> "DataFrame":
         """The rows that are true now; of a history with `valid_from` and `valid_to`."""
-        from backstory.reading import lives
+        from backstory.reading.frames import point_in_time
 
-        return lives.current(self.store, self.name)
+        return point_in_time.current(self.store, self.name)
 
     def as_of(self, time: str | date) -> "DataFrame":
         """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start."""
-        from backstory.reading import lives
+        from backstory.reading.frames import point_in_time
 
-        return lives.as_of(self.store, self.name, instant_of(time))
+        return point_in_time.as_of(self.store, self.name, instant_of(time))
 
     def timeline(self, key: object) -> "Timeline":
         """One record's life; the key is a value, or a mapping of a key of several columns."""
-        from backstory.reading import lives
+        from backstory.reading.frames import point_in_time
         from backstory.stores.iceberg.store import existing
 
         shape = existing(self.store, self.name).shape
         at = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-        found = lives.life(self.store, self.name, at)
+        found = point_in_time.timeline(self.store, self.name, at)
         ends = {*shape.source_key, VALID_FROM, VALID_TO}
         return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
 
@@ -67,7 +67,7 @@ class Timeline:
 
         Of a record of one version it tells all.
         """
-        from backstory.reading.timeline import changing, draw
+        from backstory.reading.drawing import changing, draw
 
         told = changing(self.versions, self.columns) or self.columns
         lines = draw(self.versions, told, datetime.now(UTC), width)

@@ -11,7 +11,7 @@ from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading import lives
 from backstory.reading.commits import commits
-from backstory.reading.timeline import draw
+from backstory.reading.drawing import draw
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import Sender
 from backstory.testing.sender.copies import Copy, difference, read_copy

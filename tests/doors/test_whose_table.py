@@ -16,7 +16,7 @@ from backstory.model.layout import Layout, layout_of
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.lives import current
+from backstory.reading.frames.point_in_time import current
 from backstory.stores.iceberg.store import Store, existing, load
 from backstory.testing.sender.client import Sender
 

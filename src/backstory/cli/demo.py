@@ -102,7 +102,7 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 def _tell(store: "Store") -> None:
     from backstory.reading import lives
     from backstory.reading.commits import commits
-    from backstory.reading.timeline import draw
+    from backstory.reading.drawing import draw
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()

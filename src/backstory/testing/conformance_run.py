@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from backstory.doors.historize import ddl
 from backstory.doors.historize.model import Column
+from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine

@@ -4,9 +4,9 @@ import pytest
 from historizing import column, dataset, document, model_of, versions
 
 from backstory.doors.historize import dataset_load
-from backstory.doors.historize.ddl import fits
 from backstory.doors.historize.model import Column
 from backstory.errors import TryAgain, UsageError
+from backstory.stores.sql.ddl import fits
 
 
 def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29

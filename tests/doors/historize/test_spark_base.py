@@ -24,7 +24,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.reading.lives import current
+from backstory.reading.frames.point_in_time import current
 from backstory.stores.iceberg.store import load
 from backstory.stores.sql.columns import Datatype
 

@@ -6,9 +6,9 @@ from functools import cached_property
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
 from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
-from backstory.doors.historize.histories import Archive
 from backstory.doors.historize.model import Column, Dataset, HistState, Model, Role, StateLabels
 from backstory.doors.historize.resolve import namespace_of, schema_of
+from backstory.doors.historize.stored_histories import PrunedRecords
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import without_placeholders
@@ -44,7 +44,7 @@ class Load:
     hist_scope: str | None = None
     closes_deleted: bool = True
     merges: bool = False
-    archive: Archive | None = None
+    archive: PrunedRecords | None = None
 
     @cached_property
     def expressions(self) -> Expressions:

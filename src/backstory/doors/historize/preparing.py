@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from backstory.doors.historize.columns import base_columns
-from backstory.doors.historize.ddl import logical
-from backstory.doors.historize.histories import ARCHIVE, Archive
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import TECHNICAL, Column, Dataset, HistState, Model, Role
 from backstory.doors.historize.scopes import hist_scope, increment_scope
+from backstory.doors.historize.stored_histories import PrunedRecords
 from backstory.errors import UsageError
-from backstory.stores.sql.columns import Datatype
+from backstory.model.history import ARCHIVE_SUFFIX
+from backstory.stores.sql.columns import Datatype, TableColumn
+from backstory.stores.sql.ddl import logical
 from backstory.stores.sql.dialects.dialect import Dialect
 
 
@@ -47,11 +48,11 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
     hist = load.hist
     key = next(each for each in hist.target_columns if each.system_role is Role.ENTITY_KEY)
     for name in (hist.target_dataset_name, *reversed(hist.former_names)):
-        table = f"{name}{ARCHIVE}"
+        table = f"{name}{ARCHIVE_SUFFIX}"
         stored = columns(load.schema, table) or ()
         named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
         if named:
-            return replace(load, archive=Archive(table, named))
+            return replace(load, archive=PrunedRecords(table, named))
     return load
 
 
@@ -63,8 +64,7 @@ def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dia
     for column, type_ in stored.items():
         if column in fixed:
             continue
-        known = base.get(column) or logical(type_, dialect)
-        known = known or Column(target_column_name=column, datatype=Datatype.STRING)
+        known = base.get(column) or _as_stored(column, logical(type_, dialect))
         columns.append(
             known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
         )
@@ -72,4 +72,17 @@ def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dia
         target_dataset_name=f"{name}_hist",
         lineage_key=dataset.lineage_key or dataset.name,
         target_columns=tuple(columns),
+    )
+
+
+def _as_stored(name: str, found: TableColumn | None) -> Column:
+    """A column that only the table tells; one of a type that we do not know is read as text."""
+    if found is None:
+        return Column(target_column_name=name, datatype=Datatype.STRING)
+    return Column(
+        target_column_name=name,
+        datatype=found.datatype,
+        max_length=found.max_length,
+        decimal_precision=found.decimal_precision,
+        decimal_scale=found.decimal_scale,
     )

@@ -18,10 +18,10 @@ from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import HIST, findings, is_hist, namespace_of, resolve
 from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.views import SUFFIXES
 from backstory.doors.historize.work import Target
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
+from backstory.upkeep.views import SUFFIXES
 
 LONGEST_RUN_ID = 64
 # A history and the views of it, by what they are called after their base.

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize import ddl
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.spark_work import SparkWork
@@ -18,6 +17,7 @@ from backstory.stores.iceberg.faults import conflict, translated
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load, require_layout
+from backstory.stores.sql import ddl
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.strategies.actions import FILE, POSITION
 
@@ -37,7 +37,7 @@ class Standing:
     columns: Sequence[ModelColumn]
     table: StoredTable | None
     rows: "DataFrame"
-    plan: ddl.Plan
+    plan: ddl.Plan[ModelColumn]
     snapshot: int | None = None
     former: str | None = None
     evolved: Shape | None = None
@@ -73,7 +73,7 @@ def standing(
     columns: Sequence[ModelColumn],
     former: Sequence[str],
     dialect: Dialect,
-    allowed: Callable[[ddl.Plan], None] = lambda _: None,
+    allowed: Callable[[ddl.Plan[ModelColumn]], None] = lambda _: None,
 ) -> Standing:
     """The table under its name or a former one.
 
@@ -102,7 +102,7 @@ def standing(
     )
 
 
-def _rows(store: Store, table: StoredTable, plan: ddl.Plan, into: Shape) -> "DataFrame":
+def _rows(store: Store, table: StoredTable, plan: ddl.Plan[ModelColumn], into: Shape) -> "DataFrame":
     with translated(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
@@ -152,7 +152,7 @@ def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:
     return replace(shape, columns=columns, key=tuple(_now(name, renamed) for name in shape.key))
 
 
-def _evolved(shape: Shape, plan: ddl.Plan, wanted: Shape) -> Shape:
+def _evolved(shape: Shape, plan: ddl.Plan[ModelColumn], wanted: Shape) -> Shape:
     types = {each.name: column_type(each) for each, _ in plan.widened}
     columns = []
     for each in shape.columns:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backstory.doors.historize import ddl
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column as ModelColumn
@@ -17,12 +16,13 @@ from backstory.errors import Refused
 from backstory.model.layout import DELETED, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.reading.lives import delivered_rows
+from backstory.reading.frames.point_in_time import delivered_rows
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, load
 from backstory.stores.iceberg.workers import carrying
+from backstory.stores.sql import ddl
 from backstory.strategies.actions import FILE, POSITION
 
 if TYPE_CHECKING:

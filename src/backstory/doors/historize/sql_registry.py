@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backstory.doors.historize.model import Dataset
-from backstory.doors.historize.pruning import in_utc
 from backstory.doors.historize.runs import META, TABLES, Known, dataset_key, earlier_key, hist_names
 from backstory.doors.historize.work import Run, run_row
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
+from backstory.upkeep.pruning import in_utc
 
 
 class Registry:

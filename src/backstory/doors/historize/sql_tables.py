@@ -3,18 +3,20 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from backstory.doors.historize import ddl, preflight
+from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys, user_columns
-from backstory.doors.historize.histories import ARCHIVE, History
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_files import read_stage
-from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.view_marks import marked_views, views_in_force, views_wanted
-from backstory.doors.historize.views import drop_views
+from backstory.doors.historize.stored_histories import stored_history
 from backstory.errors import Refused
+from backstory.model.history import ARCHIVE_SUFFIX, Archive
+from backstory.reading.statements.stored_history import StoredHistory
+from backstory.stores.sql import ddl
 from backstory.stores.sql.engines.engine import Engine
+from backstory.upkeep.view_marks import marked_views, views_in_force, views_wanted
+from backstory.upkeep.views import drop_views
 
 LOAD_COLUMNS = frozenset({Role.LOAD_RUN_ID.value, Role.LOADED_AT.value})
 
@@ -141,8 +143,8 @@ def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:
     names = {old: table}
     if table == load.dataset.hist_name:
         hist = load.hist.model_copy(update={"target_dataset_name": old})
-        _drop_views(engine, History(load.dialect, load.schema, hist))
-        archives = (f"{old}{ARCHIVE}", f"{table}{ARCHIVE}")
+        _drop_views(engine, stored_history(load.dialect, load.schema, hist))
+        archives = (f"{old}{ARCHIVE_SUFFIX}", f"{table}{ARCHIVE_SUFFIX}")
         there = [engine.introspect_table(load.schema, name) is not None for name in archives]
         names |= dict([archives]) if there == [True, False] else {}
     for before, after in names.items():
@@ -152,26 +154,28 @@ def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:
 
 def refresh_views(engine: Engine, load: Load) -> None:
     """Make the history's views those that the model asks for; if they are, nothing is done."""
-    history, rules = _history(engine, load), load.dataset.historization
+    history = _history(engine, load)
     in_force = views_in_force(engine, history)
-    if in_force != views_wanted(history, rules):
+    if in_force != views_wanted(history):
         dropped = drop_views(history) if in_force else []
-        _run(engine, [*dropped, *marked_views(history, rules)])
+        _run(engine, [*dropped, *marked_views(history)])
 
 
-def _history(engine: Engine, load: Load) -> History:
+def _history(engine: Engine, load: Load) -> StoredHistory:
     stored = engine.introspect_table(load.schema, load.dataset.hist_name) or {}
-    archive = engine.introspect_table(load.schema, f"{load.dataset.hist_name}{ARCHIVE}")
+    name = f"{load.dataset.hist_name}{ARCHIVE_SUFFIX}"
+    archive = engine.introspect_table(load.schema, name)
     columns = tuple(column for column in load.hist.target_columns if column.name in stored)
     hist = load.hist.model_copy(update={"target_columns": columns})
-    return History(load.dialect, load.schema, hist, frozenset(archive or ()))
+    found = Archive(name, frozenset(archive)) if archive else None
+    return stored_history(load.dialect, load.schema, hist, load.dataset.historization, found)
 
 
-def _drop_views(engine: Engine, history: History) -> None:
+def _drop_views(engine: Engine, history: StoredHistory) -> None:
     if views_in_force(engine, history):
         _run(engine, drop_views(history))
 
 
-def _run(engine: Engine, statements: Sequence[Statement]) -> None:
+def _run(engine: Engine, statements: Sequence[str]) -> None:
     for statement in statements:
-        engine.execute(statement.sql)
+        engine.execute(statement)

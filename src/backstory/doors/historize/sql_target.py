@@ -11,12 +11,10 @@ from backstory.doors.historize import preflight
 from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
 from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.hashing import instant_text
-from backstory.doors.historize.histories import ARCHIVE
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.preparing import with_archive
-from backstory.doors.historize.pruning import in_utc
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import (
     LEASE_MINUTES,
@@ -40,9 +38,11 @@ from backstory.doors.historize.sql_tables import (
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.work import Run, Target, place_name
 from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import PLACEHOLDER
+from backstory.upkeep.pruning import in_utc
 
 
 class _TakenBack(Exception):
@@ -102,7 +102,7 @@ class SqlTarget(Target):
         started, at = Role.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # Where none wrote before it: the history is not younger than the run.
         told = f"{started} = {at} OR {Role.ENDED} = {at}" if instant else f"{started} <= {at}"
-        tables = [histories[0], f"{histories[0]}{ARCHIVE}"]
+        tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
         there = [table for table in tables if self.columns(schema, table) is not None]
         return self._any(schema, there, told) or not (instant or self._any(schema, there, "1 = 1"))
 

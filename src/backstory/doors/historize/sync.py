@@ -7,8 +7,8 @@ from backstory.doors.historize.columns import FORKED, TAIL, base_columns, made, 
 from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Dataset, HistState, Role
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
-from backstory.doors.historize.widening import EQUAL, WIDENING, drift
 from backstory.errors import Refused
+from backstory.stores.sql.widening import EQUAL, WIDENING, drift
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 ROUNDS = 4

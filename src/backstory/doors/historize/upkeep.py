@@ -9,22 +9,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize import erasure, pruning
-from backstory.doors.historize.histories import ARCHIVE, History, Key, Query, instant_of
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
 from backstory.doors.historize.preparing import adopted, prepared
-from backstory.doors.historize.pruning import Cut, Pruned, in_utc
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.runs import dataset_key
+from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.view_marks import marked_views
-from backstory.doors.historize.views import drop_views
 from backstory.doors.historize.work import Target
 from backstory.errors import Refused, UsageError
-from backstory.model.instant import iso
+from backstory.model.history import ARCHIVE_SUFFIX, Archive
+from backstory.model.instant import instant_of, iso
+from backstory.reading.statements.stored_history import Key, Query, StoredHistory, Time
 from backstory.stores.sql.engines.engine import Engine
+from backstory.upkeep import erasure, pruning
+from backstory.upkeep.pruning import Cut, Pruned, in_utc
+from backstory.upkeep.view_marks import marked_views
+from backstory.upkeep.views import drop_views
 
 
 def _now() -> datetime:
@@ -71,7 +74,7 @@ class Upkeep:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
         return found
 
-    def history(self) -> History:
+    def history(self) -> StoredHistory:
         """The history as it stands now; the archive, too, tells how far back it is whole."""
         name = self.state.target_dataset_name
         stored = self.target.columns(self.schema, name)
@@ -79,23 +82,21 @@ class Upkeep:
             raise UsageError("no-history", f"There is no table {self.schema}.{name}.", "Load it first.")
         columns = tuple(each for each in self.state.target_columns if each.name in stored)
         hist = self.state.model_copy(update={"target_columns": columns})
-        names = [f"{each}{ARCHIVE}" for each in (name, *reversed(hist.former_names))]
+        names = [f"{each}{ARCHIVE_SUFFIX}" for each in (name, *reversed(hist.former_names))]
         archives = {each: self.target.columns(self.schema, each) for each in names}
-        archive = next((each for each in names if archives[each]), None)
-        found = History(
-            self.target.dialect,
-            self.schema,
-            hist,
-            frozenset(archives[archive] or ()) if archive else frozenset(),
-            self.catalog,
-            archive,
-        )
+        there = (Archive(each, frozenset(stored)) for each, stored in archives.items() if stored)
+        archive = next(there, None)
+        rules = self.dataset.historization
+        found = stored_history(self.target.dialect, self.schema, hist, rules, archive, self.catalog)
         newest = (
-            self.engine.execute_scalar(f"SELECT MAX({Role.ENDED}) FROM {found.archive}") if archive else None
+            self.engine.execute_scalar(f"SELECT MAX({found.model.span.end}) FROM {found.archive}")
+            if archive
+            else None
         )
-        if newest is None or (found.watermark and in_utc(newest) <= found.watermark):
+        since = found.model.whole_since
+        if newest is None or (since and in_utc(newest) <= since):
             return found
-        return replace(found, hist=hist.model_copy(update={"prune_watermark": iso(in_utc(newest))}))
+        return replace(found, model=replace(found.model, whole_since=in_utc(newest)))
 
     def ask(self, query: Query) -> list[dict[str, Any]]:
         """The rows of a query; times are aware."""
@@ -111,15 +112,15 @@ class Upkeep:
         """Make the views that the model asks for, by the columns of now."""
         with self.engine.transaction():
             self._views(drop_views(self.history()))
-            self._views(marked_views(self.history(), self.dataset.historization))
+            self._views(marked_views(self.history()))
 
-    def _views(self, statements: Sequence[Any]) -> None:
+    def _views(self, statements: Sequence[str]) -> None:
         for statement in statements:
-            self.engine.execute(statement.sql)
+            self.engine.execute(statement)
 
     def prune(
         self,
-        before: object,
+        before: Time,
         *,
         legal_hold: Sequence[Key] = (),
         keep_last: bool | None = None,
@@ -155,7 +156,7 @@ class Upkeep:
             self._views(drop_views(self.history()))
             pruning.prepare_archive(self.history(), self.engine)
             pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
-            self._views(marked_views(self.history(), self.dataset.historization))
+            self._views(marked_views(self.history()))
         return pruned
 
     def _remember(self, watermark: datetime) -> None:
@@ -171,7 +172,7 @@ class Upkeep:
         load = prepared(self.model, self.dataset, self.state, self.target.dialect)
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
         with self.target.holding(self.schema, self.dataset, run), self.engine.transaction():
-            erasure.refuse_present(load, history, self.engine, key)
+            _refuse_present(load, history, self.engine, key)
             if not apply:
                 return sum(
                     int(self.engine.execute_scalar(erasure.versions_of(history, table, key)))
@@ -193,3 +194,22 @@ class Upkeep:
             "status": "success",
         }
         self.target.log("hist_step_log", [row])
+
+
+def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
+    """The query of how many rows of the base would give the record a new version at the next load."""
+    keys = (each for each in load.hist.target_columns if each.system_role is Role.BUSINESS_KEY)
+    condition = history.is_record("r", key, {each.name: each.input or each.name for each in keys})
+    return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
+
+
+def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
+    """Refused while the base has the record, because the next load would bring it back."""
+    if engine.introspect_table(load.schema, load.dataset.name) and engine.execute_scalar(
+        is_in_base(load, history, key)
+    ):
+        raise Refused(
+            "KEY_PRESENT",
+            f"{load.dataset.name} has this record, so the next load would bring it back.",
+            "Take it out of the base first, or flag it as deleted.",
+        )

@@ -15,7 +15,7 @@ from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.event_logs import COLUMNS
+from backstory.reading.frames.event_logs import COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"

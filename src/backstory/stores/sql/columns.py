@@ -1,5 +1,6 @@
 """Columns as a dialect writes them: their types by the words of a model (section 1.2)."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -55,3 +56,17 @@ class SqlColumn(Protocol):
     @property
     def active(self) -> bool:
         """Whether rows still bring it; a retired column stays in tables that have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table that no model names."""
+
+    name: str
+    datatype: Datatype
+    max_length: int | None = None
+    decimal_precision: int | None = None
+    decimal_scale: int | None = None
+    nullable: bool = True
+    former_names: tuple[str, ...] = ()
+    active: bool = True

@@ -1,5 +1,6 @@
 """R51: questions about points in time, on databases, against a row-by-row reference."""
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -28,10 +29,12 @@ from versions_in_python import (
     valid,
 )
 
-from backstory.doors.historize import differences as compared
-from backstory.doors.historize import point_in_time as times
 from backstory.doors.historize.runs import Known
 from backstory.errors import Refused, UsageError
+from backstory.reading.statements import differences as compared
+from backstory.reading.statements import joins
+from backstory.reading.statements import point_in_time as times
+from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.dialects.registry import get_dialect
 
 EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}
@@ -147,7 +150,7 @@ def test_join_as_of(place, tables):
         parents = {version.key: version for version in valid(old, at)}
         pairs = [(version, parents.get(version.values["rc_p_key"])) for version in valid(young, at)]
         expected = [{"child": v.hist_key, "parent": p and p.hist_key} for v, p in pairs if p or how == "left"]
-        found = answer(place, times.join_as_of(child, parent, "rc_p_key", at, how))
+        found = answer(place, joins.join_as_of(child, parent, "rc_p_key", at, how))
         told = [{"child": row["rc_c_hist_key"], "parent": row["parent_rc_p_hist_key"]} for row in found]
         assert ordered(told) == ordered(expected)
 
@@ -166,7 +169,7 @@ def test_join_valid(place, tables):
             for v, p, start, end in together(young, old)
             if since is None or end is None or end > since
         ]
-        found = answer(place, times.join_valid(child, parent, "rc_p_key", since))
+        found = answer(place, joins.join_valid(child, parent, "rc_p_key", since))
         told = [
             {
                 "c": row["rc_c_hist_key"],
@@ -188,8 +191,8 @@ QUESTIONS = {
     "changes": lambda history, at: compared.changes(history, at, second(9)),
     "diff from": lambda history, at: compared.diff(history, at, second(9)),
     "diff to": lambda history, at: compared.diff(history, second(9), at),
-    "join_as_of": lambda history, at: times.join_as_of(DUCK["rc_c"], history, "rc_p_key", at),
-    "join_valid": lambda history, at: times.join_valid(DUCK["rc_c"], history, "rc_p_key", at),
+    "join_as_of": lambda history, at: joins.join_as_of(DUCK["rc_c"], history, "rc_p_key", at),
+    "join_valid": lambda history, at: joins.join_valid(DUCK["rc_c"], history, "rc_p_key", at),
 }
 
 
@@ -217,7 +220,7 @@ def test_naive_times_are_refused(ask):
 def test_all_intersections_of_a_pruned_history_are_refused():
     """R51, R55: where a table was pruned join_valid needs a time since which it is whole."""
     with pytest.raises(UsageError) as refused:
-        times.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
+        joins.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
 
     assert refused.value.code == "since-needed"
 
@@ -228,7 +231,7 @@ def test_all_intersections_of_a_pruned_history_are_refused():
         (lambda: times.timeline(DUCK["rc_p"], {"k": "x", "b": 1}), "other-key"),
         (lambda: times.timeline(DUCK["rc_p"], b"x"), "wrong-key"),
         (lambda: compared.diff(DUCK["rc_p"], INSTANTS[0], INSTANTS[1], ["b"]), "unknown-column"),
-        (lambda: times.join_as_of(DUCK["rc_c"], DUCK["rc_p"], "k", INSTANTS[0]), "unknown-reference"),
+        (lambda: joins.join_as_of(DUCK["rc_c"], DUCK["rc_p"], "k", INSTANTS[0]), "unknown-reference"),
         (lambda: times.as_of(DUCK["rc_p"], "yesterday"), "unreadable-time"),
     ],
 )
@@ -248,8 +251,8 @@ def queries(history, child):
         times.timeline(history, "o'x\\"),
         compared.changes(history, second(7), second(8)),
         compared.diff(history, second(7), second(8)),
-        times.join_as_of(child, history, "rc_p_key", second(8)),
-        times.join_valid(child, history, "rc_p_key", second(8)),
+        joins.join_as_of(child, history, "rc_p_key", second(8)),
+        joins.join_valid(child, history, "rc_p_key", second(8)),
     ]
 
 
@@ -271,10 +274,9 @@ def test_names_in_results_are_distinct(tmp_path):
     """R51: a user's column that is called like one of the result's own does not hide it."""
     place = Place("duckdb", "duckdb://", tmp_path)
     history = in_dialect(place.dialect)["rc_p"]
-    column = history.attributes[0].model_copy(update={"target_column_name": "gap_before", "former_names": ()})
-    hist = history.hist.model_copy(update={"target_columns": (*history.columns, column)})
+    column = TableColumn("gap_before", Datatype.STRING)
 
-    query = times.timeline(type(history)(place.dialect, "rawcore", hist), "x")
+    query = times.timeline(replace(history, columns=(*history.columns, column)), "x")
 
     assert query.columns[-2:] == ("gap_before", "gap_before_2")
     place.close()

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from backstory.doors.historize.model import Column
-from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.widening import EQUAL, OTHER, WIDENING, drift
 from backstory.errors import Refused
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.widening import EQUAL, OTHER, WIDENING, drift
 
+ColumnT = TypeVar("ColumnT", bound=SqlColumn)
 _KIND = exp.DataType.Type
 _DATATYPES = {
     _KIND.INT: Datatype.INTEGER,
@@ -40,12 +40,12 @@ _TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[ColumnT]):
     """The changes of one table, in the order in which they are made; what only deserves a word."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    widened: Sequence[tuple[Column, str]] = ()
-    added: Sequence[Column] = ()
+    widened: Sequence[tuple[ColumnT, str]] = ()
+    added: Sequence[ColumnT] = ()
     warnings: Sequence[str] = ()
 
     @property
@@ -57,7 +57,7 @@ class Plan:
             *(f"ADD_COLUMN {column.name}" for column in self.added),
         ]
 
-    def statements(self, dialect: Dialect, schema: str, table: str) -> list[Statement]:
+    def statements(self, dialect: Dialect, schema: str, table: str) -> list[str]:
         """The changes in a dialect: renames, then types, then new columns."""
         name = dialect.render_table_identifier(schema, table)
         renames = [dialect.render_rename_column(schema, table, old, new) for old, new in self.renamed.items()]
@@ -73,10 +73,12 @@ class Plan:
                 )
             types.append(sql)
         added = [dialect.render_add_column(name, column) for column in self.added]
-        return [Statement("ddl_sync", sql) for sql in (*renames, *types, *added)]
+        return [*renames, *types, *added]
 
 
-def plan(table: str, columns: Sequence[Column], stored: Mapping[str, str], dialect: Dialect) -> Plan:
+def plan(
+    table: str, columns: Sequence[ColumnT], stored: Mapping[str, str], dialect: Dialect
+) -> Plan[ColumnT]:
     """The changes that bring a table with `stored` columns (name to type) to these columns.
 
     Columns that only the table has stay. Names compare trimmed and without case. Raises Refused
@@ -90,7 +92,9 @@ def plan(table: str, columns: Sequence[Column], stored: Mapping[str, str], diale
     renamed = _renamed(table, columns, stored, dialect)
     sources = {new: old for old, new in renamed.items()}
     own = {name: stands for name, stands in known.items() if stands not in renamed}
-    widened, added, warnings = [], [], []
+    widened: list[tuple[ColumnT, str]] = []
+    added: list[ColumnT] = []
+    warnings: list[str] = []
     for column in columns:
         source = sources.get(column.name) or own.get(column.name)
         if source is not None:
@@ -104,7 +108,7 @@ def plan(table: str, columns: Sequence[Column], stored: Mapping[str, str], diale
 
 
 def _renamed(
-    table: str, columns: Sequence[Column], stored: Mapping[str, str], dialect: Dialect
+    table: str, columns: Sequence[SqlColumn], stored: Mapping[str, str], dialect: Dialect
 ) -> dict[str, str]:
     """Old names to new ones, in an order in which each new name is free.
 
@@ -136,7 +140,7 @@ def _renamed(
 
 
 def _goes_another_way(
-    column: Column | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
+    column: SqlColumn | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
 ) -> bool:
     """Whether what stands under a column's name cannot be the column, by its type."""
     if column is None:
@@ -146,7 +150,7 @@ def _goes_another_way(
     return old is not None and new is not None and _drift(old, new) == OTHER
 
 
-def _widened(table: str, column: Column, stored: str, dialect: Dialect) -> list[tuple[Column, str]]:
+def _widened(table: str, column: ColumnT, stored: str, dialect: Dialect) -> list[tuple[ColumnT, str]]:
     old, new = logical(stored, dialect), logical(dialect.type_of(column), dialect)
     if old is None or new is None or not column.active:
         return []
@@ -161,14 +165,14 @@ def _widened(table: str, column: Column, stored: str, dialect: Dialect) -> list[
     )
 
 
-def _drift(old: Column, new: Column) -> str:
+def _drift(old: SqlColumn, new: SqlColumn) -> str:
     """`drift`; but text without a length holds every length, for DuckDB forgets them."""
     if old.datatype is new.datatype is Datatype.STRING and old.max_length is None:
         return EQUAL
     return drift(old, new)
 
 
-def logical(type_: str, dialect: Dialect) -> Column | None:
+def logical(type_: str, dialect: Dialect) -> TableColumn | None:
     """A database's type as a column of ours; None for one that we do not know."""
     try:
         parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
@@ -177,19 +181,17 @@ def logical(type_: str, dialect: Dialect) -> Column | None:
     numbers = [int(each.name) for each in parsed.expressions if each.name.isdigit()]
     if parsed.this in _TEXT:
         length = numbers[0] if numbers else None
-        return Column(target_column_name="c", datatype=Datatype.STRING, max_length=length)
+        return TableColumn("c", Datatype.STRING, length)
     datatype = _DATATYPES.get(parsed.this)
     if datatype is None:
         return None
     if datatype is Datatype.DECIMAL and numbers:
         precision, scale = (*numbers, 0)[:2]
-        return Column(
-            target_column_name="c", datatype=datatype, decimal_precision=precision, decimal_scale=scale
-        )
-    return Column(target_column_name="c", datatype=datatype)
+        return TableColumn("c", datatype, None, precision, scale)
+    return TableColumn("c", datatype)
 
 
-def fits(stage: str, column: Column, dialect: Dialect) -> bool:
+def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
     """Whether every value of a stage column's type is one of a base column, so that nothing is cast away."""
     old, new = logical(stage, dialect), logical(dialect.type_of(column), dialect)
     if old is None or new is None:

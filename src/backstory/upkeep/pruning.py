@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from backstory.doors.historize import ddl
-from backstory.doors.historize.histories import ARCHIVE, History, Key, distinct
-from backstory.doors.historize.model import Column, Role
 from backstory.errors import Failed
-from backstory.stores.sql.columns import Datatype
+from backstory.model.history import ARCHIVE_SUFFIX
+from backstory.reading.statements.stored_history import Key, StoredHistory, distinct
+from backstory.stores.sql import ddl
+from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engines.engine import Engine
 
 _MADE = (
-    Column(target_column_name="archived_at", datatype=Datatype.TIMESTAMP),
-    Column(target_column_name="archive_run_id", datatype=Datatype.STRING, max_length=64),
+    TableColumn("archived_at", Datatype.TIMESTAMP),
+    TableColumn("archive_run_id", Datatype.STRING, 64),
 )
 
 
@@ -42,37 +42,42 @@ class Pruned:
     watermark: datetime | None
 
 
-def candidates(history: History, cut: Cut, alias: str = "h") -> str:
+def candidates(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
     """Whether a version may be pruned; an open one never may."""
-    started, ended = history.of(alias, Role.STARTED), history.of(alias, Role.ENDED)
+    started, ended = history.started(alias), history.ended(alias)
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
         same = f"{history.of('l', history.key)} = {history.of(alias, history.key)}"
-        later = f"{same} AND {history.of('l', Role.STARTED)} > {started}"
+        later = f"{same} AND {history.started('l')} > {started}"
         parts.append(f"EXISTS (SELECT 1 FROM {history.table} AS l WHERE {later})")
     parts += [f"NOT ({history.is_record(alias, key)})" for key in cut.legal_hold]
     return " AND ".join(parts)
 
 
-def preview(history: History, cut: Cut) -> str:
+def preview(history: StoredHistory, cut: Cut) -> str:
     """The query of how many versions would be pruned, and the greatest end of them."""
-    ended = history.of("h", Role.ENDED)
+    ended = history.ended("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {candidates(history, cut)}"
 
 
-def archive_columns(history: History) -> list[Column]:
+def archive_columns(history: StoredHistory) -> list[TableColumn]:
     """The columns of the archive: those of the history, all nullable, and two of its own."""
-    columns = [
-        each.model_copy(update={"nullable": True, "active": True}) for each in (*history.columns, *_MADE)
-    ]
+    columns = (*history.columns, *_MADE)
     names = distinct(each.name for each in columns)
     return [
-        each.model_copy(update={"target_column_name": name})
+        TableColumn(
+            name,
+            each.datatype,
+            each.max_length,
+            each.decimal_precision,
+            each.decimal_scale,
+            former_names=each.former_names,
+        )
         for each, name in zip(columns, names, strict=True)
     ]
 
 
-def copy_statements(history: History, cut: Cut, run_id: str, at: datetime) -> list[str]:
+def copy_statements(history: StoredHistory, cut: Cut, run_id: str, at: datetime) -> list[str]:
     """Statements that copy what may be pruned; a copy that an interrupted run left is made anew."""
     names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
     values = [history.of("h", each.name) for each in history.columns]
@@ -86,7 +91,7 @@ def copy_statements(history: History, cut: Cut, run_id: str, at: datetime) -> li
     ]
 
 
-def uncopied(history: History, cut: Cut) -> str:
+def uncopied(history: StoredHistory, cut: Cut) -> str:
     """The query of how many versions may be pruned and do not stand in the archive as they are."""
     pairs = [(each, history.of("a", each.name), history.of("h", each.name)) for each in history.columns]
     equal = " AND ".join(
@@ -97,41 +102,42 @@ def uncopied(history: History, cut: Cut) -> str:
     return f"SELECT COUNT(*) FROM {history.table} AS h WHERE {candidates(history, cut)} AND NOT {copied}"
 
 
-def delete_statement(history: History, cut: Cut) -> str:
+def delete_statement(history: StoredHistory, cut: Cut) -> str:
     """The statement that deletes what may be pruned and stands in the archive."""
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)})"
     where = f"{candidates(history, cut)} AND {copied}"
     return history.dialect.render_delete_detection_statement(history.table, "h", where)
 
 
-def _same_version(history: History) -> str:
-    return f"{history.of('a', history.hist_key)} = {history.of('h', history.hist_key)}"
+def _same_version(history: StoredHistory) -> str:
+    return f"{history.of('a', history.model.version_key)} = {history.of('h', history.model.version_key)}"
 
 
-def _comparable(history: History, column: Column, sql: str) -> str:
+def _comparable(history: StoredHistory, column: SqlColumn, sql: str) -> str:
     return history.dialect.canonical_text(sql, column.datatype) if column.datatype is Datatype.JSON else sql
 
 
-def prepare_archive(history: History, engine: Engine) -> None:
+def prepare_archive(history: StoredHistory, engine: Engine) -> None:
     """Make the archive, or bring it to the history's columns; one of a former name takes the new one."""
-    name = f"{history.hist.target_dataset_name}{ARCHIVE}"
+    name = f"{history.model.name}{ARCHIVE_SUFFIX}"
     stored, columns = engine.introspect_table(history.schema, name), archive_columns(history)
     if stored is None:
-        former = [f"{each}{ARCHIVE}" for each in history.hist.former_names]
+        former = [f"{each}{ARCHIVE_SUFFIX}" for each in history.model.former_names]
         old = next((each for each in former if engine.introspect_table(history.schema, each)), None)
         if old is None:
-            made = history.dialect.render_create_table_if_not_exists_from_columns(history.archive, columns)
+            into = history.named(ARCHIVE_SUFFIX)
+            made = history.dialect.render_create_table_if_not_exists_from_columns(into, columns)
             engine.execute(made)
             return
         engine.execute(history.dialect.render_rename_table(history.schema, old, name))
         stored = engine.introspect_table(history.schema, name)
     plan = ddl.plan(name, columns, stored or {}, history.dialect)
     for statement in plan.statements(history.dialect, history.schema, name):
-        engine.execute(statement.sql)
+        engine.execute(statement)
 
 
 def prune(
-    history: History,
+    history: StoredHistory,
     engine: Engine,
     cut: Cut,
     run_id: str,
@@ -155,7 +161,7 @@ def prune(
     if missing:
         raise Failed(
             "ARCHIVE_DIFFERS",
-            f"{missing} versions of {history.hist.target_dataset_name} did not come into its archive.",
+            f"{missing} versions of {history.model.name} did not come into its archive.",
             "Look at the archive; nothing is lost.",
         )
     return Pruned(count, watermark)

@@ -1,19 +1,17 @@
 """What a history's views were made from, as a mark in each view's comment (section 7).
 
-A database keeps a view in words of its own, so its definition does not tell whether the model says
-something else now. A comment comes and goes with its view, in the same transaction.
+A database keeps a view in words of its own, so its definition does not tell whether something else is
+asked for now. A comment comes and goes with its view, in the same transaction.
 """
 
 from hashlib import sha256
 
-from backstory.doors.historize.histories import History
-from backstory.doors.historize.model import Historization
-from backstory.doors.historize.steps import Statement
-from backstory.doors.historize.views import SUFFIXES, create_views, definitions
+from backstory.reading.statements.stored_history import StoredHistory
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.duckdb import DuckDB
 from backstory.stores.sql.dialects.postgres import Postgres
 from backstory.stores.sql.engines.engine import Engine
+from backstory.upkeep.views import SUFFIXES, create_views, definitions
 
 # The cast cuts a name as PostgreSQL cut it when the view was made.
 _COMMENTS: dict[type[Dialect], str] = {
@@ -25,25 +23,25 @@ _COMMENTS: dict[type[Dialect], str] = {
 }
 
 
-def views_in_force(engine: Engine, history: History) -> dict[str, str | None]:
+def views_in_force(engine: Engine, history: StoredHistory) -> dict[str, str | None]:
     """The suffixes of the views that are there, each with its mark; None for one that has none."""
     found = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
     return {suffix: comments[0] for suffix, comments in found.items() if comments}
 
 
-def views_wanted(history: History, rules: Historization) -> dict[str, str | None]:
-    """The suffixes of the views that the model asks for, each with its mark."""
-    return {suffix: _mark(sql) for suffix, sql in definitions(history, rules)}
+def views_wanted(history: StoredHistory) -> dict[str, str | None]:
+    """The suffixes of the views that the history asks for, each with its mark."""
+    return {suffix: _mark(sql) for suffix, sql in definitions(history)}
 
 
-def marked_views(history: History, rules: Historization) -> list[Statement]:
-    """Statements that make the views which the model asks for, and mark them where we can read marks."""
-    created = create_views(history, rules)
+def marked_views(history: StoredHistory) -> list[str]:
+    """Statements that make the views which the history asks for, and mark them where we can read marks."""
+    created = create_views(history)
     if _query(history.dialect) is None:
         return created
     return created + [
-        Statement("mark_view", f"COMMENT ON VIEW {history.named(suffix)} IS {history.text(_mark(sql))}")
-        for suffix, sql in definitions(history, rules)
+        f"COMMENT ON VIEW {history.named(suffix)} IS {history.text(_mark(sql))}"
+        for suffix, sql in definitions(history)
     ]
 
 
@@ -51,9 +49,9 @@ def _mark(sql: str) -> str:
     return f"backstory {sha256(sql.encode()).hexdigest()}"
 
 
-def _comments(engine: Engine, history: History, suffix: str) -> list[str | None]:
+def _comments(engine: Engine, history: StoredHistory, suffix: str) -> list[str | None]:
     """The comment of the view, in a list that is empty where there is no view."""
-    name = f"{history.hist.target_dataset_name}{suffix}"
+    name = f"{history.model.name}{suffix}"
     query = _query(history.dialect)
     if query is None:
         return [] if engine.introspect_table(history.schema, name) is None else [None]

@@ -7,10 +7,10 @@ from historizing import second, versions
 from hypothesis import given, settings
 from versions_in_python import answer, fill, in_dialect, labelled, lives, ordered, prepare, pruned_at, stored
 
-from backstory.doors.historize.labels import labeled
-from backstory.doors.historize.model import Historization, StateLabels
-from backstory.doors.historize.views import create_views
+from backstory.model.history import Labels
+from backstory.reading.statements.labels import labeled
 from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.upkeep.views import create_views
 
 LETTERS = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R"}
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
@@ -20,7 +20,7 @@ EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
 def test_the_view_maps_stored_states(place, labels):
     """R53: the view has the labels, a returned record's open version its own; stored states stay."""
     history = prepare(place)["rc_p"]
-    words = StateLabels(**labels)
+    words = Labels(**labels)
 
     @settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)
     @given(lives())
@@ -35,13 +35,13 @@ def test_the_view_maps_stored_states(place, labels):
 @pytest.mark.parametrize(("mode", "made"), [("view", 1), ("stored", 0)])
 def test_the_view_stands_where_labels_are_not_stored(place, mode, made):
     """R53: `_hist_labeled` is made in the mode view only."""
-    history = prepare(place)["rc_p"]
-    statements = create_views(history, Historization(state_labels=StateLabels(**LETTERS, mode=mode)))
+    history = prepare(place, state_labels={**LETTERS, "mode": mode})["rc_p"]
+    statements = create_views(history)
 
     for statement in statements:
-        place.sql(statement.sql)
+        place.sql(statement)
 
-    assert [statement.sql.split()[2] for statement in statements] == ["rawcore.rc_p_hist_labeled"] * made
+    assert [statement.split()[2] for statement in statements] == ["rawcore.rc_p_hist_labeled"] * made
     assert not made or place.rows("SELECT * FROM rawcore.rc_p_hist_labeled") == []
 
 
@@ -50,7 +50,7 @@ def test_every_dialect_can_be_parsed(name):
     """R53: the view is one SELECT in every dialect; labels with quotes stay data."""
     dialect = get_dialect(name)
     history = in_dialect(dialect)["rc_p"]
-    labels = StateLabels(new="it's", changed="{{ x }}", deleted='"', reappeared="\\")
+    labels = Labels(new="it's", changed="{{ x }}", deleted='"', reappeared="\\")
 
     for each in (history, pruned_at(history, second(1))):
         query = labeled(each, labels)

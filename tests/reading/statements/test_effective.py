@@ -23,18 +23,18 @@ from versions_in_python import (
     stored,
 )
 
-from backstory.doors.historize.effective import effective as question
-from backstory.doors.historize.model import EffectiveDating, Historization
-from backstory.doors.historize.views import create_views, drop_views
+from backstory.model.history import Dating
+from backstory.reading.statements.effective import effective as question
 from backstory.stores.sql.dialects.registry import get_dialect
 from backstory.strategies.scd2.rule import Row
+from backstory.upkeep.views import create_views, drop_views
 
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
 AXES = [("since", "timestamp"), ("day", "date"), ("since", "date"), ("day", "timestamp")]
 
 
 def dating(column, granularity):
-    return EffectiveDating(column=column, granularity=granularity)
+    return Dating(column, granularity)
 
 
 def row(history, version, begin, end):
@@ -97,18 +97,17 @@ def test_the_session_has_no_say_in_days(place, column, granularity, zone):
 
 def test_the_view_stands_in_the_database(place):
     """R52: the view `_hist_effective` tells what is known now, and can be made again."""
-    history = prepare(place)["rc_p"]
-    rules = Historization(effective_dating=dating("since", "timestamp"))
+    history = prepare(place, effective_dating={"column": "since"})["rc_p"]
 
     for _ in range(2):
-        for statement in (*drop_views(history), *create_views(history, rules)):
-            place.sql(statement.sql)
+        for statement in (*drop_views(history), *create_views(history)):
+            place.sql(statement)
 
     @settings(max_examples=10, deadline=None, derandomize=True)
     @given(lives())
     def law(versions):
         fill(place, history, versions)
-        query = question(history, rules.effective_dating)
+        query = question(history, history.model.dating)
         listed = ", ".join(query.columns)
         found = place.rows(f"SELECT {listed} FROM rawcore.rc_p_hist_effective")
         told = ordered(dict(zip(query.columns, map(plain, each), strict=True)) for each in found)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
-from backstory.doors.historize.ddl import fits, logical, plan
 from backstory.doors.historize.model import Column
 from backstory.errors import Refused
 from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.ddl import fits, logical, plan
 
 # How the databases themselves call the types of our columns.
 STORED = {

@@ -1,12 +1,11 @@
 """How a column's type may change (section 4.3)."""
 
-from backstory.doors.historize.model import Column
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, SqlColumn
 
 EQUAL, WIDENING, OTHER = "equal", "widening", "other"
 
 
-def drift(old: Column, new: Column) -> str:
+def drift(old: SqlColumn, new: SqlColumn) -> str:
     """Whether every value of the old type is one of the new: equal, widening, or other.
 
     DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither its fraction nor its whole digits get fewer;
@@ -29,7 +28,7 @@ def _length(old: int | None, new: int | None) -> str:
     return WIDENING if new is None or (old is not None and old < new) else OTHER
 
 
-def _decimal(old: Column, new: Column) -> str:
+def _decimal(old: SqlColumn, new: SqlColumn) -> str:
     (p1, s1), (p2, s2) = ((each.decimal_precision or 38, each.decimal_scale or 0) for each in (old, new))
     if (p1, s1) == (p2, s2):
         return EQUAL

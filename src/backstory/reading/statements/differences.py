@@ -2,46 +2,49 @@
 
 from collections.abc import Sequence
 
-from backstory.doors.historize.histories import History, Query, Shown, instant_of, select, shown
-from backstory.doors.historize.model import Column, Role
-from backstory.doors.historize.point_in_time import valid
 from backstory.errors import UsageError
-from backstory.stores.sql.columns import Datatype
+from backstory.model.instant import instant_of
+from backstory.model.layout import STATE
+from backstory.reading.statements.point_in_time import valid
+from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, select, shown
+from backstory.stores.sql.columns import Datatype, SqlColumn
 
 # What a database cannot compare as other values are.
 _AS_TEXT = {Datatype.JSON}
 
 
-def changes(history: History, after: object, until: object) -> Query:
+def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     """What happened later than `after` and not later than `until`, a row for each event.
 
     `change` is inserted, changed, deleted or reappeared, `changed_at` its instant; each attribute comes as
     `old_<name>` and `new_<name>`.
     """
-    low, high = history.whole_at(instant_of(after)), instant_of(until)
+    names = [each.name for each in history.attributes]
+    low, high = history.model.whole_at(instant_of(after)), instant_of(until)
     within = " AND ".join(
         f"{{0}} {sign} {history.dialect.timestamp_literal(time)}" for sign, time in ((">", low), ("<=", high))
     )
-    begun = _begun(history, within.format(history.of("h", Role.STARTED)))
+    begun = _begun(history, within.format(history.started("h")))
     ended = select(
         history.dialect,
         [
             Shown("change", history.text("deleted")),
-            Shown("changed_at", history.of("h", Role.ENDED)),
+            Shown("changed_at", history.ended("h")),
             *shown(history, "h", history.identifying),
-            *shown(history, "h", history.attributes, "old_"),
-            *(Shown(f"new_{each.name}", _nothing(history, each)) for each in history.attributes),
+            *shown(history, "h", names, "old_"),
+            *(Shown(f"new_{each.name}", history.nothing(each)) for each in history.attributes),
         ],
-        f"FROM {history.table} AS h\nWHERE {history.of('h', Role.STATE)} = "
-        f"{history.text(history.labels.deleted)} AND {within.format(history.of('h', Role.ENDED))}",
+        f"FROM {history.table} AS h\nWHERE {history.of('h', STATE)} = "
+        f"{history.text(history.model.labels.deleted)} AND {within.format(history.ended('h'))}",
     )
     return Query(f"{begun.sql}\nUNION ALL\n{ended.sql}", begun.columns)
 
 
-def _begun(history: History, within: str) -> Query:
+def _begun(history: StoredHistory, within: str) -> Query:
     """The events that begin a version."""
-    started, key = history.of("h", Role.STARTED), history.dialect.render_identifier(history.key)
+    started, key = history.started("h"), history.dialect.render_identifier(history.key)
     first = history.dialect.render_identifier("first_started_at")
+    names = [each.name for each in history.attributes]
     kind = (
         f"CASE WHEN {history.of('o', history.key)} IS NOT NULL THEN {history.text('changed')} "
         f"WHEN f.{first} < {started} THEN {history.text('reappeared')} ELSE {history.text('inserted')} END"
@@ -52,18 +55,18 @@ def _begun(history: History, within: str) -> Query:
             Shown("change", kind),
             Shown("changed_at", started),
             *shown(history, "h", history.identifying),
-            *shown(history, "o", history.attributes, "old_"),
-            *shown(history, "h", history.attributes, "new_"),
+            *shown(history, "o", names, "old_"),
+            *shown(history, "h", names, "new_"),
         ],
         f"FROM {history.table} AS h\n"
-        f"LEFT JOIN {history.table} AS o ON o.{key} = h.{key} AND {history.of('o', Role.ENDED)} = {started}"
-        f" AND {history.of('o', Role.STATE)} = {history.text(history.labels.changed)}\n"
-        f"JOIN (SELECT e.{key}, MIN({history.of('e', Role.STARTED)}) AS {first}"
+        f"LEFT JOIN {history.table} AS o ON o.{key} = h.{key} AND {history.ended('o')} = {started}"
+        f" AND {history.of('o', STATE)} = {history.text(history.model.labels.changed)}\n"
+        f"JOIN (SELECT e.{key}, MIN({history.started('e')}) AS {first}"
         f" FROM {history.everything} AS e GROUP BY e.{key}) AS f ON f.{key} = h.{key}\nWHERE {within}",
     )
 
 
-def diff(history: History, first: object, second: object, columns: Sequence[str] | None = None) -> Query:
+def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[str] | None = None) -> Query:
     """How the state at one time differs from that at another, in all attributes or in these.
 
     `change` is added, changed or removed. A changed record has a row for each attribute that differs, in
@@ -94,18 +97,18 @@ def diff(history: History, first: object, second: object, columns: Sequence[str]
     )
 
 
-def _chosen(history: History, columns: Sequence[str] | None) -> list[Column]:
+def _chosen(history: StoredHistory, columns: Sequence[str] | None) -> list[SqlColumn]:
     known = {column.name: column for column in history.attributes}
     if unknown := [name for name in columns or [] if name not in known]:
         raise UsageError(
             "unknown-column",
-            f"{history.hist.target_dataset_name} has no attribute {unknown[0]!r}.",
+            f"{history.model.name} has no attribute {unknown[0]!r}.",
             f"It has {', '.join(known)}.",
         )
     return list(known.values()) if columns is None else [known[name] for name in columns]
 
 
-def _versions_of_two(history: History, first: object, second: object, columns: Sequence[Column]) -> str:
+def _versions_of_two(history: StoredHistory, first: Time, second: Time, columns: Sequence[SqlColumn]) -> str:
     """Each record that is valid at one of two times: what became of it, and its attributes at both."""
     sides = []
     for alias, time in (("o", first), ("n", second)):
@@ -113,13 +116,13 @@ def _versions_of_two(history: History, first: object, second: object, columns: S
             f"{history.of('h', each.name)} AS backstory_{alias}{number}"
             for number, each in enumerate(columns)
         ]
-        listed = ", ".join([*(history.of("h", each.name) for each in history.identifying), *values])
+        listed = ", ".join([*(history.of("h", name) for name in history.identifying), *values])
         sides.append(f"(SELECT {listed} FROM {history.table} AS h WHERE {valid(history, 'h', time)})")
     old, new = (history.of(alias, history.key) for alias in ("o", "n"))
     keys = [
-        f"COALESCE({history.of('n', each.name)}, {history.of('o', each.name)}) AS "
-        f"{history.dialect.render_identifier(each.name)}"
-        for each in history.identifying
+        f"COALESCE({history.of('n', name)}, {history.of('o', name)}) AS "
+        f"{history.dialect.render_identifier(name)}"
+        for name in history.identifying
     ]
     values = [f"{alias}.backstory_{alias}{number}" for alias in ("o", "n") for number in range(len(columns))]
     change = (
@@ -132,14 +135,14 @@ def _versions_of_two(history: History, first: object, second: object, columns: S
     )
 
 
-def _differs(history: History, column: Column, number: int) -> str:
+def _differs(history: StoredHistory, column: SqlColumn, number: int) -> str:
     sides = [f"p.backstory_{alias}{number}" for alias in ("o", "n")]
     if column.datatype in _AS_TEXT:
         sides = [_printed(history, column, side) for side in sides]
     return history.dialect.null_safe_ne(*sides)
 
 
-def _value(history: History, columns: Sequence[Column], alias: str) -> str:
+def _value(history: StoredHistory, columns: Sequence[SqlColumn], alias: str) -> str:
     """The canonical text of the attribute that a row is about."""
     if not columns:
         return history.dialect.cast_expression("NULL", _text_type(history))
@@ -150,7 +153,7 @@ def _value(history: History, columns: Sequence[Column], alias: str) -> str:
     return f"CASE c.column_name {cases} END"
 
 
-def _printed(history: History, column: Column, sql: str) -> str:
+def _printed(history: StoredHistory, column: SqlColumn, sql: str) -> str:
     if column.datatype is Datatype.FLOAT:
         return history.dialect.cast_expression(sql, _text_type(history))
     return history.dialect.canonical_text(
@@ -158,9 +161,5 @@ def _printed(history: History, column: Column, sql: str) -> str:
     )
 
 
-def _nothing(history: History, column: Column) -> str:
-    return history.dialect.cast_expression("NULL", history.dialect.type_of(column))
-
-
-def _text_type(history: History) -> str:
+def _text_type(history: StoredHistory) -> str:
     return history.dialect.map_logical_type(Datatype.STRING)

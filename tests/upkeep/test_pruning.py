@@ -29,17 +29,17 @@ from versions_in_python import (
     valid,
 )
 
-from backstory.doors.historize import erasure, pruning
-from backstory.doors.historize.differences import changes
 from backstory.doors.historize.document import read_state
-from backstory.doors.historize.effective import effective as effective_query
-from backstory.doors.historize.labels import labeled
-from backstory.doors.historize.model import EffectiveDating, StateLabels
-from backstory.doors.historize.point_in_time import as_of, current, timeline
-from backstory.doors.historize.pruning import Cut
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
+from backstory.model.history import Dating, Labels
+from backstory.reading.statements.differences import changes
+from backstory.reading.statements.effective import effective as effective_query
+from backstory.reading.statements.labels import labeled
+from backstory.reading.statements.point_in_time import as_of, current, timeline
 from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.upkeep import erasure, pruning
+from backstory.upkeep.pruning import Cut
 
 EXAMPLES = {"duckdb": deep(20, 8), "postgres": deep(10, 5)}
 AT = second(1_000)
@@ -128,8 +128,8 @@ def test_what_is_pruned_stands_in_the_archive(place):
 def test_answers_are_the_same_or_refused(place):
     """R51, R55: after pruning each question is answered as before, or refused; effective time loses nothing."""
     ask = prepare(place, **RULES)["rc_p"]
-    dating = EffectiveDating(column="since")
-    words = StateLabels(reappeared="again")
+    dating = Dating("since")
+    words = Labels(reappeared="again")
 
     def law(life, before, at):
         keep = empty(place)

@@ -4,35 +4,33 @@ The history stays load-dated. What counts is what was known at a knowledge time;
 pruned still count, because a later load did not make them untrue.
 """
 
-from backstory.doors.historize.histories import (
-    History,
+from backstory.model.history import Dating
+from backstory.model.layout import STATE
+from backstory.reading.statements.stored_history import (
     Query,
     Shown,
+    StoredHistory,
+    Time,
     distinct,
-    instant_of,
     select,
     shown,
 )
-from backstory.doors.historize.model import EffectiveDating, Role
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 
-EFFECTIVE = "_effective"
 _MIDNIGHT = " 00:00:00.000000+00:00"
 
 
-def effective(history: History, dating: EffectiveDating, known_at: object | None = None) -> Query:
+def effective(history: StoredHistory, dating: Dating, known_at: Time | None = None) -> Query:
     """The versions with `effective_from` and `effective_to`, by what was known at a time.
 
     Without `known_at` it is what the history knows. Of several versions that are effective from the
     same time the youngest counts; intervals of a record do not overlap, and only the last can be open.
     """
-    names = distinct(
-        [*(column.name for column in history.columns), "effective_from", "effective_to", "nth", "gone"]
-    )
+    names = distinct([*history.names, "effective_from", "effective_to", "nth", "gone"])
     begin, end, nth, gone = (history.dialect.render_identifier(name) for name in names[-4:])
     inner = _dated(history, dating, known_at, (begin, nth, gone))
-    listed = ", ".join(history.of("d", column.name) for column in history.columns)
+    listed = ", ".join(history.of("d", name) for name in history.names)
     following = f"LEAD(d.{begin}) OVER (PARTITION BY {history.of('d', history.key)} ORDER BY d.{begin})"
     middle = (
         f"SELECT {listed}, d.{begin}, COALESCE({following}, d.{gone}) AS {end}\n"
@@ -41,7 +39,7 @@ def effective(history: History, dating: EffectiveDating, known_at: object | None
     return select(
         history.dialect,
         [
-            *shown(history, "e", history.columns),
+            *shown(history, "e", history.names),
             Shown("effective_from", f"e.{begin}"),
             Shown("effective_to", f"e.{end}"),
         ],
@@ -49,20 +47,18 @@ def effective(history: History, dating: EffectiveDating, known_at: object | None
     )
 
 
-def _dated(
-    history: History, dating: EffectiveDating, known_at: object | None, names: tuple[str, str, str]
-) -> str:
+def _dated(history: StoredHistory, dating: Dating, known_at: Time | None, names: tuple[str, str, str]) -> str:
     """The known versions with their effective time, their number among equals, and when the record went."""
     begin, nth, gone = names
-    started, ended = history.of("h", Role.STARTED), history.of("h", Role.ENDED)
-    deleted = f"{history.of('h', Role.STATE)} = {history.text(history.labels.deleted)}"
+    started, ended = history.started("h"), history.ended("h")
+    deleted = f"{history.of('h', STATE)} = {history.text(history.model.labels.deleted)}"
     known = ""
     if known_at is not None:
-        literal = history.dialect.timestamp_literal(instant_of(known_at))
+        literal = history.instant(known_at)
         known, deleted = f"\nWHERE {started} <= {literal}", f"{deleted} AND {ended} <= {literal}"
     value, key = _effective_value(history, dating), history.of("h", history.key)
     end = _on_axis(history.dialect, dating, ended, Datatype.TIMESTAMP)
-    listed = ", ".join(history.of("h", column.name) for column in history.columns)
+    listed = ", ".join(history.of("h", name) for name in history.names)
     return (
         f"SELECT {listed}, {value} AS {begin},\n"
         f"  ROW_NUMBER() OVER (PARTITION BY {key}, {value} ORDER BY {started} DESC) AS {nth},\n"
@@ -72,15 +68,15 @@ def _dated(
     )
 
 
-def _effective_value(history: History, dating: EffectiveDating) -> str:
+def _effective_value(history: StoredHistory, dating: Dating) -> str:
     """The time from which a version is true: its own, else the start of the version."""
-    column = next(each for each in history.columns if each.name == dating.column)
+    column = history.column(dating.column)
     own = _on_axis(history.dialect, dating, history.of("h", column.name), column.datatype)
-    started = _on_axis(history.dialect, dating, history.of("h", Role.STARTED), Datatype.TIMESTAMP)
+    started = _on_axis(history.dialect, dating, history.started("h"), Datatype.TIMESTAMP)
     return f"COALESCE({own}, {started})"
 
 
-def _on_axis(dialect: Dialect, dating: EffectiveDating, sql: str, datatype: Datatype) -> str:
+def _on_axis(dialect: Dialect, dating: Dating, sql: str, datatype: Datatype) -> str:
     """A date or an instant as the granularity has it; days are days of UTC, whatever the session says."""
     wanted = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
     if datatype is wanted:

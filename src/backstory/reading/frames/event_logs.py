@@ -31,10 +31,10 @@ def system_columns(table: StoredTable) -> Mapping[str, Any]:
     return told
 
 
-def data_columns(table: StoredTable) -> list[str]:
-    """The columns that the source sent; the event time is one of them where the key names it."""
-    own = {name for name in system_columns(table).values() if isinstance(name, str)} - set(table.shape.key)
-    return [name for name in table.shape.names if name not in own]
+def own_columns(table: StoredTable) -> frozenset[str]:
+    """The columns that the source did not send; the event time is one of its own where the key names it."""
+    own = {name for name in system_columns(table).values() if isinstance(name, str)}
+    return frozenset(own - set(table.shape.key))
 
 
 def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Column]":

@@ -1,0 +1,1 @@
+"""Histories in a warehouse: each question is a DataFrame."""

@@ -1,0 +1,94 @@
+"""The versions that a table keeps: the user's columns of each, and from when to when it was true."""
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from backstory.errors import Refused, UsageError
+from backstory.model.history import History
+from backstory.model.instant import TMAX
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.reading.frames import event_logs
+from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
+from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.workers import carry
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+log = structlog.get_logger()
+
+HISTORIES: Final = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
+
+
+def history_of(table: StoredTable) -> History:
+    """The history that a table of a warehouse keeps; UsageError for a table that keeps none."""
+    shape = table.shape
+    if shape.layout not in HISTORIES:
+        raise UsageError(
+            "no-history",
+            f"{shape.table} keeps no history (its layout is {shape.layout}).",
+            "Read its rows with `current`.",
+        )
+    own = event_logs.own_columns(table) if shape.layout is Layout.ODF else None
+    return History(shape, own=own)
+
+
+def versions(store: Store, table: TableName) -> "DataFrame":
+    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true."""
+    stored = existing(store, table)
+    history = history_of(stored)
+    if history.shape.layout is Layout.ODF:
+        rows, started, ended = event_logs.versions(store, stored)
+    else:
+        if stored.disorderly:
+            log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
+        rows = store.spark.table(store.sql_name(table))
+        started, ended = column(history.span.start), ended_at(history)
+    users = (column(each.name).alias(_apart(each.source)) for each in history.user_columns)
+    return rows.select(*users, started.alias(VALID_FROM), ended.alias(VALID_TO))
+
+
+def _apart(name: str) -> str:
+    """A user's own `valid_from` is read as `valid_from_src`."""
+    return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
+
+
+def ended_at(history: History) -> "Column":
+    """Until when a version was true, by its row and the next one's; NULL while it is."""
+    if history.shape.layout is Layout.FIVETRAN_HISTORY:
+        return _reaching(history.shape)
+    return column(history.span.end)
+
+
+def _reaching(shape: Shape) -> "Column":
+    """Until when a version was true that Fivetran brought.
+
+    One whose successor starts before its end, or within a millisecond of it, reaches up to that start: at
+    any instant at most one is true, that which began last. A deleted one ends at its `_fivetran_end`. Where
+    the flag is NULL the end tells; a row with neither fails the query, for nothing does.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import coalesce, expr, lead, lit, raise_error, when
+
+    span = shape.layout.span
+    assert span is not None
+    key, end = [quoted(name) for name in shape.key], column(span.end)
+    following = lead(span.start).over(Window.partitionBy(*key).orderBy(span.start))
+    open_ = coalesce(column(span.open), lit(False)) | (end >= instant(micros_of(TMAX)))
+    endless = raise_error(lit(carry(_endless(shape, span)))).cast("timestamp")
+    ended = when(coalesce(open_, lit(False)), lit(None)).when(end.isNull(), endless).otherwise(end)
+    reaches = ended.isNull() | (following <= ended + expr("INTERVAL 1 MILLISECOND"))
+    succeeded = following.isNotNull() & reaches
+    return when(succeeded, following).otherwise(ended)
+
+
+def _endless(shape: Shape, span: Span) -> Refused:
+    return Refused(
+        "no-end",
+        f"A version in {shape.table} has no {span.end} and no {span.open}: "
+        "nothing tells until when it was true.",
+        "Give such rows an end, or delete them, in the program that wrote them.",
+    )

@@ -1,0 +1,208 @@
+"""A history as it stands in a database: its tables and columns in the words of a dialect."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from backstory.errors import UsageError
+from backstory.model.history import History
+from backstory.model.instant import instant_of
+from backstory.stores.sql.columns import Datatype, SqlColumn
+from backstory.stores.sql.dialects.dialect import Dialect
+
+LONGEST_NAME = 63
+Key = Mapping[str, object] | str | int
+Time = str | date  # ISO text, an aware datetime, or a date for its first instant
+
+
+class Query(NamedTuple):
+    """A query, and the names of its columns."""
+
+    sql: str
+    columns: tuple[str, ...]
+
+
+class Shown(NamedTuple):
+    """A column of a result: the name that it should have, and its SQL."""
+
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class StoredHistory:
+    """A history table in one dialect; what it means is its `model`.
+
+    `columns` are all that it has, retired ones too. `catalog` goes before the schema, where a session
+    has several.
+    """
+
+    dialect: Dialect
+    model: History
+    columns: tuple[SqlColumn, ...]
+    catalog: str | None = None
+
+    # Names
+
+    @property
+    def schema(self) -> str:
+        """The schema of its tables."""
+        return self.model.shape.table.schema
+
+    @cached_property
+    def table(self) -> str:
+        """The history table."""
+        return self.named("")
+
+    @cached_property
+    def archive(self) -> str:
+        """The table of what was pruned."""
+        return self._placed(self.model.archive_name)
+
+    def named(self, suffix: str) -> str:
+        """The table or view that has the history's name with this suffix."""
+        return self._placed(f"{self.model.name}{suffix}")
+
+    def _placed(self, name: str) -> str:
+        name = self.dialect.render_table_identifier(self.schema, name)
+        return f"{self.dialect.render_identifier(self.catalog)}.{name}" if self.catalog else name
+
+    def of(self, alias: str, column: str) -> str:
+        """`alias.column`."""
+        return f"{alias}.{self.dialect.render_identifier(column)}"
+
+    def text(self, text: str) -> str:
+        """A text's literal."""
+        return self.dialect.string_literal(text)
+
+    # Columns
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return [column.name for column in self.columns]
+
+    @cached_property
+    def key(self) -> str:
+        """The column that tells records apart."""
+        return self.model.record_key
+
+    @cached_property
+    def identifying(self) -> list[str]:
+        """The columns by which a record is known: to the database, and to people."""
+        return [self.key, *self.model.shape.key]
+
+    @cached_property
+    def attributes(self) -> list[SqlColumn]:
+        """The user's columns that are none of the key, retired ones too."""
+        return [self.column(each.name) for each in self.model.attributes]
+
+    def column(self, name: str) -> SqlColumn:
+        """The column of this name, which must be there."""
+        return next(column for column in self.columns if column.name == name)
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The instant since which the history is whole; None if nothing was pruned."""
+        return self.model.whole_since
+
+    def started(self, alias: str) -> str:
+        """From when a version was true."""
+        return self.of(alias, self.model.span.start)
+
+    def ended(self, alias: str) -> str:
+        """Until when a version was true; NULL while it is."""
+        return self.of(alias, self.model.span.end)
+
+    # Relations
+
+    @cached_property
+    def everything(self) -> str:
+        """The relation of all versions, those that were pruned too: a name, or a query in brackets."""
+        return f"(\n{self.union()}\n)" if self.model.archive else self.table
+
+    def union(self) -> str:
+        """The query of all versions; a version that is on its way into the archive comes once."""
+        kept = ", ".join(self.of("h", name) for name in self.names)
+        gone = ", ".join(self._in_archive(column) for column in self.columns)
+        version = self.model.version_key
+        archived = self._in_archive(self.column(version))
+        both = f"SELECT 1 FROM {self.table} AS b WHERE {self.of('b', version)} = {archived}"
+        return (
+            f"SELECT {kept} FROM {self.table} AS h\nUNION ALL\n"
+            f"SELECT {gone} FROM {self.archive} AS a WHERE NOT EXISTS ({both})"
+        )
+
+    def _in_archive(self, column: SqlColumn) -> str:
+        """The column in the archive, under a former name if need be, or a NULL for a younger column."""
+        archive = self.model.archive
+        there = archive.columns if archive else None
+        names = (column.name, *reversed(column.former_names))
+        name = next((each for each in names if there is None or each in there), None)
+        return self.nothing(column) if name is None else self.of("a", name)
+
+    # Values
+
+    def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
+        """Whether a row is of the record with this business key; `renamed` has other names of its columns."""
+        names = self.model.shape.key
+        given = key if isinstance(key, Mapping) else {names[0]: key}
+        if set(given) != set(names):
+            raise UsageError(
+                "other-key",
+                f"The key of {self.model.name} is ({', '.join(names)}).",
+                "Give a value for each of its columns.",
+            )
+        pairs = [
+            (self.of(alias, (renamed or {}).get(name, name)), self._literal(self.column(name), given[name]))
+            for name in names
+        ]
+        return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
+
+    def _literal(self, column: SqlColumn, value: Any) -> str:
+        """A value of a column, which may be given as text; UsageError for one that has no literal."""
+        if column.datatype is Datatype.TIMESTAMP and value is not None:
+            value = instant_of(value)
+        try:
+            literal = self.dialect.render_literal(value)
+        except ValueError as stop:
+            raise UsageError("wrong-key", f"{column.name}: {stop}.", "Give it as text.") from None
+        return self.dialect.cast_expression(literal, self.dialect.type_of(column))
+
+    def nothing(self, column: SqlColumn) -> str:
+        """A NULL of the column's type."""
+        return self.dialect.cast_expression("NULL", self.dialect.type_of(column))
+
+    def instant(self, time: Time) -> str:
+        """The literal of a time that somebody gave."""
+        return self.dialect.timestamp_literal(instant_of(time))
+
+
+def select(dialect: Dialect, shown: Sequence[Shown], rest: str) -> Query:
+    """`SELECT … rest`; names that are taken already get a number."""
+    names = distinct(column.name for column in shown)
+    listed = ",\n  ".join(
+        f"{column.sql} AS {dialect.render_identifier(name)}"
+        for column, name in zip(shown, names, strict=True)
+    )
+    return Query(f"SELECT\n  {listed}\n{rest}", names)
+
+
+def distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, none too long for any database; one that is taken gets a number."""
+    found: list[str] = []
+    for name in names:
+        free, number = name[:LONGEST_NAME], 1
+        while free in found:
+            number += 1
+            end = f"_{number}"
+            free = f"{name[: LONGEST_NAME - len(end)]}{end}"
+        found.append(free)
+    return tuple(found)
+
+
+def shown(history: StoredHistory, alias: str, names: Iterable[str], before: str = "") -> list[Shown]:
+    """Columns under their own names, with a word before them."""
+    return [Shown(f"{before}{name}", history.of(alias, name)) for name in names]
