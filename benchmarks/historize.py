@@ -18,7 +18,6 @@ from pathlib import Path
 import backstory
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.door import choose, historize_on_spark
-from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
@@ -26,6 +25,7 @@ from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Note
+from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
 
 MODEL = """

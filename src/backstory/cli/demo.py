@@ -100,14 +100,14 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _tell(store: "Store") -> None:
-    from backstory.reading import lives
     from backstory.reading.commits import commits
     from backstory.reading.drawing import draw
+    from backstory.reading.frames.point_in_time import timeline
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = lives.life(store, TABLE, {"code": code}).toArrow().to_pylist()
+        versions = timeline(store, TABLE, {"code": code}).toArrow().to_pylist()
         for line in draw(versions, columns, UNTIL):
             console.print(line, markup=False)
 

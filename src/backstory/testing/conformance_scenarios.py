@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from backstory.doors.historize.hashing import Hashes, instant_text
+from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.steps import hist_merge, hist_steps
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
 from backstory.testing.conformance_bench import DAY, PEPPER, Bench, brought, fresh, steps_run
 from backstory.testing.conformance_sample import (

@@ -21,10 +21,10 @@ from historizing import (
 from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.expressions import PEPPER
-from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
+from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
 from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
 

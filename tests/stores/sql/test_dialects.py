@@ -17,14 +17,13 @@ from backstory.dialects import (
     register_dialect,
 )
 from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.steps import base_steps, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import UsageError
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialects import registry
 from backstory.stores.sql.engines.duckdb import open_duckdb
 

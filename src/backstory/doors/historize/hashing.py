@@ -2,24 +2,19 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
 from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
 from backstory.model.layout import STARTED
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, instant_text
 
 NO_COLUMNS = "no_columns"
 STRICT_NULL = "^0"
 STRICT = "strict_v2"
 MAX_DIGITS = 38
-
-
-def instant_text(instant: datetime) -> str:
-    """`YYYY-MM-DD HH:MM:SS.ffffff` in UTC, always six digits."""
-    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
 
 
 def canon(value: Any, column: Column) -> str | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys
-from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.runs import dataset_key
@@ -18,6 +17,7 @@ from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
 
 if TYPE_CHECKING:

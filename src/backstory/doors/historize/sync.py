@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from backstory.doors.historize.columns import FORKED, TAIL, base_columns, made, mirrored
-from backstory.doors.historize.hashing import instant_text
 from backstory.doors.historize.model import Column, Dataset, HistState, Role
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
 from backstory.errors import Refused
+from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.widening import EQUAL, WIDENING, drift
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")

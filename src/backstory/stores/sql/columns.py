@@ -1,6 +1,7 @@
 """Columns as a dialect writes them: their types by the words of a model (section 1.2)."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -70,3 +71,8 @@ class TableColumn:
     nullable: bool = True
     former_names: tuple[str, ...] = ()
     active: bool = True
+
+
+def instant_text(instant: datetime) -> str:
+    """`YYYY-MM-DD HH:MM:SS.ffffff` in UTC, always six digits (section 2.4)."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")

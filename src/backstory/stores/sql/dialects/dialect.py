@@ -39,13 +39,9 @@ class Dialect(ABC):
     SQLGLOT_NAME: ClassVar[str] = ""
     QUOTES: ClassVar[tuple[str, str]] = ('"', '"')
 
-    supports_merge: ClassVar[bool] = False
     supports_hist_merge: ClassVar[bool] = False
-    supports_delete_detection: ClassVar[bool] = True
-    supports_update_exists: ClassVar[bool] = True
     supports_alter_column_type: ClassVar[bool] = True
     supports_transactions: ClassVar[bool] = True
-    supports_null_safe_operator: ClassVar[bool] = True
 
     # Names
 

@@ -1,18 +1,21 @@
 """DuckDB."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from backstory.doors.historize.hashing import instant_text
-from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect, keywords
+from backstory.stores.sql.columns import Datatype, instant_text
+from backstory.stores.sql.dialects.dialect import keywords
+from backstory.stores.sql.dialects.templates import BOOLEAN_TEXT, TemplateDialect
 
 if TYPE_CHECKING:
     from backstory.stores.sql.engines.engine import Engine
 
 _TYPES = {
+    Datatype.STRING: "VARCHAR",
     Datatype.INTEGER: "INTEGER",
     Datatype.BIGINT: "BIGINT",
+    Datatype.DECIMAL: "DECIMAL({precision},{scale})",
     Datatype.FLOAT: "DOUBLE",
     Datatype.BOOLEAN: "BOOLEAN",
     Datatype.DATE: "DATE",
@@ -23,57 +26,32 @@ _TYPES = {
     Datatype.UUID: "UUID",
     Datatype.JSON: "VARCHAR",
 }
+_TEXTS = {
+    Datatype.DECIMAL: "CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR)",
+    Datatype.FLOAT: "CAST(CAST(CAST({sql} AS VARCHAR) AS DECIMAL({precision},{scale})) AS VARCHAR)",
+    Datatype.BOOLEAN: BOOLEAN_TEXT,
+    Datatype.DATE: "strftime({sql}, '%Y-%m-%d')",
+    Datatype.TIME: "strftime(DATE '1970-01-01' + {sql}, '%H:%M:%S.%f')",
+    Datatype.TIMESTAMP: "strftime({sql}, '%Y-%m-%d %H:%M:%S.%f')",
+    Datatype.BINARY: "lower(hex({sql}))",
+    Datatype.UUID: "lower(CAST({sql} AS VARCHAR))",
+}
 
 
-class DuckDB(Dialect):
+class DuckDB(TemplateDialect):
     """DuckDB, which runs here."""
 
     DIALECT_NAME: ClassVar[str] = "duckdb"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("duckdb")
     SQLGLOT_NAME: ClassVar[str] = "duckdb"
-    supports_merge: ClassVar[bool] = True
+    TYPES: ClassVar[Mapping[Datatype, str]] = _TYPES
+    LIMITED: ClassVar[str] = "VARCHAR({length})"
+    TEXTS: ClassVar[Mapping[Datatype, str]] = _TEXTS
+    CAST_TEXT: ClassVar[str] = "CAST({sql} AS VARCHAR)"
     supports_hist_merge: ClassVar[bool] = True
 
     def timestamp_literal(self, instant: datetime) -> str:
         return f"TIMESTAMP '{instant_text(instant)}'"
-
-    def map_logical_type(
-        self,
-        datatype: Datatype,
-        max_length: int | None = None,
-        precision: int | None = None,
-        scale: int | None = None,
-        *,
-        strict: bool = True,
-    ) -> str:
-        if datatype is Datatype.DECIMAL:
-            return f"DECIMAL({precision},{scale})"
-        if datatype is Datatype.STRING:
-            return f"VARCHAR({max_length})" if strict and max_length else "VARCHAR"
-        return _TYPES[datatype]
-
-    def canonical_text(
-        self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
-    ) -> str:
-        match datatype:
-            case Datatype.DECIMAL:
-                return f"CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR)"
-            case Datatype.BOOLEAN:
-                return f"CASE WHEN {sql} THEN 'true' WHEN NOT {sql} THEN 'false' END"
-            case Datatype.DATE:
-                return f"strftime({sql}, '%Y-%m-%d')"
-            case Datatype.TIME:
-                return f"strftime(DATE '1970-01-01' + {sql}, '%H:%M:%S.%f')"
-            case Datatype.TIMESTAMP:
-                return f"strftime({sql}, '%Y-%m-%d %H:%M:%S.%f')"
-            case Datatype.BINARY:
-                return f"lower(hex({sql}))"
-            case Datatype.UUID:
-                return f"lower(CAST({sql} AS VARCHAR))"
-            case Datatype.FLOAT:
-                return f"CAST(CAST(CAST({sql} AS VARCHAR) AS DECIMAL({precision},{scale})) AS VARCHAR)"
-            case _:
-                return f"CAST({sql} AS VARCHAR)"
 
     def hash_expression(self, text_sql: str) -> str:
         return f"sha256({text_sql})"

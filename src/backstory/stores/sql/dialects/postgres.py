@@ -1,18 +1,21 @@
 """PostgreSQL, 11 and later."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from backstory.doors.historize.hashing import instant_text
-from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect, keywords
+from backstory.stores.sql.columns import Datatype, instant_text
+from backstory.stores.sql.dialects.dialect import keywords
+from backstory.stores.sql.dialects.templates import BOOLEAN_TEXT, TemplateDialect
 
 if TYPE_CHECKING:
     from backstory.stores.sql.engines.engine import Engine
 
 _TYPES = {
+    Datatype.STRING: "TEXT",
     Datatype.INTEGER: "INTEGER",
     Datatype.BIGINT: "BIGINT",
+    Datatype.DECIMAL: "NUMERIC({precision},{scale})",
     Datatype.FLOAT: "DOUBLE PRECISION",
     Datatype.BOOLEAN: "BOOLEAN",
     Datatype.DATE: "DATE",
@@ -23,15 +26,28 @@ _TYPES = {
     # json keeps the text as it came; jsonb would write it anew.
     Datatype.JSON: "JSON",
 }
+_TEXTS = {
+    Datatype.DECIMAL: "CAST(CAST({sql} AS NUMERIC({precision},{scale})) AS TEXT)",
+    Datatype.FLOAT: "CAST(CAST(CAST({sql} AS TEXT) AS NUMERIC({precision},{scale})) AS TEXT)",
+    Datatype.BOOLEAN: BOOLEAN_TEXT,
+    Datatype.DATE: "to_char({sql}, 'YYYY-MM-DD')",
+    Datatype.TIME: "to_char(TIMESTAMP '1970-01-01' + {sql}, 'HH24:MI:SS.US')",
+    Datatype.TIMESTAMP: "to_char({sql} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+    Datatype.BINARY: "encode({sql}, 'hex')",
+    Datatype.UUID: "lower(CAST({sql} AS TEXT))",
+}
 
 
-class Postgres(Dialect):
+class Postgres(TemplateDialect):
     """PostgreSQL, which the tests run."""
 
     DIALECT_NAME: ClassVar[str] = "postgres"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("postgres")
     SQLGLOT_NAME: ClassVar[str] = "postgres"
-    supports_merge: ClassVar[bool] = True
+    TYPES: ClassVar[Mapping[Datatype, str]] = _TYPES
+    LIMITED: ClassVar[str] = "VARCHAR({length})"
+    TEXTS: ClassVar[Mapping[Datatype, str]] = _TEXTS
+    CAST_TEXT: ClassVar[str] = "CAST({sql} AS TEXT)"
     supports_hist_merge: ClassVar[bool] = True
 
     def should_quote(self, name: str) -> bool:
@@ -46,44 +62,6 @@ class Postgres(Dialect):
 
     def timestamp_literal(self, instant: datetime) -> str:
         return f"TIMESTAMPTZ '{instant_text(instant)}+00'"
-
-    def map_logical_type(
-        self,
-        datatype: Datatype,
-        max_length: int | None = None,
-        precision: int | None = None,
-        scale: int | None = None,
-        *,
-        strict: bool = True,
-    ) -> str:
-        if datatype is Datatype.DECIMAL:
-            return f"NUMERIC({precision},{scale})"
-        if datatype is Datatype.STRING:
-            return f"VARCHAR({max_length})" if strict and max_length else "TEXT"
-        return _TYPES[datatype]
-
-    def canonical_text(
-        self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
-    ) -> str:
-        match datatype:
-            case Datatype.DECIMAL:
-                return f"CAST(CAST({sql} AS NUMERIC({precision},{scale})) AS TEXT)"
-            case Datatype.BOOLEAN:
-                return f"CASE WHEN {sql} THEN 'true' WHEN NOT {sql} THEN 'false' END"
-            case Datatype.DATE:
-                return f"to_char({sql}, 'YYYY-MM-DD')"
-            case Datatype.TIME:
-                return f"to_char(TIMESTAMP '1970-01-01' + {sql}, 'HH24:MI:SS.US')"
-            case Datatype.TIMESTAMP:
-                return f"to_char({sql} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
-            case Datatype.BINARY:
-                return f"encode({sql}, 'hex')"
-            case Datatype.UUID:
-                return f"lower(CAST({sql} AS TEXT))"
-            case Datatype.FLOAT:
-                return f"CAST(CAST(CAST({sql} AS TEXT) AS NUMERIC({precision},{scale})) AS TEXT)"
-            case _:
-                return f"CAST({sql} AS TEXT)"
 
     def hash_expression(self, text_sql: str) -> str:
         return f"encode(sha256(convert_to({text_sql}, 'UTF8')), 'hex')"

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import ClassVar
 
-from backstory.doors.historize.hashing import instant_text
-from backstory.stores.sql.columns import Datatype, SqlColumn
-from backstory.stores.sql.dialects.dialect import Dialect, keywords
+from backstory.stores.sql.columns import Datatype, SqlColumn, instant_text
+from backstory.stores.sql.dialects.dialect import keywords
+from backstory.stores.sql.dialects.templates import TemplateDialect
 
 # Reserved words of Transact-SQL that sqlglot's tokenizer has no need to know.
 _RESERVED = [
@@ -91,8 +91,10 @@ _RESERVED = [
 ]
 
 _TYPES = {
+    Datatype.STRING: "NVARCHAR(MAX)",
     Datatype.INTEGER: "INT",
     Datatype.BIGINT: "BIGINT",
+    Datatype.DECIMAL: "DECIMAL({precision},{scale})",
     Datatype.FLOAT: "FLOAT",
     Datatype.BOOLEAN: "BIT",
     Datatype.DATE: "DATE",
@@ -102,16 +104,32 @@ _TYPES = {
     Datatype.UUID: "UNIQUEIDENTIFIER",
     Datatype.JSON: "NVARCHAR(MAX)",
 }
+_TEXTS = {
+    Datatype.INTEGER: "CAST({sql} AS VARCHAR(20))",
+    Datatype.BIGINT: "CAST({sql} AS VARCHAR(20))",
+    Datatype.DECIMAL: "CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR(60))",
+    Datatype.FLOAT: "CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR(60))",
+    Datatype.BOOLEAN: "CASE WHEN {sql} = 1 THEN 'true' WHEN {sql} = 0 THEN 'false' END",
+    Datatype.DATE: "CONVERT(VARCHAR(10), {sql}, 23)",
+    Datatype.TIME: "CONVERT(VARCHAR(15), CAST({sql} AS TIME(6)), 114)",
+    Datatype.TIMESTAMP: "CONVERT(VARCHAR(26), CAST({sql} AS DATETIME2(6)), 121)",
+    Datatype.BINARY: "LOWER(CONVERT(VARCHAR(MAX), {sql}, 2))",
+    Datatype.UUID: "LOWER(CAST({sql} AS VARCHAR(36)))",
+}
 _UTF8 = "Latin1_General_100_BIN2_UTF8"
 
 
-class SqlServer(Dialect):
+class SqlServer(TemplateDialect):
     """SQL Server 2022 and later."""
 
     DIALECT_NAME: ClassVar[str] = "mssql"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("tsql", *_RESERVED)
     SQLGLOT_NAME: ClassVar[str] = "tsql"
     QUOTES: ClassVar[tuple[str, str]] = ("[", "]")
+    TYPES: ClassVar[Mapping[Datatype, str]] = _TYPES
+    LIMITED: ClassVar[str] = "NVARCHAR({length})"
+    TEXTS: ClassVar[Mapping[Datatype, str]] = _TEXTS
+    CAST_TEXT: ClassVar[str] = "CAST({sql} AS NVARCHAR(MAX))"
 
     def string_literal(self, text: str) -> str:
         return "N" + super().string_literal(text)
@@ -126,44 +144,6 @@ class SqlServer(Dialect):
         if isinstance(value, date) and not isinstance(value, datetime):
             return f"CAST('{value.isoformat()}' AS DATE)"
         return super().render_literal(value)
-
-    def map_logical_type(
-        self,
-        datatype: Datatype,
-        max_length: int | None = None,
-        precision: int | None = None,
-        scale: int | None = None,
-        *,
-        strict: bool = True,
-    ) -> str:
-        if datatype is Datatype.DECIMAL:
-            return f"DECIMAL({precision},{scale})"
-        if datatype is Datatype.STRING:
-            return f"NVARCHAR({max_length})" if strict and max_length else "NVARCHAR(MAX)"
-        return _TYPES[datatype]
-
-    def canonical_text(
-        self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
-    ) -> str:
-        match datatype:
-            case Datatype.INTEGER | Datatype.BIGINT:
-                return f"CAST({sql} AS VARCHAR(20))"
-            case Datatype.DECIMAL | Datatype.FLOAT:
-                return f"CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR(60))"
-            case Datatype.BOOLEAN:
-                return f"CASE WHEN {sql} = 1 THEN 'true' WHEN {sql} = 0 THEN 'false' END"
-            case Datatype.DATE:
-                return f"CONVERT(VARCHAR(10), {sql}, 23)"
-            case Datatype.TIME:
-                return f"CONVERT(VARCHAR(15), CAST({sql} AS TIME(6)), 114)"
-            case Datatype.TIMESTAMP:
-                return f"CONVERT(VARCHAR(26), CAST({sql} AS DATETIME2(6)), 121)"
-            case Datatype.BINARY:
-                return f"LOWER(CONVERT(VARCHAR(MAX), {sql}, 2))"
-            case Datatype.UUID:
-                return f"LOWER(CAST({sql} AS VARCHAR(36)))"
-            case _:
-                return f"CAST({sql} AS NVARCHAR(MAX))"
 
     def concat_expression(self, parts: Sequence[str]) -> str:
         return f"({' + '.join(parts)})" if len(parts) > 1 else parts[0]

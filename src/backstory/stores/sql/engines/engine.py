@@ -76,10 +76,6 @@ class Engine(ABC):
         rows = self.fetch_all(sql)
         return rows[0][0] if rows else None
 
-    def execute_many(self, statements: Sequence[str]) -> list[int]:
-        """`execute` of each."""
-        return [self.execute(statement) for statement in statements]
-
     def __enter__(self) -> Self:
         return self
 
