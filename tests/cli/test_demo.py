@@ -9,9 +9,9 @@ from tables_as_text import in_order
 from backstory.cli.demo import KEY, TABLE, UNTIL, copies, send_all
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
-from backstory.reading import lives
 from backstory.reading.commits import commits
 from backstory.reading.drawing import draw
+from backstory.reading.frames import point_in_time
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import Sender
 from backstory.testing.sender.copies import Copy, difference, read_copy
@@ -60,7 +60,7 @@ def test_one_batch_is_one_commit(arrived):
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
     """As of the date of a copy the table holds that copy."""
-    world = lives.as_of(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
+    world = point_in_time.as_of(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in copies() if "2016-01-01" in path.name)
 
     told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
@@ -70,7 +70,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
     """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
-    versions = lives.life(arrived, TABLE, {"code": "SHN"}).toArrow().to_pylist()
+    versions = point_in_time.timeline(arrived, TABLE, {"code": "SHN"}).toArrow().to_pylist()
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
@@ -78,7 +78,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 def test_a_life_is_drawn_with_what_changed(arrived):
     """The drawn line of Kazakhstan names each change of its capital, and ends open."""
-    versions = lives.life(arrived, TABLE, {"code": "KAZ"}).toArrow().to_pylist()
+    versions = point_in_time.timeline(arrived, TABLE, {"code": "KAZ"}).toArrow().to_pylist()
 
     lines = draw(versions, ["capital"], UNTIL)
 

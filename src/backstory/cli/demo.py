@@ -102,18 +102,18 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 def _tell(store: "Store") -> None:
     from backstory.reading.commits import commits
     from backstory.reading.drawing import draw
-    from backstory.reading.frames.point_in_time import timeline
+    from backstory.reading.frames import point_in_time
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = timeline(store, TABLE, {"code": code}).toArrow().to_pylist()
+        versions = point_in_time.timeline(store, TABLE, {"code": code}).toArrow().to_pylist()
         for line in draw(versions, columns, UNTIL):
             console.print(line, markup=False)
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _sorted(lives.as_of(store, TABLE, WORLD))
+    world = _sorted(point_in_time.as_of(store, TABLE, WORLD))
     console.print(f"{len(world)} countries and territories; those of Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
@@ -123,8 +123,8 @@ def _tell(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro(_sorted(lives.as_of(store, TABLE, THEN)))
-    now = _euro(_sorted(lives.current(store, TABLE)))
+    then = _euro(_sorted(point_in_time.as_of(store, TABLE, THEN)))
+    now = _euro(_sorted(point_in_time.current(store, TABLE)))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  came: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  went: {', '.join(sorted(then - now)) or 'none'}")
