@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from backstory.formats.csv.typed_rows import read_csv, stream_csv
+from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.memory import Lease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
@@ -13,7 +13,6 @@ from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType
 
 _READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
-_STREAMS = {Format.CSV: stream_csv, Format.PARQUET: read_parquet}
 THREADS = 2
 
 
@@ -50,4 +49,4 @@ def stream_file(
     file: BatchFile, encoding: Encoding, columns: Mapping[str, ColumnType], wanted: frozenset[str]
 ) -> Iterator[Rows]:
     """One file's rows in order, some at a time; what stays in memory does not grow with their number."""
-    return _STREAMS[encoding.format](file, encoding, columns, wanted)
+    return _READERS[encoding.format](file, encoding, columns, wanted)

@@ -37,16 +37,6 @@ def malformed(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refu
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
 
 
-def broken_csv(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
-    """The same for a CSV; every door calls it so."""
-    return Refused("broken-csv", f"{name}{place and f', {place}'}: {why}.", remedy)
-
-
-def no_text(name: str, place: str, why: str, remedy: str) -> Refused:
-    """The same for a CSV whose bytes are no text."""
-    return Refused("unreadable-file", f"{name}, {place}: {why}.", remedy)
-
-
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
     """The error for a value that is not of its column's type."""
     return Refused(

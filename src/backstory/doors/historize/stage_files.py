@@ -1,7 +1,6 @@
 """Files as stage input: rows of the declared types, or an error with file and line (decision H7)."""
 
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +11,13 @@ from backstory.doors.historize.model import Column
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
 from backstory.formats.csv.header import refuse_repeated
-from backstory.formats.csv.text import CsvText, broken, by_growing_blocks, line_of, parse_csv
-from backstory.formats.rows import arrow_type
-from backstory.formats.values.cells import UnreadableCell, null_where_empty, parse
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.source import delivered_source
+from backstory.formats.csv.table import csv_table
+from backstory.formats.csv.typed_rows import Asked, typed_rows
+from backstory.formats.rows import Rows, arrow_type
+from backstory.formats.values.cells import UnreadableCell
+from backstory.formats.values.leniency import EXACT, parsed
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.sql.columns import Datatype
@@ -34,10 +37,6 @@ _KINDS = {
 }
 PLAIN = Encoding()
 MEND = "Nothing was written; mend the file."
-# Digits of a second that microseconds do not hold. A delivery's are cut off (F6); nobody said that of a
-# stage, where two instants that become one would be silently wrong (E1).
-FINER = r"\.\d{6}\d*[1-9]"
-_TIMES = {Kind.NAIVE_TIME, Kind.UTC_DATETIME}
 # Types of which an empty text is a value.
 _TEXTS = {Datatype.STRING, Datatype.BINARY}
 
@@ -72,59 +71,26 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
             )
     if stage.format is Format.PARQUET:
         return _parquet(stage.path, wanted)
-    texts = {column.input or column.name for column in columns if column.datatype in _TEXTS}
+    texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
     return _csv(stage.path, wanted, texts)
 
 
-def _csv(path: Path, wanted: dict[str, ColumnType], texts: Container[str]) -> pa.Table:
+def _csv(path: Path, wanted: dict[str, ColumnType], texts: frozenset[str]) -> pa.Table:
     """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
     file = BatchFile(path)
-    if not file.size():
-        raise _unreadable(file, "it is empty")
-    with _told_of_stage(file), CsvText(file, PLAIN) as opened:
-        header = opened.header
-    refuse_repeated(file.name, header, MEND)
-    _refuse_missing(path, wanted, header)
-
-    def parsed(block: int) -> pa.Table:
-        columns = dict.fromkeys(wanted, pa.string())
-        with CsvText(file, PLAIN) as text:
-            return parse_csv(text, text, columns, block, unquoted_empty_is_null=True)
-
-    with _told_of_stage(file):
-        cells = by_growing_blocks(file, PLAIN, parsed)
-    values = {}
-    for name, type_ in wanted.items():
-        column = cells[name].combine_chunks()
-        try:
-            values[name] = _parsed(column if name in texts else null_where_empty(column), type_)
-        except UnreadableCell as cell:
-            line = line_of(file, PLAIN, cell.row)
-            raise file.unreadable_cell(f"line {line}", name, type_) from None
-    return pa.table(values)
-
-
-@contextmanager
-def _told_of_stage(file: BatchFile) -> Iterator[None]:
-    """What is told of a delivered file, in the words of a stage: nobody sent it, and it has no key."""
-    try:
-        yield
-    except pa.ArrowInvalid as stop:
-        error = broken(file, PLAIN, stop)
-    except Refused as refused:
-        error = refused
-    else:
-        return
-    raise Refused(error.code, error.message.replace("; the key may be wrong", ""), MEND) from None
+    table = csv_table(delivered_source(file, PLAIN, mend=MEND), CsvOptions())
+    if table.names is None:
+        raise _unreadable(file, "it is empty" if table.empty else "line 1 is no header")
+    refuse_repeated(file.name, table.names, MEND)
+    _refuse_missing(path, wanted, table.names)
+    parts = list(typed_rows(table, Asked(wanted, texts, leniency=EXACT), file))
+    if not parts:
+        return pa.schema([pa.field(name, arrow_type(type_)) for name, type_ in wanted.items()]).empty_table()
+    return Rows.joined(parts).values.combine_chunks()
 
 
 def _parsed(text: pa.Array, type_: ColumnType) -> pa.Array:
-    """The cells as values of the type; UnreadableCell for the first that is not, or is finer."""
-    if type_.kind in _TIMES:
-        row = pc.index(pc.match_substring_regex(text, FINER), pa.scalar(True)).as_py()
-        if row >= 0:
-            raise UnreadableCell(row)
-    return parse(text, type_)
+    return parsed(text, type_, EXACT)[0]
 
 
 def _parquet(path: Path, wanted: dict[str, ColumnType]) -> pa.Table:

@@ -9,12 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.encoded import lines
-
-NEWLINE, RETURN = b"\n"[0], b"\r"[0]
 
 
 class NotScannable(ValueError):
@@ -117,32 +113,3 @@ def rows(text: bytes, grammar: Grammar, line: int) -> Iterator[tuple[int, int, b
         if field["end"] != grammar.separator:
             yield start, count, count == 1 and len(field[0]) == len(field["end"])
             start, count = line, 0
-
-
-@dataclass(frozen=True, slots=True)
-class Quotes:
-    """A look at all quotes of a text at once: sure of what is strict and simple, of nothing else."""
-
-    strict: bool
-    end: int
-
-
-def look(text: bytes, grammar: Grammar) -> Quotes:
-    """Whether each quote opens or closes a whole field or is doubled, up to the last row's end.
-
-    `end` is where the last row ends.
-    """
-    letters = np.frombuffer(text, np.uint8)
-    quote = grammar.quote[0]
-    places = np.flatnonzero(letters == quote)
-    ends = np.flatnonzero((letters == NEWLINE) | (letters == RETURN))
-    before = np.searchsorted(places, ends)  # how many quotes stand before each newline
-    outside = ends[(before & 1 == 0) & (letters[ends] == NEWLINE)]
-    end = int(outside[-1]) + 1 if len(outside) else 0
-    beside = np.zeros(256, np.bool_)
-    beside[[grammar.separator[0], NEWLINE, RETURN, quote]] = True
-    places = places[places < end]
-    opening, closing = places[0::2], places[1::2]
-    opening, closing = opening[opening > 0], closing[closing < len(letters) - 1]
-    strict = bool(beside[letters[opening - 1]].all() and beside[letters[closing + 1]].all())
-    return Quotes(strict, end)

@@ -19,7 +19,8 @@ class CsvOptions:
         escape: what may stand before a quote within quotes; empty where nothing does.
         header: whether the first row names the columns.
         encoding: Python's name of the text's encoding.
-        null: the text that stands for NULL, in quotes a text like others.
+        null: the text that stands for NULL; None where none does.
+        quoted_null: whether it does in quotes, too.
         times: how dates and times are written.
         infer: whether columns that nobody declares are what all their cells are, else they are texts.
         strict: whether columns that nobody declares are refused.
@@ -30,7 +31,8 @@ class CsvOptions:
     escape: str = ""
     header: bool = True
     encoding: str = "utf-8"
-    null: str = ""
+    null: str | None = ""
+    quoted_null: bool = False
     times: TimeFormats = field(default_factory=TimeFormats)
     infer: bool = False
     strict: bool = False

@@ -1,30 +1,32 @@
-"""CSV batch files as rows: no escape character, markers by text, columns by name (section 3.2)."""
+"""Rows of a CSV as values of a table's columns (section 3.2, decision H7)."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.errors import Refused
 from backstory.formats.csv.header import chosen_columns
-from backstory.formats.csv.text import BLOCK, CsvText, broken, by_growing_blocks, line_of, parse_csv
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.pieces import Piece
+from backstory.formats.csv.source import delivered_source
+from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.memory import Lease
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
-from backstory.formats.values.cells import (
-    UnreadableCell,
-    finish,
-    null_where_empty,
-    parse_rounding,
-    parser_type,
-)
+from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parser_type
+from backstory.formats.values.leniency import DELIVERED, Leniency, parsed
 from backstory.formats.values.mended import RAW, ROUNDED, Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType, Kind
 
-THREADS = 2
+THREADS: Final = 2
 # An empty cell of any other type is NULL (O27).
-EMPTY_IS_A_VALUE = {Kind.STRING, Kind.JSON, Kind.XML, Kind.BINARY}
+EMPTY_IS_A_VALUE: Final = {Kind.STRING, Kind.JSON, Kind.XML, Kind.BINARY}
 
 
 def read_csv(
@@ -34,143 +36,139 @@ def read_csv(
     wanted: frozenset[str],
     lease: Lease | None = None,
 ) -> Iterator[Rows]:
-    """The file's rows, with the columns of the header that are wanted; nothing for an empty file.
+    """A delivered file's rows, with the columns of the header that are wanted; none of an empty file.
 
-    Arrow's parser makes numbers and times of the text when all cells are as they should be. When
-    some are not (unmodified, more digits than a microsecond has, a value of another type) each cell
-    is looked at as text. Raises Refused with the file and line for broken CSV, an unreadable cell
-    or an unknown column, TooLarge for more than the lease can hold.
+    Raises Refused with the file and line for broken CSV, an unreadable cell or an unknown column,
+    TooLarge for more than the lease can hold.
     """
-    text = _opened(file, encoding, lease)
-    types = _chosen(file, text, columns, wanted)
-    if not types:
-        text.close()
+    source = delivered_source(file, encoding, lease)
+    table = csv_table(source, CsvOptions(null=encoding.null_string or None, quoted_null=True))
+    if table.empty:
         return
-    found = _typed(file, encoding, types, text, lease)
-    if found:
-        yield found
-    else:
-        yield from _by_blocks(file, encoding, types, lease, typed=False)
+    if table.names is None:
+        raise file.unreadable("line 1 is no header; the key may be wrong")
+    chosen = chosen_columns(file.name, table.names, columns, wanted)
+    texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
+    asked = Asked({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
+    if chosen:
+        yield from typed_rows(table, asked, file)
 
 
-def stream_csv(
-    file: BatchFile,
-    encoding: Encoding,
-    columns: Mapping[str, ColumnType],
-    wanted: frozenset[str],
-) -> Iterator[Rows]:
-    """The same rows, a block of text at a time, so that memory does not grow with the file."""
-    with _opened(file, encoding) as text:
-        types = _chosen(file, text, columns, wanted)
-    return _by_blocks(file, encoding, types, None, typed=True) if types else iter(())
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted of a table.
+
+    Attributes:
+        types: the columns and their types.
+        texts: those of them in which an empty text is a value; in others it is NULL (O27).
+        unmodified: the text of a cell that carries no value; empty: there is none.
+        leniency: what a cell may lose.
+    """
+
+    types: Mapping[str, ColumnType]
+    texts: frozenset[str]
+    unmodified: str = ""
+    leniency: Leniency = field(default=DELIVERED)
 
 
-def _chosen(
-    file: BatchFile, text: CsvText, columns: Mapping[str, ColumnType], wanted: frozenset[str]
-) -> dict[str, ColumnType]:
-    chosen = chosen_columns(file.name, text.header, columns, wanted)
-    return {name: columns[name] for name in chosen}
+def typed_rows(table: CsvTable, asked: Asked, file: BatchFile) -> Iterator[Rows]:
+    """The rows a piece at a time, so that memory does not grow with their number.
+
+    Arrow's parser makes numbers and times of the text when all cells are as they should be. From the
+    first piece on in which some are not (unmodified, more digits than a microsecond has, a value of
+    another type) each cell is looked at as text. Raises Refused for what is not CSV, and an unreadable cell.
+    """
+    names = table.names or []
+    places = {name: names.index(name) for name in asked.types}
+    fast = _Fast(table, asked, places, file.name)
+
+    def rows(piece: Piece) -> Rows:
+        return fast.rows(piece) or _cells(table, asked, list(places.values()), piece, file)
+
+    return _in_order(rows, table.pieces())
 
 
-def _opened(file: BatchFile, encoding: Encoding, lease: Lease | None = None) -> CsvText:
-    try:
-        return CsvText(file, encoding, lease)
-    except OSError as stop:
-        raise broken(file, encoding, stop) from None
+def _in_order(work: Callable[[Piece], Rows], pieces: Iterator[Piece]) -> Iterator[Rows]:
+    """What becomes of the pieces, some of them side by side: parsing leaves the interpreter free."""
+    waiting: deque[Future[Rows]] = deque()
+    stop: Refused | None = None
+    with ThreadPoolExecutor(THREADS) as pool:
+        while True:
+            try:
+                piece = next(pieces, None)
+            except Refused as refused:  # what is wrong in pieces before it is told first
+                piece, stop = None, refused
+            if piece is None:
+                break
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    if stop is not None:
+        raise stop
 
 
-def _typed(
-    file: BatchFile,
-    encoding: Encoding,
-    types: Mapping[str, ColumnType],
-    opened: CsvText,
-    lease: Lease | None,
-) -> Rows | None:
-    """The rows as Arrow's parser reads them, or None if it cannot read them all."""
-    texts = iter([opened])
+@dataclass(slots=True)
+class _Fast:
+    """Rows as Arrow's parser reads them, as long as it can read them all."""
 
-    def parsed_with(block: int) -> pa.Table:
-        with next(texts, None) or _opened(file, encoding, lease) as text:
-            return parse_csv(text, text, _parser_types(types), block)
+    table: CsvTable
+    asked: Asked
+    places: Mapping[str, int]
+    file: str
+    _types: dict[int, pa.DataType] = field(init=False)
+    _goes: bool = field(init=False, default=True)
 
-    return _finished(file, encoding, types, lambda: by_growing_blocks(file, encoding, parsed_with))
+    def __post_init__(self) -> None:
+        types = self.asked.types.items()
+        self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
 
+    def rows(self, piece: Piece) -> Rows | None:
+        """The piece's rows; None if some cell needs a look as text."""
+        found = self._typed(piece) if self._goes else None
+        self._goes = found is not None
+        return found
 
-def _parser_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
-    return {name: parser_type(type_) for name, type_ in types.items()}
-
-
-def _finished(
-    file: BatchFile,
-    encoding: Encoding,
-    types: Mapping[str, ColumnType],
-    parse_all: Callable[[], pa.Table],
-) -> Rows | None:
-    """What the parser made, as values of the columns' types; None if some cell needs a look as text."""
-    try:
-        parsed = parse_all()
-        if any(_marked(column, encoding) for column in parsed.columns):
-            return None
-        with ThreadPoolExecutor(THREADS) as pool:
-            table = pa.table(list(pool.map(finish, parsed.columns, types.values())), names=list(types))
-    except (pa.ArrowInvalid, UnreadableCell):
-        return None
-    mended = Mended()
-    for name, type_ in types.items():
-        if type_.kind is Kind.BINARY:
-            mended[file.name, "", RAW] += sum(map(invalid_base64, parsed[name].chunks))
-    yes = pa.repeat(pa.scalar(True), table.num_rows)
-    return Rows(table, pa.table([yes] * len(types), names=list(types)), +mended)
-
-
-def _marked(text: pa.ChunkedArray, encoding: Encoding) -> bool:
-    marker = encoding.unmodified_string
-    if not marker or not pa.types.is_string(text.type):
-        return False
-    return bool(pc.any(pc.equal(text, marker)).as_py())
-
-
-def _by_blocks(
-    file: BatchFile,
-    encoding: Encoding,
-    types: Mapping[str, ColumnType],
-    lease: Lease | None,
-    *,
-    typed: bool,
-) -> Iterator[Rows]:
-    """The rows of a block of text at a time; as text from the first block on that is not all typed."""
-    as_text, first = dict.fromkeys(types, pa.string()), 0
-    try:
-        with _opened(file, encoding, lease) as text:
-            for block in text.blocks():
-
-                def parsed(chosen: Mapping[str, pa.DataType], block: bytes = block) -> pa.Table:
-                    return parse_csv(pa.BufferReader(block), text, chosen, max(len(block), BLOCK))
-
-                found = (
-                    _finished(file, encoding, types, lambda: parsed(_parser_types(types))) if typed else None
-                )
-                typed = found is not None
-                rows = found or _cells(file, encoding, types, parsed(as_text), first)
-                first += rows.count
-                yield rows
-    except (OSError, pa.ArrowInvalid) as stop:
-        raise broken(file, encoding, stop) from None
-
-
-def _cells(
-    file: BatchFile, encoding: Encoding, types: Mapping[str, ColumnType], text: pa.Table, first: int
-) -> Rows:
-    """Text as values, from data row `first` on."""
-    values, known, mended = {}, {}, Mended()
-    for name, type_ in types.items():
-        cells, known[name] = split_unmodified(text[name].combine_chunks(), encoding.unmodified_string)
-        mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
-        cells = cells if type_.kind in EMPTY_IS_A_VALUE else null_where_empty(cells)
+    def _typed(self, piece: Piece) -> Rows | None:
+        mended = Mended()
+        values = {}
         try:
-            values[name], mended[file.name, name, ROUNDED] = parse_rounding(cells, type_)
+            cells = self.table.parsed(piece, self._types)
+            for name, type_ in self.asked.types.items():
+                column = cells[str(self.places[name])]
+                if self._needs_a_look(column, name):
+                    return None
+                values[name] = finish(column, type_)
+                if type_.kind is Kind.BINARY:
+                    mended[self.file, "", RAW] += sum(map(invalid_base64, column.chunks))
+        except (pa.ArrowInvalid, UnreadableCell):
+            return None
+        yes = pa.repeat(pa.scalar(True), cells.num_rows)
+        return Rows(pa.table(values), pa.table(dict.fromkeys(values, yes)), +mended)
+
+    def _needs_a_look(self, column: pa.ChunkedArray, name: str) -> bool:
+        if not pa.types.is_string(column.type):
+            return False
+        type_, asked = self.asked.types[name], self.asked
+        if type_.kind is Kind.NAIVE_TIME and not asked.leniency.cuts:
+            return True
+        telling = [*([asked.unmodified] if asked.unmodified else []), *([] if name in asked.texts else [""])]
+        return any(pc.any(pc.equal(column, text)).as_py() for text in telling)
+
+
+def _cells(table: CsvTable, asked: Asked, places: list[int], piece: Piece, file: BatchFile) -> Rows:
+    """The cells of a piece, each looked at as text."""
+    text = table.texts(piece, places)
+    values, known, mended = {}, {}, Mended()
+    for (name, type_), column in zip(asked.types.items(), text.columns, strict=True):
+        cells, known[name] = split_unmodified(column.combine_chunks(), asked.unmodified)
+        mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
+        cells = cells if name in asked.texts else null_where_empty(cells)
+        try:
+            values[name], mended[file.name, name, ROUNDED] = parsed(cells, type_, asked.leniency)
         except UnreadableCell as cell:
-            line = line_of(file, encoding, first + cell.row)
+            line = table.line_of(piece, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
     return Rows(pa.table(values), pa.table(known), +mended)
 

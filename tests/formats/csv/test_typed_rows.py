@@ -1,14 +1,8 @@
 """CSV text is read byte for byte: quotes, breaks, markers, headers (requirements 54 to 56, 61, 62)."""
 
-import csv
-
-import pyarrow as pa
 import pytest
 from delivered_cells import MARKED, REFUSED, outcome, read
-from hypothesis import given
-from hypothesis import strategies as st
 
-from backstory.formats.csv.quotes import Quotes
 from backstory.formats.wrapping.batch_file import Encoding
 from backstory.strategies.unmodified import UNMODIFIED
 
@@ -212,32 +206,6 @@ def test_a_long_last_line_needs_no_end(size):
     """61: the missing line end of a file of one long line is no error."""
     long = "a" * (size - len("id,v\n1,"))
     assert [long] == values(f"id,v\n1,{long}", TEXTS)
-
-
-PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",', ',"']), max_size=30)
-
-
-@given(PIECES, st.integers(1, 9))
-def test_rows_end_where_a_reader_of_rows_sees_them_end(letters, size):
-    """3.2: however a text comes in pieces, quotes of values are told from those that are letters."""
-    text = "".join(letters).encode()
-    quotes, found = Quotes(), [0]
-    try:
-        for start in range(0, len(text), size):
-            _, last = quotes.row_ends(text[start : start + size])
-            found += [start + last] if last else []
-    except pa.ArrowInvalid:
-        found = []
-    lines, ends = text.decode().splitlines(keepends=True), {0}
-    reader = csv.reader(iter(lines), strict=True)
-    try:
-        for _ in reader:
-            ends.add(len("".join(lines[: reader.line_num]).encode()))
-        goes_on = False
-    except csv.Error as stop:
-        goes_on = "end of data" not in str(stop)
-    assert goes_on == (not found)
-    assert set(found) <= ends
 
 
 @pytest.mark.parametrize("size", [100, 3 * BLOCK])

@@ -59,7 +59,8 @@ BROKEN = [
 @pytest.mark.parametrize(("line", "fields", "content"), BROKEN, ids=[ascii(c)[:40] for *_, c in BROKEN])
 def test_a_row_of_the_wrong_width_is_named_by_line(line, fields, content):
     """63: too many or too few fields, before any value is looked at."""
-    assert f"line {line}: {fields} fields where the header has 2" in refusal(content, TEXTS)
+    count = "1 field" if fields == 1 else f"{fields} fields"
+    assert f"line {line}: {count} where the header has 2" in refusal(content, TEXTS)
 
 
 UNCLOSED = [
@@ -121,7 +122,7 @@ def test_a_broken_name_is_refused_by_its_line(name):
 @pytest.mark.parametrize(("line", "content"), [(1, b"id,\xff\n1,2\n"), (3, b'id,v\n1,2\n3,"\xff\n"\n')])
 def test_the_line_of_what_is_no_text_is_told(line, content):
     """63: bytes that are no UTF-8 are refused where they stand."""
-    assert f"line {line} is not UTF-8" in refusal(content, TEXTS)
+    assert f"line {line}: the text from here on is not UTF-8" in refusal(content, TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""A CSV as a door has it: the bytes of a file or of a delivery, and what its refusals advise."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backstory.errors import Refused
+from backstory.formats.encoded import BOM, REMEDY, utf8_blocks
+from backstory.formats.memory import Lease, Meter
+from backstory.formats.produced import MEND
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding
+
+BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSource:
+    """Text that can be read from its start as often as it is asked for.
+
+    Attributes:
+        name: what messages call it.
+        blocks: its bytes as UTF-8, without a byte order mark.
+        remedy: what a refusal of broken CSV advises.
+        text_remedy: what a refusal of bytes that are no text advises.
+    """
+
+    name: str
+    blocks: Callable[[], Iterator[bytes]]
+    remedy: str
+    text_remedy: str
+
+    def broken(self, place: str, why: str) -> Refused:
+        """The error for what is no CSV; `place` is its line."""
+        return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
+
+    def no_text(self, _name: str, place: str, why: str, _remedy: str) -> Refused:
+        """The error for bytes that are no text."""
+        return Refused("unreadable-file", f"{self.name}, {place}: {why}.", self.text_remedy)
+
+
+def file_source(path: Path, name: str, encoding: str) -> CsvSource:
+    """A file of any encoding, as a manifest's source has it."""
+
+    def blocks() -> Iterator[bytes]:
+        return utf8_blocks(path, name, encoding, source.no_text)
+
+    source = CsvSource(name, blocks, f"{MEND}.", REMEDY)
+    return source
+
+
+def delivered_source(
+    file: BatchFile, encoding: Encoding, lease: Lease | None = None, *, mend: str | None = None
+) -> CsvSource:
+    """A delivered file in its wrapping, its clear bytes counted as they come; `mend` is another's advice.
+
+    Reading raises Refused for a file that is not there, not of its wrapping, or a bomb, and TooLarge for
+    more than the lease can hold.
+    """
+
+    def blocks() -> Iterator[bytes]:
+        meter = Meter(file, lease)
+        try:
+            with file.open(encoding) as stream:
+                mark = BOM
+                while block := _block(stream):
+                    meter.add(len(block))
+                    yield block.removeprefix(mark)
+                    mark = b""
+        except OSError:
+            raise file.unreadable(f"it is not {encoding.compression}; the key may be wrong") from None
+
+    whole = "Nothing was written; send the batch again with whole files"
+    return CsvSource(file.name, blocks, mend or f"{whole}.", mend or f"{whole} and their own keys.")
+
+
+def _block(stream: Any) -> bytes:
+    """The next block; shorter only at the stream's end."""
+    parts: list[bytes] = []
+    size = 0
+    while size < BLOCK and (part := stream.read(BLOCK - size)):
+        parts.append(part)
+        size += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

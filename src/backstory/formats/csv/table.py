@@ -1,0 +1,140 @@
+"""A CSV as a table: its columns, and the cells of its rows (section 1.6, B16 to B20)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from backstory.errors import Refused
+from backstory.formats.csv.grammar import Grammar, fields, grammar, plain, rows
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.pieces import Piece, pieces
+from backstory.formats.csv.source import CsvSource
+from backstory.formats.encoded import BOM, lines
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """A text and how its rows are laid out.
+
+    `names` are its columns; None where there should be a header and are empty lines only. `line` is that
+    of the first row, `empty` tells that there is not a byte.
+    """
+
+    source: CsvSource
+    options: CsvOptions
+    grammar: Grammar
+    names: list[str] | None
+    line: int
+    empty: bool
+
+    @property
+    def width(self) -> int:
+        """How many cells a row has."""
+        return len(self.names or [""])
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows without the header, from the text's start."""
+        parts = pieces(self.source, self.grammar)
+        if self.options.header:
+            first = _first_row(parts, self.grammar.clean)
+            if first.end < len(first.piece.text):
+                line = first.piece.line + lines(first.piece.text[: first.end])
+                yield Piece(first.piece.text[first.end :], line)
+        yield from parts
+
+    def texts(self, piece: Piece, places: Sequence[int]) -> pa.Table:
+        """The cells of some columns as text, in their order; Refused for a row of another length."""
+        try:
+            return self.parsed(piece, dict.fromkeys(places, pa.string())).select(list(map(str, places)))
+        except pa.ArrowInvalid as stop:
+            raise self._ragged(piece, str(stop)) from None
+
+    def parsed(self, piece: Piece, types: Mapping[int, pa.DataType]) -> pa.Table:
+        """The columns at some places, each under its place, as what Arrow's parser makes of them.
+
+        Raises pa.ArrowInvalid for a cell that is none of its type, and a row of another length.
+        """
+        # The parser passes over a mark at its beginning, which here is one of a value.
+        text = BOM + piece.text if piece.text.startswith(BOM) else piece.text
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pa_csv.ReadOptions(
+                column_names=[str(place) for place in range(self.width)], block_size=len(text) + 1
+            ),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=self.options.separator,
+                quote_char=self.options.quote or False,
+                newlines_in_values=True,
+                # In a file of one column an empty line is a value.
+                ignore_empty_lines=self.width > 1,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types={str(place): type_ for place, type_ in types.items()},
+                include_columns=list(map(str, types)),
+                null_values=[] if self.options.null is None else [self.options.null],
+                true_values=["true", "True", "TRUE"],
+                false_values=["false", "False", "FALSE"],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=self.options.quoted_null,
+                check_utf8=False,  # done, for columns that nobody wants too
+            ),
+        )
+
+    def line_of(self, piece: Piece, row: int) -> int:
+        """The line on which a row of the piece begins, line breaks within values counted."""
+        full = (
+            line
+            for line, _, empty in rows(piece.text, self.grammar.clean, piece.line)
+            if not empty or self.width == 1
+        )
+        return next((line for place, line in enumerate(full) if place == row), piece.line)
+
+    def _ragged(self, piece: Piece, why: str) -> Refused:
+        """The error for the first row that has not as many fields as there are columns."""
+        for line, count, empty in rows(piece.text, self.grammar.clean, piece.line):
+            if count != self.width and not empty:
+                one = "1 field" if count == 1 else f"{count} fields"
+                than = "the header has" if self.options.header else "the first row or the schema has"
+                return self.source.broken(f"line {line}", f"{one} where {than} {self.width}")
+        return self.source.broken(f"after line {piece.line}", f"it is not CSV ({why})")
+
+
+def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
+    """The table of a text; without a header its columns are those that are named, else `_c0`, `_c1`, ...
+
+    Raises Refused for what `pieces` refuses in the first of them.
+    """
+    letters = grammar(options)
+    first = _first_row(pieces(source, letters), letters.clean)
+    found = first.cells
+    if not options.header:
+        found = [f"_c{place}" for place in range(len(found or [""]))] if names is None else list(names)
+    line = first.piece.line + lines(first.piece.text[: first.start])
+    return CsvTable(source, options, letters, found, line, not first.piece.text)
+
+
+class _First(NamedTuple):
+    """A row's cells, the piece that it is in, and where it starts and ends there."""
+
+    piece: Piece
+    cells: list[str] | None
+    start: int
+    end: int
+
+
+def _first_row(parts: Iterator[Piece], letters: Grammar) -> _First:
+    """The first row that is not an empty line; one without cells if there is no other."""
+    piece = Piece(b"", 1)
+    for piece in parts:
+        cells: list[str] = []
+        start = 0
+        for field in fields(piece.text, letters):
+            cells.append(plain(field, letters).decode())
+            if field["end"] != letters.separator:
+                if len(cells) > 1 or field[0] != field["end"]:
+                    return _First(piece, cells, start, field.end())
+                cells, start = [], field.end()
+    return _First(piece, None, 0, len(piece.text))

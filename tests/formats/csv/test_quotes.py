@@ -1,0 +1,35 @@
+"""Quotes of values are told from those that are letters, however a text comes (3.2)."""
+
+import csv
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.formats.csv.grammar import grammar
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.quotes import GoesOn, Quotes
+
+PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",', ',"']), max_size=30)
+
+
+@given(PIECES, st.integers(1, 9))
+def test_rows_end_where_a_reader_of_rows_sees_them_end(letters, size):
+    """3.2: however a text comes in pieces, quotes of values are told from those that are letters."""
+    text = "".join(letters).encode()
+    quotes, found = Quotes(grammar(CsvOptions())), [0]
+    try:
+        for start in range(0, len(text), size):
+            last = quotes.last_end(text[start : start + size])
+            found += [start + last] if last else []
+    except GoesOn:
+        found = []
+    lines, ends = text.decode().splitlines(keepends=True), {0}
+    reader = csv.reader(iter(lines), strict=True)
+    try:
+        for _ in reader:
+            ends.add(len("".join(lines[: reader.line_num]).encode()))
+        goes_on = False
+    except csv.Error as stop:
+        goes_on = "end of data" not in str(stop)
+    assert goes_on == (not found)
+    assert set(found) <= ends
