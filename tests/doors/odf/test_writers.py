@@ -10,8 +10,9 @@ from datasets import Dataset, counts, e, s
 from structlog.testing import capture_logs
 
 from backstory.doors.odf import door
-from backstory.doors.odf.verify import verify
+from backstory.doors.odf.registry import renamings
 from backstory.journal.log_table import log_of, log_rows
+from backstory.journal.verify import verify
 from backstory.stores.iceberg import commit
 from backstory.stores.iceberg.store import existing
 
@@ -28,7 +29,7 @@ def dataset(store, tmp_path):
 def sound(life):
     """The law that offsets have no gap, and that the chain tells of all rows."""
     assert [row["offset"] for row in life.rows()] == list(range(len(life.rows())))
-    assert verify(life.store, life.table.shape.table).problems == []
+    assert verify(life.store, life.table.shape.table, renamings).problems == []
 
 
 @pytest.mark.parametrize("locked", [True, False], ids=["threads", "as processes"])

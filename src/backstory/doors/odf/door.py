@@ -13,10 +13,10 @@ from backstory.doors.odf.pulling import Asked, exit_code, pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt, worst
 from backstory.doors.odf.registry import NAMESPACE, Registered
-from backstory.doors.odf.verify import Verdict, verify
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import UsageError
+from backstory.journal.verify import Verdict, verify
 from backstory.model.instant import iso
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import Encoding
@@ -152,7 +152,7 @@ def verified(
     if every:
         known = {each.name for each in found}
         found += [each for each in registry.datasets(store, namespace) if each.name not in known]
-    return [verify(store, each.name) for each in found]
+    return [verify(store, each.name, registry.renamings) for each in found]
 
 
 def _meant(store: Store, namespace: str, one: str | Path) -> list[Registered]:

@@ -130,6 +130,23 @@ def registered(table: StoredTable) -> Registered | None:
     return Registered(dataset, table.shape.table, table)
 
 
+def renamings(table: StoredTable, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The names that system columns had by a manifest, where they have others now.
+
+    None if the table is no dataset, or the manifest is none: a forged one names other columns.
+    """
+    now = registered(table)
+    if now is None:
+        return None
+    try:
+        then = log_columns(from_document(manifest, Path()))
+    except (UsageError, KeyError, TypeError):
+        return None
+    if then.encoding is not now.columns.encoding:
+        return {}
+    return {new: old for new, old in zip(now.columns.system, then.system, strict=False) if new != old}
+
+
 def datasets(store: Store, namespace: str) -> list[Registered]:
     """Every dataset, by name."""
     found = (load(store, each) for each in tables(store, namespace))

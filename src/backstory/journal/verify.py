@@ -1,15 +1,10 @@
 """Whether a dataset is what its commits said: chain, log, offsets, rows and columns (section 6.5)."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from backstory.doors.odf.dataset import from_document
-from backstory.doors.odf.log_columns import log_columns
-from backstory.doors.odf.registry import registered
 from backstory.errors import UsageError, Violated
 from backstory.journal.block_rows import block_slices, repeated_offsets
 from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
@@ -20,10 +15,9 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
-if TYPE_CHECKING:
-    pass
-
 What = Literal["rows", "schema", "chain", "log", "offsets"]
+# The names that system columns had by a manifest, where they have others now; None if nothing can be told.
+Renamings = Callable[[StoredTable, Mapping[str, Any]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +45,16 @@ class Verdict:
         return not self.problems
 
 
-def verify(store: Store, table: TableName) -> Verdict:
+def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
     """Compute the chain and the hashes of all rows anew, and tell what differs from what was committed.
 
     Compaction, expired snapshots (when the log has their blocks) and columns that were added change
-    nothing. Raises UsageError if there is no such table.
+    nothing. `renamings` reads the manifests that blocks tell. Raises UsageError if there is no such table.
     """
     rows = log_rows(store, table)  # first: the table that is loaded then has every block of the log
     stored = existing(store, table)
     found, problems = history(rows, snapshots(stored))
-    namings = _namings(stored, found)
+    namings = _namings(stored, found, renamings)
     slices = block_slices(store, stored, found, namings)
     wrong = [block for block in found if block.offsets and _differs(block, slices[block.sequence])]
     twice = {block.sequence: repeated_offsets(store, stored, block) for block in wrong}
@@ -201,22 +195,17 @@ def _going_back(before: Block, block: Block) -> Iterator[Problem]:
         yield _problem(block, "chain", f"The watermark goes back, from {old} to {new}.")
 
 
-def _namings(table: StoredTable, found: Sequence[Block]) -> dict[int, dict[str, str]]:
+def _namings(table: StoredTable, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
     """For each block the names that system columns had then, where they have others now.
 
     A block tells its manifest where that was another than before; a manifest may rename system columns.
     """
-    now = registered(table)
     namings: dict[int, dict[str, str]] = {}
     names: dict[str, str] = {}
     for block in found:
         document = block.event.get("manifest")
-        if now is not None and document is not None:
-            with suppress(UsageError, KeyError, TypeError):  # a forged one names other columns
-                then = log_columns(from_document(document, Path()))
-                pairs = zip(now.columns.system, then.system, strict=False)
-                same = then.encoding is now.columns.encoding
-                names = {new: old for new, old in pairs if new != old} if same else {}
+        then = None if document is None else renamings(table, document)
+        names = names if then is None else dict(then)
         namings[block.sequence] = names
     return namings
 

@@ -8,7 +8,7 @@ import pytest
 from committing import commit as commit_change
 from datasets import Dataset
 
-from backstory.doors.odf.verify import Verdict, history, verify
+from backstory.doors.odf.registry import renamings
 from backstory.engine import deliver
 from backstory.journal import log_table
 from backstory.journal.chain import Block, blocks, schema_hash
@@ -27,6 +27,7 @@ from backstory.journal.log_table import (
     row_of,
 )
 from backstory.journal.row_hash import Slice, slice_hashes
+from backstory.journal.verify import Verdict, history, verify
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
@@ -108,7 +109,7 @@ class Place:
         self.procedure("expire_snapshots", ", older_than => TIMESTAMP'2999-01-01', retain_last => 1", table)
 
     def verdict(self):
-        return verify(self.store, self.name)
+        return verify(self.store, self.name, renamings)
 
 
 @pytest.fixture
@@ -372,16 +373,16 @@ def test_system_columns_may_be_renamed(store, tmp_path):
     life = Dataset(store, tmp_path, "{kind: append}", "city STRING, b STRING")
     name = TableName(life.namespace, life.name)
     life.push("A,1")
-    assert Verdict(name, 1, 1) == verify(store, name)
+    assert Verdict(name, 1, 1) == verify(store, name, renamings)
 
     life.add(after=("{kind: setVocab, systemTimeColumn: seen, offsetColumn: number}",))
-    assert Verdict(name, 1, 1) == verify(store, name)
+    assert Verdict(name, 1, 1) == verify(store, name, renamings)
 
     life.push("B,2")
-    assert Verdict(name, 2, 2) == verify(store, name)
+    assert Verdict(name, 2, 2) == verify(store, name, renamings)
 
     store.spark.sql(f"UPDATE {store.sql_name(name)} SET seen = seen + INTERVAL 1 SECOND WHERE number = 0")
-    assert [(0, (0, 0), "rows")] == [ends(each) for each in verify(store, name).problems]
+    assert [(0, (0, 0), "rows")] == [ends(each) for each in verify(store, name, renamings).problems]
 
 
 def test_other_columns_are_found(store):
