@@ -37,7 +37,7 @@ def open(  # noqa: A001 - the public name
     Spark or Java is missing, and for a session or an Iceberg that cannot be worked with.
     """
     from backstory.formats.memory import Memory
-    from backstory.spark.given import require_usable
+    from backstory.stores.iceberg.given import require_usable
     from backstory.stores.iceberg.store import Store
 
     if spark is not None:

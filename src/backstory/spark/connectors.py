@@ -15,7 +15,8 @@ JARS, PACKAGES, IVY = "spark.jars", "spark.jars.packages", "spark.jars.ivy"
 def connectors(given: Mapping[str, str]) -> dict[str, str]:
     """The properties that name the jars, beside the given ones; none where these name jars themselves.
 
-    What is in the resolver's folder already is taken from there: asking it takes seconds of every start.
+    A package that is given takes the place of ours of that name, which chooses another Iceberg. What is in
+    the resolver's folder already is taken from there: asking it takes seconds of every start.
     """
     if JARS in given:
         return {}
@@ -23,7 +24,9 @@ def connectors(given: Mapping[str, str]) -> dict[str, str]:
     jars = fetched(given)
     if jars and not own:
         return {JARS: ",".join(map(str, jars))}
-    return {PACKAGES: ",".join(filter(None, [*_packages(), own]))}
+    given_names = {_name(package) for package in (own or "").split(",")}
+    ours = [package for package in _packages() if _name(package) not in given_names]
+    return {PACKAGES: ",".join(filter(None, [*ours, own]))}
 
 
 def fetched(given: Mapping[str, str]) -> list[Path] | None:
@@ -49,9 +52,15 @@ def _folder(given: Mapping[str, str]) -> Path:
     return Path(given.get(IVY) or "~/.ivy2.5.2").expanduser()
 
 
-def _packages() -> list[str]:
+def runtime() -> str:
+    """The package of Iceberg for this Spark."""
     spark = ".".join(version("pyspark").split(".")[:2])
-    return [
-        f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{ICEBERG}",
-        f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}",
-    ]
+    return f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{ICEBERG}"
+
+
+def _packages() -> list[str]:
+    return [runtime(), f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"]
+
+
+def _name(package: str) -> str:
+    return package.strip().rpartition(":")[0]

@@ -12,6 +12,7 @@ import pytest
 from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
+from backstory.stores.iceberg.jvm import array
 from backstory.stores.iceberg.store import Store, existing
 from backstory.testing.sender.client import Sender
 
@@ -127,14 +128,14 @@ def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tm
 def hide_by_value(place, column, value):
     """What another writer does: an equality delete file for one value of a column."""
     stored = existing(place.store, place.name).iceberg
-    iceberg, field = place.store.jvm.org.apache.iceberg, stored.schema().findField(column)
+    java, field = place.store.jvm, stored.schema().findField(column)
     location = stored.locationProvider().newDataLocation(f"{uuid.uuid4()}-equality.parquet")
     metadata = {"PARQUET:field_id": str(field.fieldId())}
     rows = pa.table([pa.array([value])], schema=pa.schema([pa.field(column, pa.int64(), metadata=metadata)]))
     pq.write_table(rows, location, store_schema=False)
     file = (
-        iceberg.FileMetadata.deleteFileBuilder(stored.spec())
-        .ofEqualityDeletes(place.store.java_array(place.store.jvm.int, [field.fieldId()]))
+        java.org.apache.iceberg.FileMetadata.deleteFileBuilder(stored.spec())
+        .ofEqualityDeletes(array(java, java.java.lang.Integer.TYPE, [field.fieldId()]))
         .withFormat("parquet")
         .withPath(location)
         .withFileSizeInBytes(Path(location).stat().st_size)

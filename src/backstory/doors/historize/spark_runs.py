@@ -20,6 +20,7 @@ from backstory.doors.historize.runs import (
 from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
+from backstory.stores.iceberg.jvm import ancestors
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable, load
 
@@ -66,22 +67,14 @@ def _of(told: Any) -> Known:
 
 def _told(store: Store, table: StoredTable, tokens: set[str]) -> tuple[list[Any], bool]:
     """The summaries of a run's commits that stand, and whether there are others that do not."""
-    ancestors, snapshots = _ancestors(store, table), list(table.iceberg.snapshots())
+    past, snapshots = ancestors(store.jvm, table.iceberg), list(table.iceberg.snapshots())
     found = [each for each in snapshots if each.summary().get("backstory.token") in tokens]
     undone = [each for each in snapshots if each.summary().get(UNDONE) in tokens]
-    since = max((each.sequenceNumber() for each in undone if int(each.snapshotId()) in ancestors), default=-1)
+    since = max((each.sequenceNumber() for each in undone if int(each.snapshotId()) in past), default=-1)
     standing = [
-        each.summary()
-        for each in found
-        if int(each.snapshotId()) in ancestors and each.sequenceNumber() > since
+        each.summary() for each in found if int(each.snapshotId()) in past and each.sequenceNumber() > since
     ]
     return standing, len(standing) < len(found)
-
-
-def _ancestors(store: Store, table: StoredTable) -> set[int]:
-    """The snapshots that the table's rows come from, that of now among them."""
-    util = store.jvm.org.apache.iceberg.util.SnapshotUtil
-    return {int(each) for each in util.currentAncestorIds(table.iceberg)}
 
 
 def _stands(store: Store, base: StoredTable, told: Any) -> bool:
@@ -89,7 +82,7 @@ def _stands(store: Store, base: StoredTable, told: Any) -> bool:
     made_from = told.get(BASE)
     if made_from is None or base.iceberg.snapshot(int(made_from)) is None:
         return True
-    return int(made_from) in _ancestors(store, base)
+    return int(made_from) in ancestors(store.jvm, base.iceberg)
 
 
 def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: StoredTable) -> Known | None:

@@ -15,9 +15,8 @@ from backstory.stores.iceberg.create import builder, drop, refuse_existing, rena
 from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
 from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import conflict, translated
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
 
@@ -121,10 +120,7 @@ def _write(
 def _write_rows(store: Store, pending: StoredTable, come: Any) -> list[Any]:
     if come is None:
         return []
-    if isinstance(come, pa.Table):
-        return write_rows(store, pending, come)
-    names = [field["name"] for field in fields_of(store.jvm, pending.iceberg.schema())]
-    return write_frame(store, pending, come.select(*map(quoted, names)))
+    return (write_rows if isinstance(come, pa.Table) else write_frame)(store, pending, come)
 
 
 def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
@@ -137,8 +133,7 @@ def _put(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, 
     """The operation of the transaction that adds the files."""
     if change.whole:
         overwrite = staged.newOverwrite()
-        every = store.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
-        overwrite.overwriteByRowFilter(every)
+        overwrite.overwriteByRowFilter(every_row(store.jvm))
         for file in files:
             overwrite.addFile(file)
         return overwrite

@@ -11,6 +11,7 @@ from backstory.model.layout import YEAR
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.jvm import partition_spec, sort_order
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
 
@@ -48,7 +49,7 @@ def builder(store: Store, shape: Shape) -> Any:
     """
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
-    spec = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+    spec = partition_spec(jvm, schema)
     for transform, name in shape.layout.parted_by:
         spec = spec.year(name) if transform == YEAR else spec.identity(name)
     properties = jvm.java.util.HashMap()
@@ -99,7 +100,7 @@ def _own(store: Store, shape: Shape) -> dict[str, str]:
 
 
 def _sort_order(store: Store, schema: object, shape: Shape) -> object:
-    order = store.jvm.org.apache.iceberg.SortOrder.builderFor(schema)
+    order = sort_order(store.jvm, schema)
     for name in shape.key if shape.layout.sorted else ():
         order = order.asc(name)
     return order.build()

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from backstory.model.layout import ACTIVE, START
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, ROW_ID, keeps_row_ids
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
@@ -67,7 +68,10 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         undo.callback(lambda: delete_files(table.iceberg.io(), [location for location, _, _ in pieces]))
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
-        files = [_data_file(store, table, file) for file in written]
+        files = [
+            data_file(store.jvm, table.iceberg, each.location, each.size, each.split_offsets, each.partition)
+            for each in written
+        ]
         undo.pop_all()
     return files
 
@@ -92,27 +96,9 @@ def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
     lineage = [name for name in FIELD_IDS if keeps_row_ids(table) and name in frame.columns]
     names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
     frame = frame.select(*map(quoted, [*names, *lineage]))
-    group = str(uuid.uuid4())
-    cache = _table_cache(store)
-    coordinator = store.jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
-    cache.add(group, table.iceberg)
-    try:
+    with rewriting(store.jvm, table.iceberg) as (group, written):
         frame.write.format("iceberg").mode("append").save(group)
-        return list(coordinator.fetchNewFiles(table.iceberg, group))
-    finally:
-        coordinator.clearRewrite(table.iceberg, group)
-        cache.remove(group)
-
-
-def _table_cache(store: Store) -> Any:
-    """Iceberg's cache of tables that Spark's writer finds by a name of ours.
-
-    Its `get()` is called by reflection: py4j takes it for the `get(name)` beside it, or not, by chance.
-    """
-    loader = store.jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
-    nothing = store.java_array(store.jvm.java.lang.Class, [])
-    return cache.getMethod("get", nothing).invoke(None, store.java_array(store.jvm.java.lang.Object, []))
+        return written()
 
 
 def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
@@ -204,19 +190,3 @@ def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
             output.write(content.slice(first, min(CHUNK, content.size - first)).to_pybytes())
     finally:
         output.close()
-
-
-def _data_file(store: Store, table: StoredTable, file: WrittenFile) -> Any:
-    iceberg = store.jvm.org.apache.iceberg
-    config = iceberg.MetricsConfig.forTable(table.iceberg)
-    input_file = table.iceberg.io().newInputFile(file.location)
-    offsets = store.java_array(store.jvm.long, file.split_offsets)
-    builder = (
-        iceberg.DataFiles.builder(table.iceberg.spec())
-        .withPath(file.location)
-        .withFormat("parquet")
-        .withFileSizeInBytes(file.size)
-        .withMetrics(iceberg.parquet.ParquetUtil.fileMetrics(input_file, config))
-        .withSplitOffsets(store.jvm.java.util.Arrays.stream(offsets).boxed().toList())
-    )
-    return (builder.withPartitionPath(file.partition) if file.partition else builder).build()

@@ -8,6 +8,7 @@ from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import widens
+from backstory.stores.iceberg.jvm import ascending
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type, refuse_names
 from backstory.stores.iceberg.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called
 
@@ -71,9 +72,9 @@ def _set_properties(transaction: Any, properties: Mapping[str, str | None]) -> N
 
 
 def _sort_by_key(store: Store, transaction: Any, key: Sequence[str]) -> None:
-    order, iceberg = transaction.replaceSortOrder(), store.jvm.org.apache.iceberg
+    order = transaction.replaceSortOrder()
     for name in key:
-        order = order.asc(iceberg.expressions.Expressions.ref(name), iceberg.NullOrder.NULLS_FIRST)
+        order = ascending(store.jvm, order, name)
     order.commit()
 
 

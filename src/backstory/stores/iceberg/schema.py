@@ -13,6 +13,7 @@ from typing import Any
 from backstory.errors import Refused
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
 
 _ICEBERG = {
     Kind.BOOLEAN: "boolean",
@@ -66,7 +67,7 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     numbers = count(1)
     fields = [_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
     told = json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
-    return jvm.org.apache.iceberg.SchemaParser.fromJson(told)
+    return schema_of(jvm, told)
 
 
 def _field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def stored_names(jvm: Any, sources: Iterable[str], known: Iterable[Column] = ())
     other is stored as it is unless such a one took it.
     """
     names = {column.source: column.name for column in known}
-    reserved = jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn
+    reserved = is_reserved(jvm)
     kept = {source: bool(reserved(source)) for source in sources if source not in names}
     for source in sorted(kept, key=kept.__getitem__):
         name = f"{source}_" if kept[source] else source
@@ -108,7 +109,7 @@ def stored_names(jvm: Any, sources: Iterable[str], known: Iterable[Column] = ())
 
 def refuse_names(jvm: Any, names: Sequence[str]) -> None:
     """Raises Refused for column names that no table can have."""
-    reserved = jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn
+    reserved = is_reserved(jvm)
     for name in names:
         if not name or reserved(name):
             raise Refused(
@@ -122,7 +123,7 @@ def refuse_names(jvm: Any, names: Sequence[str]) -> None:
 
 def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
     """The fields of an Iceberg schema as its JSON has them: one call, however many there are."""
-    fields: list[dict[str, Any]] = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(schema))["fields"]
+    fields: list[dict[str, Any]] = json.loads(schema_json(jvm, schema))["fields"]
     return fields
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.jvm import spark_type_json
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -54,5 +55,4 @@ def spark_schema(store: Store, schema: Any) -> "StructType":
     """An Iceberg schema as Spark has it, comments included."""
     from pyspark.sql.types import StructType
 
-    convert = store.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
-    return StructType.fromJson(json.loads(convert(schema).json()))
+    return StructType.fromJson(json.loads(spark_type_json(store.jvm, schema)))

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.jvm import catalog, gateway, identifier, namespace
 from backstory.stores.iceberg.schema import columns_of
 
 if TYPE_CHECKING:
@@ -41,14 +41,12 @@ class Store:
 
     @property
     def jvm(self) -> Any:
-        """The gateway to Iceberg's own classes."""
-        return self.spark._jvm  # noqa: SLF001 - Iceberg has no other door for commits
+        """The session's Java, for the functions of `jvm`."""
+        return gateway(self.spark)
 
     def iceberg(self) -> Any:
         """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
-        self.jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # noqa: SLF001
-        util = self.jvm.org.apache.iceberg.spark.Spark3Util
-        return util.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)  # noqa: SLF001
+        return catalog(self.spark, self.catalog)
 
     @property
     def folder(self) -> Path | None:
@@ -66,22 +64,11 @@ class Store:
 
     def namespace(self, schema: str) -> Any:
         """Iceberg's name of a schema, which is always one level deep."""
-        return self.jvm.org.apache.iceberg.catalog.Namespace.of(
-            self.java_array(self.jvm.java.lang.String, [schema])
-        )
-
-    def java_array(self, of: Any, values: Sequence[object]) -> Any:
-        """A Java array; py4j makes no arrays, and no longs of small numbers, by itself."""
-        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
-        array = gateway.new_array(of, len(values))
-        for place, value in enumerate(values):
-            array[place] = value
-        return array
+        return namespace(self.jvm, schema)
 
     def identifier(self, table: TableName) -> Any:
         """Iceberg's name of a table."""
-        of = self.jvm.org.apache.iceberg.catalog.TableIdentifier.of
-        return of(self.namespace(table.schema), table.name)
+        return identifier(self.jvm, table.schema, table.name)
 
     def sql_name(self, table: TableName, *more: str) -> str:
         """The quoted name for Spark SQL; `more` names a metadata table."""

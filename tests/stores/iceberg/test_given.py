@@ -5,7 +5,7 @@ from pyspark.errors import PySparkAttributeError
 
 import backstory
 from backstory.errors import UsageError
-from backstory.spark import given
+from backstory.stores.iceberg import given, jvm
 
 
 class Connect:
@@ -48,9 +48,10 @@ def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, tol
 
 def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypatch):
     """Interface 7: with its version, and what it has not."""
-    monkeypatch.setattr(given, "NEEDED", ("spark.NoSuchClass",))
-    with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* no spark.NoSuchClass"):
+    monkeypatch.setattr(jvm, "NEEDED", ("IcebergBuild", "spark.NoSuchClass"))
+    with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* lacks spark.NoSuchClass") as caught:
         backstory.open(spark=spark)
+    assert "1.11 or 1.12" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,14 @@ def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypa
     [
         ("0.14.1", True),
         ("1.9.2", True),
-        ("1.10.0", False),
+        ("1.10.2", True),
+        ("1.11.0", False),
         ("1.12.0", False),
         ("2.0.0", False),
         ("vendor-7", False),
     ],
 )
-def test_an_iceberg_older_than_spark_4_is_too_old(version, old):
+def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
     assert given._older(version) is old
 
 

@@ -1,0 +1,300 @@
+"""All of Iceberg's own Java that is called, each class by its name, and nothing of it anywhere else.
+
+Not all of them are meant for others: a session is asked for each before it is worked with. `jvm` is
+py4j's view of its Java.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ICEBERG: Final = "org.apache.iceberg"
+SPARK_CATALOG: Final = f"{ICEBERG}.spark.SparkCatalog"
+ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
+NEEDED: Final = (
+    "DataFiles",
+    "FileFormat",
+    "FileMetadata",
+    "IcebergBuild",
+    "MetadataColumns",
+    "MetricsConfig",
+    "NullOrder",
+    "PartitionSpec",
+    "SchemaParser",
+    "SortOrder",
+    "TableScan",
+    "catalog.Namespace",
+    "catalog.TableIdentifier",
+    "data.BaseDeleteLoader",
+    "deletes.BaseDVFileWriter",
+    "deletes.PositionDeleteIndex",
+    "expressions.Expressions",
+    "io.OutputFileFactory",
+    "parquet.ParquetUtil",
+    "spark.FileRewriteCoordinator",
+    "spark.Spark3Util",
+    "spark.SparkSchemaUtil",
+    "spark.SparkTableCache",
+    "spark.source.HasIcebergCatalog",
+    "spark.source.SparkRewriteTable",
+    "util.SnapshotUtil",
+)
+# In Java, for an answer to Python for each file of a table takes longer than to read its manifests.
+_PLAN: Final = """
+java.util.Map found = new java.util.HashMap();
+org.apache.iceberg.io.CloseableIterable tasks = scan.planFiles();
+try {
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found.size() < locations.size();) {
+    org.apache.iceberg.FileScanTask task = (org.apache.iceberg.FileScanTask) each.next();
+    String location = ((org.apache.iceberg.DataFile) task.file()).location();
+    if (locations.contains(location)) found.put(location, task);
+  }
+} finally { tasks.close(); }
+return found;
+"""
+
+
+def gateway(spark: "SparkSession") -> Any:
+    """The session's Java; Iceberg has no other door for commits."""
+    return spark._jvm  # noqa: SLF001
+
+
+def version(jvm: Any) -> str:
+    """Iceberg's own version."""
+    return str(_iceberg(jvm, "IcebergBuild").version())
+
+
+def lacking(jvm: Any) -> list[str]:
+    """The classes of `NEEDED` that this Iceberg does not have."""
+    return [name for name in NEEDED if found(jvm, f"{ICEBERG}.{name}") is None]
+
+
+def found(jvm: Any, name: str) -> Any:
+    """Java's class of this name; None if there is none."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return _class(jvm, name)
+    except Py4JJavaError:
+        return None
+
+
+def catalog(spark: "SparkSession", name: str) -> Any:
+    """Iceberg's object for a catalog; found in the session's settings, which are a thread's own."""
+    session = spark._jsparkSession  # noqa: SLF001
+    gateway(spark).SparkSession.setActiveSession(session)
+    return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
+
+
+def namespace(jvm: Any, *levels: str) -> Any:
+    """Iceberg's name of a schema."""
+    return _iceberg(jvm, "catalog.Namespace").of(array(jvm, _class(jvm, "java.lang.String"), levels))
+
+
+def identifier(jvm: Any, schema: str, table: str) -> Any:
+    """Iceberg's name of a table."""
+    return _iceberg(jvm, "catalog.TableIdentifier").of(namespace(jvm, schema), table)
+
+
+def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
+    """A Java array of a class; py4j makes none, and no longs of small numbers, by itself."""
+    made = jvm.java.lang.reflect.Array.newInstance(of, len(values))
+    for place, value in enumerate(values):
+        made[place] = value
+    return made
+
+
+def schema_json(jvm: Any, schema: Any) -> str:
+    """A schema as JSON."""
+    return str(_iceberg(jvm, "SchemaParser").toJson(schema))
+
+
+def schema_of(jvm: Any, told: str) -> Any:
+    """The schema that JSON tells."""
+    return _iceberg(jvm, "SchemaParser").fromJson(told)
+
+
+def is_reserved(jvm: Any) -> Callable[[str], bool]:
+    """Whether Iceberg keeps a name for its own columns."""
+    return _iceberg(jvm, "MetadataColumns").isMetadataColumn
+
+
+def spark_type_json(jvm: Any, schema: Any) -> str:
+    """Spark's type for the rows of a schema, as JSON."""
+    return str(_iceberg(jvm, "spark.SparkSchemaUtil").convert(schema).json())
+
+
+def partition_spec(jvm: Any, schema: Any) -> Any:
+    """A builder of a table's partitions."""
+    return _iceberg(jvm, "PartitionSpec").builderFor(schema)
+
+
+def sort_order(jvm: Any, schema: Any) -> Any:
+    """A builder of a table's order."""
+    return _iceberg(jvm, "SortOrder").builderFor(schema)
+
+
+def ascending(jvm: Any, order: Any, name: str) -> Any:
+    """An order that is being replaced, with one more column behind."""
+    reference = _iceberg(jvm, "expressions.Expressions").ref(name)
+    return order.asc(reference, _iceberg(jvm, "NullOrder").NULLS_FIRST)
+
+
+def every_row(jvm: Any) -> Any:
+    """The expression that holds for all rows."""
+    return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
+
+
+def ancestors(jvm: Any, table: Any) -> set[int]:
+    """The ids of the snapshots that the table's rows come from, that of now among them."""
+    return {int(each) for each in _iceberg(jvm, "util.SnapshotUtil").currentAncestorIds(table)}
+
+
+def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
+    """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
+    wanted = jvm.java.util.HashSet()
+    for location in locations:
+        wanted.add(location)
+    arguments = array(jvm, _class(jvm, "java.lang.Object"), [table.newScan(), wanted])
+    return dict(_planner(jvm).evaluate(arguments))
+
+
+@lru_cache(maxsize=1)
+def _planner(jvm: Any) -> Any:
+    """`_PLAN`, compiled by what Spark compiles its own plans with."""
+    evaluator, classes = jvm.org.codehaus.janino.ScriptEvaluator(), _class(jvm, "java.lang.Class")
+    types = [_class(jvm, f"{ICEBERG}.TableScan"), _class(jvm, "java.util.Set")]
+    evaluator.setParentClassLoader(_loader(jvm))
+    evaluator.setReturnType(_class(jvm, "java.util.Map"))
+    names = array(jvm, _class(jvm, "java.lang.String"), ["scan", "locations"])
+    evaluator.setParameters(names, array(jvm, classes, types))
+    evaluator.setThrownExceptions(array(jvm, classes, [_class(jvm, "java.lang.Exception")]))
+    evaluator.cook(_PLAN)
+    return evaluator
+
+
+def data_file(jvm: Any, table: Any, location: str, size: int, offsets: Sequence[int], partition: str) -> Any:
+    """Iceberg's object for a Parquet file of rows; its partition as a path has it, empty for none."""
+    splits = array(jvm, jvm.java.lang.Long.TYPE, offsets)
+    builder = (
+        _iceberg(jvm, "DataFiles")
+        .builder(table.spec())
+        .withPath(location)
+        .withFormat("parquet")
+        .withFileSizeInBytes(size)
+        .withMetrics(_metrics(jvm, table, location, _iceberg(jvm, "MetricsConfig").forTable(table)))
+        .withSplitOffsets(jvm.java.util.Arrays.stream(splits).boxed().toList())
+    )
+    return (builder.withPartitionPath(partition) if partition else builder).build()
+
+
+def position_deletes(jvm: Any, table: Any, task: Any, location: str, size: int) -> Any:
+    """Iceberg's object for a Parquet file of positions in the file of a scan task."""
+    return (
+        _iceberg(jvm, "FileMetadata")
+        .deleteFileBuilder(task.spec())
+        .ofPositionDeletes()
+        .withFormat("parquet")
+        .withPath(location)
+        .withFileSizeInBytes(size)
+        .withPartition(task.file().partition())
+        .withMetrics(_metrics(jvm, table, location, _iceberg(jvm, "MetricsConfig").forPositionDelete()))
+        .build()
+    )
+
+
+def _metrics(jvm: Any, table: Any, location: str, config: Any) -> Any:
+    file = table.io().newInputFile(location)
+    return _iceberg(jvm, "parquet.ParquetUtil").fileMetrics(file, config)
+
+
+def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) -> Any:
+    """Positions that are framed as a deletion vector, as Iceberg's own object."""
+    described = (
+        _iceberg(jvm, "FileMetadata")
+        .deleteFileBuilder(task.spec())
+        .ofPositionDeletes()
+        .withFormat("puffin")
+        .withPath(file)
+        .withFileSizeInBytes(len(framed))
+        .withPartition(task.file().partition())
+        .withRecordCount(count)
+        .withReferencedDataFile(file)
+        .withContentOffset(0)
+        .withContentSizeInBytes(len(framed))
+        .build()
+    )
+    return _iceberg(jvm, "deletes.PositionDeleteIndex").deserialize(framed, described)
+
+
+def older_positions(jvm: Any, table: Any, deletes: Sequence[Any], file: str) -> Any:
+    """The positions that delete files hide in a file, together."""
+    inputs = {each: table.io().newInputFile(each.location()) for each in deletes}
+    listed = jvm.java.util.ArrayList()
+    for each in deletes:
+        listed.add(each)
+    loader = _iceberg(jvm, "data.BaseDeleteLoader")(_lookup(jvm, inputs))
+    return loader.loadPositionDeletes(listed, file)
+
+
+def vector_writer(jvm: Any, table: Any, previous: Mapping[str, Any]) -> Any:
+    """A writer of deletion vectors, which takes in what hides rows of the same files already."""
+    factory = _iceberg(jvm, "io.OutputFileFactory").builderFor(table, 0, 0)
+    factory = factory.format(_iceberg(jvm, "FileFormat").PUFFIN).build()
+    return _iceberg(jvm, "deletes.BaseDVFileWriter")(factory, _lookup(jvm, previous, None))
+
+
+def _lookup(jvm: Any, values: Mapping[Any, Any], *default: None) -> Any:
+    """A function of Java's that gives these values."""
+    known = jvm.java.util.HashMap()
+    for key, value in values.items():
+        known.put(key, value)
+    return jvm.com.google.common.base.Functions.forMap(known, *default)
+
+
+@contextmanager
+def rewriting(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+    """A name under which Spark writes to the table as Iceberg's own rewriting does, and what it wrote.
+
+    The files are committed by nobody, and `_row_id` is written if the rows have it.
+    """
+    group = str(uuid4())
+    cache, coordinator = _table_cache(jvm), _iceberg(jvm, "spark.FileRewriteCoordinator").get()
+    cache.add(group, table)
+    try:
+        yield group, lambda: list(coordinator.fetchNewFiles(table, group))
+    finally:
+        coordinator.clearRewrite(table, group)
+        cache.remove(group)
+
+
+def _table_cache(jvm: Any) -> Any:
+    """Iceberg's cache of tables that Spark's writer finds by a name of ours.
+
+    Its `get()` is called by reflection: py4j takes it for the `get(name)` beside it, or not, by chance.
+    """
+    cache = _class(jvm, f"{ICEBERG}.spark.SparkTableCache")
+    nothing = array(jvm, _class(jvm, "java.lang.Class"), [])
+    return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
+
+
+def _iceberg(jvm: Any, name: str) -> Any:
+    """One of the classes of `NEEDED`, to call."""
+    from py4j.java_gateway import JavaClass
+
+    assert name in NEEDED, name
+    return JavaClass(f"{ICEBERG}.{name}", jvm._gateway_client)  # noqa: SLF001
+
+
+def _class(jvm: Any, name: str) -> Any:
+    """Java's object for a class."""
+    return _loader(jvm).loadClass(name)
+
+
+def _loader(jvm: Any) -> Any:
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
