@@ -170,7 +170,7 @@ def test_a15_the_order_of_changes(dialect):
         "ADD_COLUMN z",
     ]
     assert made.told == ops
-    sql = [statement.sql for statement in made.statements(dialect(), "s", "t")]
+    sql = made.statements(dialect(), "s", "t")
     assert len(sql) == 3
     assert not any("DROP" in each for each in sql)
     words = ("sp_rename" if dialect is SqlServer else "RENAME COLUMN", "ALTER COLUMN", " ADD ")
