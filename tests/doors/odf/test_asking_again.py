@@ -50,6 +50,19 @@ def test_files_of_one_name_in_several_folders_all_come(dataset):  # R76, O17
     assert receipt.notes[0].startswith("2023/part.csv sorts before 2025/part.csv")
 
 
+def test_a_source_with_nothing_new_costs_no_job(dataset, spark):  # 5.1
+    life = dataset(APPEND, fetch=glob("*.csv"))
+    put(life, a="A,1")
+    life.pull()
+    before = jobs(spark)
+    assert life.pull().status == "up-to-date"
+    assert jobs(spark) == before
+
+
+def jobs(spark):
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
 def test_forever_begins_when_all_files_are_here(dataset):  # R75, R79
     life = dataset(APPEND, fetch=glob("*.csv", ", cache: {kind: forever}"))
     put(life, a="A,1", b="B,many", c="C,3")
