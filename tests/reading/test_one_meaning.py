@@ -1,0 +1,159 @@
+"""One life, whichever door told it: `current`, `as_of` and a record's timeline give the same answers.
+
+Copies of a source come at the instants 1 to 5. Each door is told of them in its own way and keeps its own
+layout; what it answers is written with the numbers of the copies again.
+"""
+
+from datetime import UTC, timedelta
+
+import pytest
+from datasets import Dataset, e
+from destination import Place as Destination
+from historizing import Place as Database
+from historizing import second
+from historizing_on_spark import SparkPlace
+from tables_as_text import instant
+
+from backstory.doors.historize.upkeep import Upkeep
+from backstory.model.table import TableName
+from backstory.reading.statements import point_in_time as statements
+from backstory.table import Table
+
+COPIES = {1: "x:p y:p", 2: "x:q y:p z:p", 3: "y:p z:p", 4: "y:r z:p", 5: "x:q z:p"}
+# After each copy: what is true then, from which copy on, and up to which one.
+TRUE = {
+    1: ["x p 1 2", "y p 1 4"],
+    2: ["x q 2 3", "y p 1 4", "z p 2 -"],
+    3: ["y p 1 4", "z p 2 -"],
+    4: ["y r 4 5", "z p 2 -"],
+    5: ["x q 5 -", "z p 2 -"],
+}
+LIFE_OF_X = ["x p 1 2", "x q 2 3", "x q 5 -"]
+
+
+def states():
+    """Each copy's number, what it has, and what the copy before it had."""
+    before = {}
+    for number, text in COPIES.items():
+        now = dict(word.split(":") for word in text.split())
+        yield number, before, now
+        before = now
+
+
+def told(rows, zero, step):
+    """Rows of key, value, start and end, with the numbers of the copies."""
+
+    def number(time):
+        if time is None:
+            return "-"
+        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - zero
+        return str(since // step) if since % step == timedelta(0) else str(since / step)
+
+    return [f"{key} {value} {number(start)} {number(end)}" for key, value, start, end in rows]
+
+
+class InWarehouse:
+    """Answers of a table of a warehouse."""
+
+    def __init__(self, table, zero, step):
+        self.table, self.zero, self.step = table, zero, step
+
+    def told(self, frame):
+        rows = frame.select("k", "a", "valid_from", "valid_to").toArrow().to_pylist()
+        return told((row.values() for row in rows), self.zero, self.step)
+
+    def current(self):
+        return self.told(self.table.current())
+
+    def as_of(self, number):
+        return self.told(self.table.as_of(self.zero + number * self.step))
+
+    def timeline(self, key):
+        return told(
+            (
+                (row["k"], row["a"], row["valid_from"], row["valid_to"])
+                for row in self.table.timeline(key).versions
+            ),
+            self.zero,
+            self.step,
+        )
+
+
+class InDatabase:
+    """Answers of a model's history in a database."""
+
+    def __init__(self, place):
+        self.keep = Upkeep(place.model, place.folder, place.target, place.target._engine, "rc_c")
+        self.place, self.history = place, self.keep.history()
+
+    def told(self, query):
+        names = ("k", "a", "version_started_at", "version_ended_at")
+        rows = [tuple(row[name] for name in names) for row in self.keep.ask(query)]
+        return told(rows, second(0), timedelta(seconds=1))
+
+    def current(self):
+        return self.told(statements.current(self.history))
+
+    def as_of(self, number):
+        return self.told(statements.as_of(self.history, second(number)))
+
+    def timeline(self, key):
+        return self.told(statements.timeline(self.history, key))
+
+
+@pytest.fixture
+def fivetran(sender, store, schema):
+    """Fivetran's history mode: starts and ends as the source tells them."""
+    place = Destination.made(sender, store, schema, "k:STRING* a synced start* end active")
+    for number, before, now in states():
+        changed = [(key, value) for key, value in now.items() if before.get(key) != value]
+        gone = before.keys() - now.keys()
+        files = {
+            "earliest": [f"{key} T{number}" for key, _ in changed],
+            "replace": [f"{key} {value} T{number} T{number} TMAX true" for key, value in changed],
+            "delete": [f"{key} T{number} T{number}" for key in sorted(gone)],
+        }
+        heads = {"earliest": "k start", "replace": "k a synced start end active", "delete": "k synced end"}
+        place.write(**{kind: "\n".join([heads[kind], *rows]) for kind, rows in files.items() if rows})
+    return InWarehouse(Table(store, place.name), instant("T0"), timedelta(seconds=1))
+
+
+def loaded(place):
+    """A model's history of the copies."""
+    for number, text in COPIES.items():
+        assert place.base(text).load(f"r{number}", number).error is None
+    return place
+
+
+@pytest.fixture
+def model_on_spark(store, tmp_path):
+    place = loaded(SparkPlace(store, tmp_path))
+    yield InWarehouse(Table(store, TableName("rawcore", "rc_c_hist")), second(0), timedelta(seconds=1))
+    place.close()
+
+
+@pytest.fixture
+def model_on_duckdb(tmp_path):
+    place = loaded(Database("duckdb", "duckdb://", tmp_path))
+    yield InDatabase(place)
+    place.close()
+
+
+@pytest.fixture
+def odf_snapshot(store, tmp_path):
+    """An Open Data Fabric dataset of full copies."""
+    dataset = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [k]}", columns="k STRING, a STRING")
+    for text in COPIES.values():
+        assert dataset.push(text.replace(":", ",")).error is None
+    return InWarehouse(Table(store, dataset.table.shape.table), e(0), timedelta(days=1))
+
+
+@pytest.mark.parametrize("way", ["fivetran", "model_on_spark", "model_on_duckdb", "odf_snapshot"])
+def test_one_life_has_one_meaning(request, way):
+    """The same at every instant, now, and for a record that went and came back."""
+    life = request.getfixturevalue(way)
+
+    assert TRUE == {number: sorted(life.as_of(number)) for number in COPIES}
+    assert TRUE[5] == sorted(life.as_of(5.5)) == sorted(life.current())
+    assert life.as_of(0.5) == []
+    assert LIFE_OF_X == life.timeline("x")
