@@ -16,8 +16,8 @@ from tenacity import (
 from backstory.errors import TryAgain
 from backstory.model.table import TableName
 from backstory.observe.metrics import CONFLICTS, RETRIES
-from backstory.stores.iceberg.locks import writing
-from backstory.stores.iceberg.store import Store
+from backstory.stores.locks import writing
+from backstory.stores.port import Store
 
 ATTEMPTS = 6
 SECONDS = 120.0

@@ -15,8 +15,10 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
-from backstory.stores.iceberg.slice import read_slice
-from backstory.stores.iceberg.store import DISORDER, Store, StoredTable, existing, require_layout
+from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import StoredTable as IcebergTable
+from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
+from backstory.stores.tables import existing, read_slice
 
 
 class Batches(Protocol):
@@ -76,6 +78,8 @@ class BatchDelivery:
                 outcome = _planned_here(store, table, batch, held.enter_context(store.memory.lease()))
             except TooLarge:
                 held.close()
+                if not isinstance(store, IcebergStore) or not isinstance(table, IcebergTable):
+                    raise
                 outcome = held.enter_context(bucketed(store, table, batch))
             counts = counted(outcome.counts, outcome.mended)
 

@@ -9,10 +9,12 @@ from backstory.engine.attempts import attempted
 from backstory.engine.rehearsal import rehearse
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
-from backstory.stores.iceberg.commit import commit
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.commit import commit
+from backstory.stores.port import Store, StoredTable
 
 Result = TypeVar("Result")
+Place = TypeVar("Place", bound=Store)
+Place_contra = TypeVar("Place_contra", bound=Store, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,14 @@ class Plan(Generic[Result]):
     dry_run: bool = False
 
 
-class Delivery(Protocol[Result]):
-    """What a door hands over."""
+class Delivery(Protocol[Place_contra, Result]):
+    """What a door hands over, for a kind of store."""
 
     @property
     def tables(self) -> Sequence[TableName]:
         """The tables that nobody else in this process may write meanwhile."""
 
-    def planned(self, store: Store) -> AbstractContextManager[Plan[Result]]:
+    def planned(self, store: Place_contra) -> AbstractContextManager[Plan[Result]]:
         """The plan on the tables as they stand; Refused for what would not be right."""
 
 
@@ -57,7 +59,7 @@ class TableChange:
         yield Plan(table, change, self.note, lambda committed: committed, self.dry_run)
 
 
-def deliver(store: Store, delivery: Delivery[Result]) -> Result:
+def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """Bring the delivery into its table: one commit, or none when nothing changes.
 
     A conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
@@ -65,7 +67,7 @@ def deliver(store: Store, delivery: Delivery[Result]) -> Result:
     return attempted(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 
-def deliver_once(store: Store, delivery: Delivery[Result]) -> Result:
+def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """The same, tried once, for a caller that holds the locks and counts the attempts himself."""
     with delivery.planned(store) as plan:
         return carry_out(store, plan)

@@ -20,7 +20,8 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.frames import rows_as
-from backstory.stores.iceberg.store import Store, StoredTable, load, require_layout
+from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.port import require_layout
 
 DOOR: Final = "odf"
 SUFFIX: Final = "__log"

@@ -7,17 +7,16 @@ from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.model.change import Change
-from backstory.model.layout import HISTORY_COLUMNS, START, Layout
-from backstory.model.schema import Column, Shape
+from backstory.model.layout import HISTORY_COLUMNS, Layout
+from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.model.types import Kind, related, widens
-from backstory.stores.iceberg.frames import rows_of
-from backstory.stores.iceberg.retype import retyped
-from backstory.stores.iceberg.schema import stored_names
-from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unique import refuse_repeated
+from backstory.model.types import Kind, related
+from backstory.stores.names import stored_names
+from backstory.stores.port import Store, StoredTable
+from backstory.strategies.shape_changes.operations import Reshape
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
@@ -30,7 +29,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
         if _same(stored.shape, into):
             return stored, None
         _refuse(stored.shape, into)
-        return stored, _change(store, stored, into)
+        return stored, change_of(store, stored, Reshape(stored.shape, into))
 
     told = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
     return deliver(store, TableChange([table], told, plan)) is not None
@@ -44,7 +43,7 @@ def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_column
             "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
         )
     columns = columns_from(definition.columns)
-    names = stored_names(store.jvm, [column.name for column in columns], shape.columns)
+    names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
     told = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
         stored = shape.called(column.name)
@@ -78,32 +77,3 @@ def _refuse(shape: Shape, into: Shape) -> None:
                 f"The column {name} of {shape.table} is part of its history.",
                 "Migrate the table to another mode instead.",
             )
-
-
-def _change(store: Store, stored: StoredTable, into: Shape) -> Change:
-    """The change itself: of the schema alone where stored values can stay as they are."""
-    shape = stored.shape
-    new_types = [c for c in into.columns if _rewritten(shape, c)]
-    if not stored.rows or not (new_types or _may_repeat(shape, into)):
-        return Change(into=into)
-    rows = rows_of(store, stored)
-    if new_types:
-        rows = retyped(rows, into.columns, {column.name: column.type for column in shape.columns})
-    if _may_repeat(shape, into) or {column.name for column in new_types} & set(into.key):
-        by = [name for name in into.key if new_types or shape.column(name)]
-        refuse_repeated(shape.table, rows, into.source_key, [*by, *_start(shape)])
-    return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)
-
-
-def _rewritten(shape: Shape, column: Column) -> bool:
-    stored = shape.column(column.name)
-    return stored is not None and not widens(stored.type, column.type)
-
-
-def _may_repeat(shape: Shape, into: Shape) -> bool:
-    """A key that only gains columns stays unique; any other is looked at in the data."""
-    return not set(shape.key) <= set(into.key)
-
-
-def _start(shape: Shape) -> list[str]:
-    return [START] if shape.layout is Layout.FIVETRAN_HISTORY else []

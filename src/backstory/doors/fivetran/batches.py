@@ -16,7 +16,7 @@ from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encodi
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.port import StoredTable
 
 _COMPRESSIONS = {
     sdk.Compression.OFF: Compression.OFF,
@@ -157,4 +157,4 @@ def _told(
 
 
 def _schema(table: StoredTable) -> str:
-    return str(table.iceberg.schema().schemaId())
+    return str(table.schema_id)

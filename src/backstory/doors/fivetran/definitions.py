@@ -10,8 +10,8 @@ from backstory.model.layout import ACTIVE, HISTORY_COLUMNS, START, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.schema import stored_names
-from backstory.stores.iceberg.store import Store
+from backstory.stores.names import stored_names
+from backstory.stores.port import Store
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
@@ -70,7 +70,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
                 f"The column {column.name} of {table} is {column.type}, where history needs {wanted}.",
                 "Give it that type.",
             )
-    names = stored_names(store.jvm, [column.name for column in columns])
+    names = stored_names(store.reserves, [column.name for column in columns])
     return Shape(
         table,
         tuple(stored_as(column, names) for column in columns),

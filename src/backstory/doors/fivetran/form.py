@@ -15,9 +15,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.slice import read_slice
-from backstory.stores.iceberg.store import existing, tables
+from backstory.stores.tables import existing, load, read_slice, tables
 
 CONNECTION, WRITE = "connection", "write"
 
@@ -71,4 +69,4 @@ def _write(target: Target) -> None:
         if read_slice(store, existing(store, name), rows).num_rows != 1:
             raise Failed("lost-row", "A row was written and not found again.", "Check the storage.")
     finally:
-        drop(store, name)
+        deliver(store, TableChange([name], note("test"), lambda: (load(store, name), Change(dropped=True))))

@@ -15,7 +15,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
 from backstory.model.change import Change, Note
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.port import StoredTable
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ from backstory.errors import BackstoryError
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.change import Change
 from backstory.observe.metrics import count_batch
-from backstory.stores.iceberg.store import Store
+from backstory.stores.port import Store
 
 log = structlog.get_logger()
 

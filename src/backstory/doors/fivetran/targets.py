@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import Store
+from backstory.stores.port import Store
 
 NUL = "\0"
 CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"

@@ -1,25 +1,23 @@
 """Truncate: delete or flag what was synced before an instant (section 2.7)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.model.change import Change
-from backstory.model.layout import ACTIVE, END, Layout
+from backstory.model.instant import EPOCH
+from backstory.model.layout import Layout
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.stores.iceberg.conditions import delete_where, update_where
-from backstory.stores.iceberg.literals import column, instant
-from backstory.stores.iceberg.store import Store, StoredTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
+from backstory.stores.port import Store, StoredTable
+from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
@@ -66,26 +64,20 @@ def truncate(store: Store, asked: Truncation) -> int | None:
             return None, None
         refuse_foreign(table.shape)
         _refuse_flag(table, asked)
-        old = column(_synced(table, asked).name) < instant(asked.before)
-        return table, delete_where(store, table, old) if asked.deleted is None else _flag(
-            store, table, asked, old
-        )
+        return table, change_of(store, table, _operation(table, asked))
 
     told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
     done = deliver(store, TableChange([asked.table], told, plan))
     return None if done is None else done.snapshot_id
 
 
-def _flag(store: Store, table: StoredTable, asked: Truncation, old: "Expression") -> Change | None:
-    from pyspark.sql.functions import lit
-
-    assert asked.deleted is not None
+def _operation(table: StoredTable, asked: Truncation) -> DeleteBefore | FlagBefore | EndBefore:
+    synced = _synced(table, asked).name
+    before = EPOCH + timedelta(microseconds=asked.before)
+    if asked.deleted is None:
+        return DeleteBefore(synced, before)
     flag = table.shape.called(asked.deleted)
-    if flag:
-        unflagged = old & ~column(flag.name).eqNullSafe(lit(True))
-        return update_where(store, table, unflagged, {flag.name: lit(True)})
-    ended = {ACTIVE: lit(False), END: instant(asked.before)}
-    return update_where(store, table, old & column(ACTIVE), ended)
+    return FlagBefore(synced, before, flag.name) if flag else EndBefore(synced, before)
 
 
 def _synced(table: StoredTable, asked: Truncation) -> Column:

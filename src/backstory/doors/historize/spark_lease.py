@@ -20,8 +20,8 @@ from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso, parse_instant
-from backstory.stores.iceberg.faults import conflict
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.refusals import conflict
 
 LEASE = "backstory.loading"
 # Writing both tables can take long; a run that was killed goes on at once under its own id.

@@ -13,10 +13,12 @@ from backstory.model.change import Change
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
-from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load, require_layout
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.port import require_layout
+from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.strategies.actions import FILE, POSITION

@@ -31,8 +31,9 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.spark.settled import settled
 from backstory.stores.iceberg.frames import rows_as
-from backstory.stores.iceberg.locks import writing
-from backstory.stores.iceberg.store import Store, StoredTable, load, require_layout
+from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.locks import writing
+from backstory.stores.port import require_layout
 from backstory.stores.sql.dialects.spark import Spark
 
 

@@ -14,11 +14,12 @@ from backstory.observe.metrics import COMMITS, timed
 from backstory.stores.iceberg.create import builder, drop, refuse_existing, rename
 from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
 from backstory.stores.iceberg.evolve import stage
-from backstory.stores.iceberg.faults import conflict, translated
+from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
+from backstory.stores.refusals import conflict
 
 # Threads that stay: each has a connection to the JVM of its own.
 _BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")

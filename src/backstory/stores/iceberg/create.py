@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from backstory.errors import Refused
 from backstory.model.layout import YEAR
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
@@ -14,6 +13,7 @@ from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.jvm import partition_spec, sort_order
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
+from backstory.stores.refusals import table_exists
 
 PROPERTIES = {
     LAYOUT_VERSION: "1",
@@ -38,7 +38,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 def refuse_existing(store: Store, table: TableName) -> None:
     """Raise Refused if there is such a table."""
     if store.iceberg().tableExists(store.identifier(table)):
-        raise Refused("table-exists", f"The table {table} exists already.", "Alter it, or drop it first.")
+        raise table_exists(table)
 
 
 def builder(store: Store, shape: Shape) -> Any:

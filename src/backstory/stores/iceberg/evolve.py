@@ -9,8 +9,10 @@ from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import widens
 from backstory.stores.iceberg.jvm import ascending
-from backstory.stores.iceberg.schema import iceberg_name, iceberg_type, refuse_names
-from backstory.stores.iceberg.store import CALLED, DISORDER, KEY, LAYOUT, Store, StoredTable, called
+from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
+from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, Store, StoredTable, called
+from backstory.stores.names import refuse_names
+from backstory.stores.port import DISORDER
 
 
 def stage(store: Store, table: StoredTable, change: Change) -> Any:
@@ -34,7 +36,7 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
 def _reshape(
     store: Store, table: StoredTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
 ) -> None:
-    refuse_names(store.jvm, into.names)
+    refuse_names(store.reserves, into.names)
     before = table.shape
     _tell_shape(transaction, before, into)
     if not into.layout.sorted:

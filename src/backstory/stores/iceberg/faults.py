@@ -9,6 +9,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
 from backstory.stores.iceberg.workers import carried
+from backstory.stores.refusals import conflict
 
 CONFLICTS = {
     "CommitFailedException",
@@ -114,15 +115,6 @@ def _names(fault: object) -> list[str]:
             names += [_state(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
     return names
-
-
-def conflict(table: TableName | str) -> TryAgain:
-    """The error for a table that another writer changed meanwhile."""
-    return TryAgain(
-        "conflict",
-        f"{table} was changed by another writer while this request was planned.",
-        "Nothing was written; send it again.",
-    )
 
 
 def _clock_back(table: TableName | str) -> TryAgain:

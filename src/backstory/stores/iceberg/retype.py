@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from backstory.errors import Refused
-from backstory.formats.values.casts import DoesNotFit, cast
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
+from backstory.stores.casting import Changes, cast_batch
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# Columns as they shall be, and the types that they had.
-Changes = Sequence[tuple[Column, ColumnType]]
 
 
 def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]) -> "DataFrame":
@@ -39,19 +35,4 @@ def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, C
 def _cast_batches(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         with carrying():
-            yield _cast_batch(changes, batch)
-
-
-def _cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for column, old in changes:
-        try:
-            columns[column.name] = cast(columns[column.name], old, column.type)
-        except DoesNotFit:
-            raise Refused(
-                "type-change",
-                f"The column {column.source} cannot change from {old} to {column.type}: "
-                "a stored value does not fit.",
-                "The table is unchanged; add a column of the new type instead.",
-            ) from None
-    return pa.record_batch(columns)
+            yield cast_batch(changes, batch)

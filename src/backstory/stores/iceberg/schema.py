@@ -6,14 +6,14 @@ column's comment keeps the source's type; it counts as long as it fits the store
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from backstory.errors import Refused
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
+from backstory.stores.names import refuse_names
 
 _ICEBERG = {
     Kind.BOOLEAN: "boolean",
@@ -63,7 +63,7 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     Columns stay nullable, key columns too: one that leaves the key later holds NULL (section 2.5).
     Raises Refused for a name that Iceberg keeps for itself, an empty or a repeated one.
     """
-    refuse_names(jvm, [column.name for column in columns])
+    refuse_names(is_reserved(jvm), [column.name for column in columns])
     numbers = count(1)
     fields = [_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
     told = json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
@@ -88,37 +88,6 @@ def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
         told = {"type": "map", "key-id": next(numbers), "value-id": next(numbers), "value-required": False}
         return told | {"key": _json_type(key, numbers), "value": _json_type(value, numbers)}
     return iceberg_name(type_)
-
-
-def stored_names(jvm: Any, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
-    """The names that a table has for a source's columns, those of the `known` columns included (F21).
-
-    A name that Iceberg keeps for itself gets an underscore behind, one more while that is taken; any
-    other is stored as it is unless such a one took it.
-    """
-    names = {column.source: column.name for column in known}
-    reserved = is_reserved(jvm)
-    kept = {source: bool(reserved(source)) for source in sources if source not in names}
-    for source in sorted(kept, key=kept.__getitem__):
-        name = f"{source}_" if kept[source] else source
-        while name in names.values():
-            name += "_"
-        names[source] = name
-    return names
-
-
-def refuse_names(jvm: Any, names: Sequence[str]) -> None:
-    """Raises Refused for column names that no table can have."""
-    reserved = is_reserved(jvm)
-    for name in names:
-        if not name or reserved(name):
-            raise Refused(
-                "reserved-column",
-                f"A column cannot be named {name!r}: Iceberg keeps the name for itself.",
-                "Rename the column at its source or leave it out.",
-            )
-    if len(set(names)) < len(names):
-        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.")
 
 
 def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:

@@ -2,19 +2,21 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory
-from backstory.model.layout import Layout, layout_of
+from backstory.model.layout import layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
-from backstory.stores.iceberg.faults import conflict, translated
-from backstory.stores.iceberg.jvm import catalog, gateway, identifier, namespace
+from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.jvm import catalog, gateway, identifier, is_reserved, namespace
 from backstory.stores.iceberg.schema import columns_of
+from backstory.stores.port import DISORDER, Snapshot
+from backstory.stores.refusals import conflict, no_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +26,6 @@ LAYOUT = "backstory.layout"
 KEY = "backstory.key"
 CALLED = "backstory.source-names"
 LAYOUT_VERSION = "backstory.layout-version"
-DISORDER = "backstory.disorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ class Store:
     def iceberg(self) -> Any:
         """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
         return catalog(self.spark, self.catalog)
+
+    def reserves(self, name: str) -> bool:
+        """Whether Iceberg keeps this name of a column for itself."""
+        return bool(is_reserved(self.jvm)(name))
 
     @property
     def folder(self) -> Path | None:
@@ -112,6 +117,21 @@ class StoredTable:
         return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
 
     @property
+    def schema_id(self) -> int:
+        """The number of its columns' state."""
+        return int(self.iceberg.schema().schemaId())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, Iceberg's own among them."""
+        return dict(self.iceberg.properties())
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Every commit of rows, oldest first."""
+        return [Snapshot(int(each.snapshotId()), dict(each.summary())) for each in self.iceberg.snapshots()]
+
+    @property
     def format_version(self) -> int:
         """Iceberg's format version of the table."""
         return int(self.iceberg.operations().current().formatVersion())
@@ -133,19 +153,7 @@ def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it stands now; UsageError if there is none."""
     found = load(store, table)
     if found is None:
-        raise UsageError("no-table", f"There is no table {table}.", "Create it first, or check its name.")
-    return found
-
-
-def require_layout(found: StoredTable, *layouts: Layout) -> StoredTable:
-    """The table, for a door that writes tables of these layouts; Refused for any other table."""
-    shape = found.shape
-    if shape.layout not in layouts:
-        raise Refused(
-            "other-layout",
-            f"{shape.table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
-            f"Nothing was written: tables of layout {' or '.join(layouts)} can be; choose another name.",
-        )
+        raise no_table(table)
     return found
 
 

@@ -4,10 +4,10 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from backstory.errors import Refused
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.literals import column
+from backstory.stores.refusals import repeated_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,8 +24,4 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
         shared = counted.where(column(repeats) > 1)
         keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
     if keys:
-        raise Refused(
-            "repeated-key",
-            f"({', '.join(key)}) is not a key of {table}: {shares} rows would share {keys} keys.",
-            "The table is unchanged; choose columns that tell its rows apart.",
-        )
+        raise repeated_key(table, key, keys, shares)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.stores.iceberg.data_files import upload
-from backstory.stores.iceberg.faults import conflict
 from backstory.stores.iceberg.jvm import (
     older_positions,
     planned,
@@ -22,6 +21,7 @@ from backstory.stores.iceberg.jvm import (
     vector_writer,
 )
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.refusals import conflict
 
 # How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
 MAGIC = bytes.fromhex("d1d33964")

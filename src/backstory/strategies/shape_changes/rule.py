@@ -4,12 +4,33 @@ Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and F10. Wh
 (an unknown column, a system column as target) is the door's business; here it has been looked at.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.strategies.shape_changes.operations import (
+    Add,
+    AddInHistory,
+    DeleteBefore,
+    DropInHistory,
+    EndBefore,
+    FillFlag,
+    FlagBefore,
+    HistoryToLive,
+    LiveToHistory,
+    Rewriting,
+    SetValue,
+    SoftDeleteToLive,
+    ToHistory,
+    TooEarly,
+    ToSoftDelete,
+    Touching,
+    Value,
+    ValuesOf,
+)
 
 Row = dict[str, object]
 
@@ -38,8 +59,30 @@ class Content:
         return replace(self, columns=kept).mapped(lambda row: [{name: row[name] for name in kept}])
 
 
-class TooEarly(ValueError):
-    """A change of the columns of a history table is older than one of its open versions."""
+def _synced_before(row: Row, synced: str, before: datetime) -> bool:
+    """Whether a row is that old; one that was never synced is not."""
+    return row[synced] is not None and _instant(row[synced]) < before
+
+
+def delete_before(table: Content, synced: str, before: datetime) -> Content:
+    """Rows that were synced before an instant go (2.7)."""
+    return table.mapped(lambda row: [] if _synced_before(row, synced, before) else [row])
+
+
+def flag_before(table: Content, synced: str, before: datetime, flag: str) -> Content:
+    """Rows that were synced before an instant are flagged (2.7)."""
+    flagged = {flag: True}
+    return table.mapped(lambda row: [row | flagged if _synced_before(row, synced, before) else row])
+
+
+def end_before(table: Content, synced: str, before: datetime) -> Content:
+    """Open versions that were synced before an instant end at it (2.7)."""
+
+    def change(row: Row) -> list[Row]:
+        ends = row[ACTIVE] and _synced_before(row, synced, before)
+        return [row | {ACTIVE: False, END: before} if ends else row]
+
+    return table.mapped(change)
 
 
 def set_value(table: Content, column: str, value: object) -> Content:
@@ -170,3 +213,33 @@ def live_to_history(table: Content, now: datetime) -> Content:
         return table
     begun: Row = {START: now, END: TMAX, ACTIVE: True}
     return table.mapped(lambda row: [row | begun]).having(*HISTORY_COLUMNS)
+
+
+def _with_value(table: Content, column: str, value: Value) -> Content:
+    if isinstance(value, ValuesOf):
+        return copy_column(table, value.column, column)
+    return set_value(table, column, value.value)
+
+
+_MEANINGS: Mapping[type, Callable[[Content, Any], Content]] = {
+    Add: lambda table, asked: _with_value(table, asked.column.name, asked.value),
+    SetValue: lambda table, asked: _with_value(table, asked.column.name, asked.value),
+    AddInHistory: lambda table, asked: add_in_history(
+        table, asked.column.name, asked.value.value, asked.time
+    ),
+    DropInHistory: lambda table, asked: drop_in_history(table, asked.column.name, asked.time),
+    DeleteBefore: lambda table, asked: delete_before(table, asked.synced, asked.before),
+    FlagBefore: lambda table, asked: flag_before(table, asked.synced, asked.before, asked.flag),
+    EndBefore: lambda table, asked: end_before(table, asked.synced, asked.before),
+    FillFlag: lambda table, asked: live_to_soft_delete(table, asked.flag),
+    ToHistory: lambda table, asked: to_history(table, asked.flag, asked.now),
+    ToSoftDelete: lambda table, asked: to_soft_delete(table, asked.flag),
+    SoftDeleteToLive: lambda table, asked: soft_delete_to_live(table, asked.flag),
+    HistoryToLive: lambda table, asked: history_to_live(table, keep_deleted=asked.keep_deleted),
+    LiveToHistory: lambda table, asked: live_to_history(table, asked.now),
+}
+
+
+def apply(table: Content, operation: Rewriting | Touching) -> Content:
+    """What the operation makes of the table; TooEarly for a change that an open version is younger than."""
+    return _MEANINGS[type(operation)](table, operation)

@@ -1,23 +1,23 @@
 """Migrations of a column: add, drop, set, rename, copy (sections 6.2 to 6.6)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from backstory.doors.fivetran.definitions import stored_as, type_from
-from backstory.doors.fivetran.migrations.subject import Subject, refused, rewritten, time, user_column, value
+from backstory.doors.fivetran.migrations.subject import Subject, refused, time, user_column, value
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.change import Change
 from backstory.model.layout import SYSTEM_COLUMNS
 from backstory.model.schema import Column
-from backstory.stores.iceberg.conditions import change_where, update_where
-from backstory.stores.iceberg.frames import rows_of
-from backstory.stores.iceberg.literals import column as values_of
-from backstory.stores.iceberg.schema import stored_names
-from backstory.strategies.shape_changes import plan
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
+from backstory.stores.names import stored_names
+from backstory.strategies.shape_changes.operations import (
+    Add,
+    AddInHistory,
+    DropInHistory,
+    SetValue,
+    Value,
+    ValuesOf,
+)
 
 
 def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> Change | None:
@@ -26,7 +26,7 @@ def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> 
     given = value(asked.default_value, column)
     if column in subject.shape.columns:
         return _set(subject, column, given)
-    return _add(subject, column, given)
+    return subject.change(Add(subject.having(column), column, given))
 
 
 def _asked_column(
@@ -36,15 +36,9 @@ def _asked_column(
     return subject.becoming(name, type_from(common.Column(name=name, type=asked.column_type)))
 
 
-def _add(subject: Subject, column: Column, given: "Expression") -> Change | None:
-    rows = rows_of(subject.store, subject.table).withColumn(column.name, given)
-    return rewritten(subject.having(column), rows)
-
-
-def _set(subject: Subject, column: Column, given: "Expression") -> Change | None:
+def _set(subject: Subject, column: Column, given: Value) -> Change | None:
     subject.require_values(column)
-    others = plan.differs(column.name, given)
-    return update_where(subject.store, subject.table, others, {column.name: given})
+    return subject.change(SetValue(column, given))
 
 
 def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> Change | None:
@@ -62,15 +56,7 @@ def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Chang
         subject.require_values(column)
     given, at = value(asked.default_value, column), time(asked.operation_timestamp)
     into = subject.having(column) if is_new else None
-    if not _open_at(subject, at):
-        return Change(into=into) if into else None
-    return change_where(
-        subject.store,
-        subject.table,
-        plan.re_versioned(column.name, given, at),
-        lambda rows: plan.succeeded(rows, column.name, given, at),
-        into=into,
-    )
+    return subject.change(AddInHistory(column, given, at, into))
 
 
 def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Change | None:
@@ -81,26 +67,7 @@ def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Cha
     if column is None:
         return None
     subject.require_values(column)
-    if not _open_at(subject, at):
-        return None
-    nothing = value("NULL", column)
-    touched = plan.re_versioned(column.name, nothing, at, where=values_of(column.name).isNotNull())
-    return change_where(
-        subject.store, subject.table, touched, lambda rows: plan.succeeded(rows, column.name, nothing, at)
-    )
-
-
-def _open_at(subject: Subject, at: int) -> bool:
-    """Whether there are open versions; Refused if one of them starts later."""
-    if not subject.table.rows:
-        return False
-    found = plan.newest_open_start(rows_of(subject.store, subject.table)).collect()[0]
-    if found.newest is not None and found.newest > at:
-        raise refused(
-            f"{subject.shape.table} has open versions that start after the operation's time.",
-            "Send a later time.",
-        )
-    return bool(found.open)
+    return subject.change(DropInHistory(column, at))
 
 
 def rename(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
@@ -115,7 +82,7 @@ def rename(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
     if old in SYSTEM_COLUMNS:
         raise refused(f"{old} is a system column: later requests name it.", "Name another column.")
     others = [each for each in shape.columns if each is not column]
-    renamed = stored_as(Column(new, column.type), stored_names(subject.store.jvm, [new], others))
+    renamed = stored_as(Column(new, column.type), stored_names(subject.store.reserves, [new], others))
     columns = tuple(renamed if each is column else each for each in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)
@@ -127,9 +94,9 @@ def copy(subject: Subject, asked: sdk.CopyColumn) -> Change | None:
     source = subject.column(asked.from_column)
     target = subject.becoming(user_column(asked.to_column), source.type)
     if target not in subject.shape.columns:
-        return _add(subject, target, values_of(source.name))
+        return subject.change(Add(subject.having(target), target, ValuesOf(source.name)))
     if target.type == source.type:
-        return _set(subject, target, values_of(source.name))
+        return _set(subject, target, ValuesOf(source.name))
     raise refused(
         f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
     )

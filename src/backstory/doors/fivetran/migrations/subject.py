@@ -1,24 +1,21 @@
 """The table that a migration is about, and what its request says in text."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import pyarrow as pa
 
 from backstory.doors.fivetran.definitions import stored_as
+from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.change import Change
 from backstory.model.layout import SYSTEM_COLUMNS, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.literals import literals
-from backstory.stores.iceberg.schema import spark_type, stored_names
-from backstory.stores.iceberg.store import Store, StoredTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+from backstory.stores.names import stored_names
+from backstory.stores.port import Store, StoredTable
+from backstory.strategies.shape_changes.operations import Given, Operation, TooEarly
 
 NULL_TEXT = "NULL"
 _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
@@ -49,8 +46,18 @@ class Subject:
 
     def becoming(self, name: str, type_: ColumnType) -> Column:
         """The column that the source calls so, or would call so if it were added."""
-        names = stored_names(self.store.jvm, [name], self.shape.columns)
+        names = stored_names(self.store.reserves, [name], self.shape.columns)
         return self.shape.called(name) or stored_as(Column(name, type_), names)
+
+    def change(self, operation: Operation) -> Change | None:
+        """The change that an operation is; Refused for one that an open version is younger than."""
+        try:
+            return change_of(self.store, self.table, operation)
+        except TooEarly:
+            raise refused(
+                f"{self.shape.table} has open versions that start after the operation's time.",
+                "Send a later time.",
+            ) from None
 
     def require_history(self) -> None:
         """Raises Refused if the table keeps no history."""
@@ -70,11 +77,6 @@ class Subject:
             )
 
 
-def rewritten(into: Shape, rows: "DataFrame") -> Change:
-    """The table gets this shape, and these rows instead of its own."""
-    return Change(come=rows, into=into, whole=True, counted="rewritten")
-
-
 def refused(why: str, remedy: str) -> Refused:
     """The error of a migration that the table does not allow."""
     return Refused("migration", why, f"Nothing was changed. {remedy}")
@@ -87,23 +89,21 @@ def user_column(name: str) -> str:
     return name
 
 
-def value(text: str, column: Column) -> "Expression":
-    """A value that the request gives as text, as a Spark literal of the column's type.
+def value(text: str, column: Column) -> Given:
+    """A value that the request gives as text.
 
     `NULL` is SQL NULL (F9), and so is an empty text for types that are not text (section 6.1).
     """
-    from pyspark.sql.functions import lit
-
-    type_ = spark_type(column.type)
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
-        return lit(None).cast(type_)
-    return literals(_parsed(text, column))[0].cast(type_)
+        return Given(None)
+    return Given(_parsed(text, column)[0].as_py())
 
 
-def time(text: str) -> int:
-    """The request's `operation_timestamp`, in microseconds."""
+def time(text: str) -> datetime:
+    """The request's `operation_timestamp`."""
     instant = Column("operation_timestamp", ColumnType(Kind.UTC_DATETIME))
-    return int(_parsed(text, instant).cast(pa.int64())[0].as_py())
+    found: datetime = _parsed(text, instant)[0].as_py()
+    return found
 
 
 def _parsed(text: str, column: Column) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.migrations.modes import as_history
@@ -13,11 +13,8 @@ from backstory.model.change import NOTHING, Change
 from backstory.model.layout import Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.frames import rows_of
-from backstory.stores.iceberg.store import DISORDER, Store, StoredTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from backstory.stores.port import DISORDER, Store, StoredTable
+from backstory.stores.tables import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +47,13 @@ def copy_to_history(pair: Pair, asked: sdk.CopyTableToHistoryMode) -> Change:
     stored = pair.stored()
     if stored.shape.layout is Layout.FIVETRAN_HISTORY:
         return copy(pair, sdk.CopyTable())
-    shape, rows = as_history(Subject(pair.store, stored), asked.soft_deleted_column)
-    return _filled(replace(shape, table=pair.target), rows)
+    change = as_history(Subject(pair.store, stored), asked.soft_deleted_column)
+    assert change is not None
+    assert change.into is not None
+    return _filled(replace(change.into, table=pair.target), change.come)
 
 
-def _filled(shape: Shape, rows: "DataFrame", marks: Mapping[str, str] = NOTHING) -> Change:
+def _filled(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> Change:
     return Change(come=rows, into=shape, anew=True, counted="inserted", properties=marks)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import Store
+from backstory.stores.port import Store
 
 _guard = threading.Lock()
 _locks: dict[tuple[str, TableName], threading.Lock] = {}

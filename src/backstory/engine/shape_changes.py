@@ -1,0 +1,115 @@
+"""An operation on a table as the Change of its store: Spark's plan on Iceberg, the rule itself in memory."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+
+import pyarrow as pa
+
+from backstory.formats.delivered import arrow_schema
+from backstory.model.change import Change
+from backstory.model.schema import Shape
+from backstory.stores.casting import cast_batch
+from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.memory.store import MemoryStore, MemoryTable, rows_of
+from backstory.stores.port import Store, StoredTable
+from backstory.stores.refusals import repeated_key
+from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.shape_changes import rule
+from backstory.strategies.shape_changes.operations import (
+    AddInHistory,
+    Operation,
+    Reshape,
+    Rewriting,
+    Touching,
+)
+from backstory.strategies.shape_changes.plan import plan
+
+Row = dict[str, object]
+
+
+@singledispatch
+def change_of(store: Store, table: StoredTable, operation: Operation) -> Change | None:
+    """The Change that the operation is, None if there is nothing to do.
+
+    Raises TooEarly for a change that an open version is younger than, Refused for values that do not fit
+    another type, and for a key that rows would share.
+    """
+    raise NotImplementedError(store)
+
+
+change_of.register(IcebergStore)(plan)
+
+
+@change_of.register(MemoryStore)
+def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Change | None:
+    """The same by the rule, row by row."""
+    if isinstance(operation, Reshape):
+        return _reshaped(table, rows_of(store, table), operation)
+    rows = rows_of(store, table).to_pylist()
+    shape = table.shape
+    stored = tuple(row | {POSITION: place} for place, row in enumerate(rows))
+    after = rule.apply(rule.Content((*shape.names, POSITION), shape.key, stored), operation)
+    if isinstance(operation, Rewriting):
+        come = _table(operation.into, after.rows)
+        return Change(come=come, into=operation.into, whole=True, counted="rewritten")
+    return _touched(shape, rows, after.rows, operation)
+
+
+def _touched(shape: Shape, rows: Sequence[Row], after: Sequence[Row], operation: Touching) -> Change | None:
+    """The rows that are not what they were, and what became of them."""
+    into = operation.into if isinstance(operation, AddInHistory) else None
+    shape = into or shape
+    became: dict[object, list[Row]] = {}
+    for row in after:
+        became.setdefault(row[POSITION], []).append({name: row.get(name) for name in shape.names})
+    gone = [
+        place
+        for place, row in enumerate(rows)
+        if [_exactly(row.get(name) for name in shape.names)]
+        != [_exactly(new.values()) for new in became.get(place, [])]
+    ]
+    if not gone:
+        return Change(into=into) if into else None
+    come = [row for place in gone for row in became.get(place, [])]
+    places = pa.table({FILE: pa.array([""] * len(gone)), POSITION: pa.array(gone, pa.int64())})
+    outcome = "updated" if come else "deleted"
+    return Change({outcome: len(gone)}, places, _table(shape, come) if come else None, into)
+
+
+def _table(shape: Shape, rows: Sequence[Row]) -> pa.Table:
+    schema = arrow_schema({each.name: each.type for each in shape.columns})
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+def _exactly(values: Iterable[object]) -> list[object]:
+    """Values that equal themselves: NaN does not."""
+    return ["NaN" if isinstance(each, float) and math.isnan(each) else each for each in values]
+
+
+def _reshaped(table: MemoryTable, rows: pa.Table, operation: Reshape) -> Change:
+    into, new_types, by = operation.into, operation.retyped, operation.unique_by
+    if not table.rows or (not new_types and by is None):
+        return Change(into=into)
+    stored = {each.name: each.type for each in operation.before.columns}
+    changes = [
+        (each, stored[each.name]) for each in into.columns if stored.get(each.name, each.type) != each.type
+    ]
+    schema = arrow_schema({each.name: each.type for each in into.columns})
+    for each in schema:
+        if each.name not in rows.column_names:
+            rows = rows.append_column(each.name, pa.nulls(rows.num_rows, each.type))
+    batches = rows.select(schema.names).combine_chunks().to_batches()
+    if new_types:
+        rows = pa.Table.from_batches([cast_batch(changes, batch) for batch in batches]).cast(schema)
+    if by is not None:
+        _refuse_repeated(into, rows, by)
+    return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)
+
+
+def _refuse_repeated(into: Shape, rows: pa.Table, by: Sequence[str]) -> None:
+    keys = Counter(tuple(str(row[name]) for name in by) for row in rows.to_pylist())
+    shared = [times for times in keys.values() if times > 1]
+    if shared:
+        raise repeated_key(into.table, into.source_key, len(shared), sum(shared))

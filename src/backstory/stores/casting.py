@@ -1,0 +1,29 @@
+"""Stored values in another type, exactly or not at all."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from backstory.errors import Refused
+from backstory.formats.values.casts import DoesNotFit, cast
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType
+
+# Columns as they shall be, and the types that they had.
+Changes = Sequence[tuple[Column, ColumnType]]
+
+
+def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the values of these columns cast; Refused, by the column's name, if one does not fit."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for column, old in changes:
+        try:
+            columns[column.name] = cast(columns[column.name], old, column.type)
+        except DoesNotFit:
+            raise Refused(
+                "type-change",
+                f"The column {column.source} cannot change from {old} to {column.type}: "
+                "a stored value does not fit.",
+                "The table is unchanged; add a column of the new type instead.",
+            ) from None
+    return pa.record_batch(columns)

@@ -1,0 +1,165 @@
+"""A Change becomes one commit of a table in memory, by the words of the Change and nothing more."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from backstory.errors import Failed
+from backstory.model.change import NOTHING, Change, Committed, Note
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.model.types import widens
+from backstory.observe.metrics import COMMITS
+from backstory.stores.memory.store import MemoryStore, MemoryTable, State, Written
+from backstory.stores.names import refuse_names
+from backstory.stores.port import DISORDER, Snapshot
+from backstory.stores.refusals import conflict, table_exists
+
+
+def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: Note) -> Committed:
+    """Make the one commit; without a table the change makes it.
+
+    Raises TryAgain if another writer came first, or if other rows come than were counted, and Refused for a
+    name that no table can have, or one that a table has. A commit that failed leaves nothing.
+    """
+    with store.lock:
+        if table is None or change.anew:
+            return _make(store, change, note)
+        name = table.shape.table
+        if change.dropped or (change.into and change.into.table != name):
+            return _move(store, name, change)
+        if store.states.get(name) is not table.state:
+            raise conflict(name)
+        state, committed = _changed(store, table.state, change, note)
+        store.states[name] = state
+        return committed
+
+
+def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
+    shape = change.into
+    assert shape is not None
+    name = shape.table
+    refuse_names(store.reserves, shape.names)
+    before = store.states.get(name)
+    if before is not None and change.come is None:
+        raise table_exists(name)
+    if before is not None and not change.anew:
+        raise conflict(name)
+    state = _reshaped(State(shape, {}, 0), shape, NOTHING)
+    if before is not None:  # a table in place of another one has its past and its properties
+        state = replace(
+            state,
+            history=before.history,
+            schema_id=before.schema_id + 1,
+            numbers={each: number + before.newest_number for each, number in state.numbers.items()},
+            newest_number=state.newest_number + before.newest_number,
+            properties=before.properties,
+        )
+    state = replace(state, properties=_set(state.properties, change.properties))
+    committed = Committed(None, change.counts)
+    if change.come is not None:
+        state, committed = _written(store, state, change, note, state.schema.empty_table())
+    store.states[name] = state
+    return committed
+
+
+def _move(store: MemoryStore, table: TableName, change: Change) -> Committed:
+    """Drop the table, or give it another name."""
+    state = store.states.get(table)
+    if change.into is None:
+        store.states.pop(table, None)
+    elif state is None:
+        raise Failed("store-failed", f"There is no table {table} to rename.", "Nothing was changed.")
+    elif change.into.table in store.states:
+        raise conflict(table)
+    else:
+        moved = replace(state, shape=replace(state.shape, table=change.into.table))
+        store.states[change.into.table] = moved
+        del store.states[table]
+    return Committed(None, change.counts)
+
+
+def _changed(store: MemoryStore, before: State, change: Change, note: Note) -> tuple[State, Committed]:
+    state = before
+    if change.back_to is not None:
+        state = replace(state, current=_snapshot(state, change.back_to))
+    if change.into is not None:
+        refuse_names(store.reserves, change.into.names)
+        state = _reshaped(state, change.into, change.renamed)
+    state = replace(state, properties=_set(state.properties, change.properties))
+    if not _touches_rows(before, change):
+        return state, Committed(None, change.counts)
+    return _written(store, state, change, note, _kept(state, change))
+
+
+def _snapshot(state: State, number: int) -> Written:
+    for written in state.history:
+        if written.snapshot.id == number:
+            return written
+    raise conflict(state.shape.table)
+
+
+def _reshaped(state: State, into: Shape, renamed: Mapping[str, str]) -> State:
+    """The same rows under other columns: those that do not simply widen begin anew, with NULLs."""
+    stored = {renamed.get(each.name, each.name): each.type for each in state.shape.columns}
+    known = {renamed.get(name, name): number for name, number in state.numbers.items()}
+    numbers, newest = {}, state.newest_number
+    for column in into.columns:
+        if column.name in known and widens(stored[column.name], column.type):
+            numbers[column.name] = known[column.name]
+        else:
+            newest += 1
+            numbers[column.name] = newest
+    properties = dict(state.properties)
+    if into.layout is not state.shape.layout:
+        properties.pop(DISORDER, None)
+    same = into.columns == state.shape.columns
+    return replace(
+        state,
+        shape=into,
+        numbers=numbers,
+        newest_number=newest,
+        schema_id=state.schema_id + (not same),
+        properties=properties,
+    )
+
+
+def _set(properties: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
+    both = {**properties, **changes}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def _touches_rows(before: State, change: Change) -> bool:
+    """Whether a snapshot comes of it; no row of a table without any is written anew."""
+    if change.whole:
+        return bool(before.current and before.current.rows.num_rows) or change.snapshot
+    return change.snapshot or change.come is not None or change.gone is not None
+
+
+def _kept(state: State, change: Change) -> pa.Table:
+    """The rows that stay, under the new shape."""
+    rows = state.content
+    if change.whole:
+        return rows.slice(0, 0)
+    gone = set() if change.gone is None else set(change.gone["_pos"].to_pylist())
+    return rows.filter(pa.array([place not in gone for place in range(rows.num_rows)], pa.bool_()))
+
+
+def _written(
+    store: MemoryStore, state: State, change: Change, note: Note, kept: pa.Table
+) -> tuple[State, Committed]:
+    come = state.schema.empty_table()
+    if change.come is not None:
+        come = change.come.select(state.schema.names).cast(state.schema)
+    if change.expected not in {None, come.num_rows}:
+        raise conflict(state.shape.table)  # what they were made of is not what was counted
+    counts = {**change.counts, change.counted: come.num_rows} if change.counted else change.counts
+    rows = pa.concat_tables([kept, come]).rename_columns(
+        [str(state.numbers[each]) for each in come.schema.names]
+    )
+    told = {**note.properties(counts), **change.told(MemoryTable(state))}
+    written = Written(Snapshot(next(store.numbers), told), rows)
+    COMMITS.inc()
+    after = replace(state, history=(*state.history, written), current=written)
+    return after, Committed(written.snapshot.id, counts)

@@ -1,0 +1,176 @@
+"""Tables in memory: columns by number, rows as Arrow tables, every snapshot kept.
+
+A table's rows are never changed in place: whoever holds a table that he loaded goes on to see it as it was.
+"""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import Memory
+from backstory.model.change import TOKEN
+from backstory.model.instant import MILLISECOND
+from backstory.model.layout import ACTIVE, END, START
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.stores.port import DISORDER, Snapshot
+
+# Iceberg keeps these names for itself, and so does its simulator.
+RESERVED = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+PLENTY = 1 << 40
+_FILE = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows after a commit, their columns named by number, and what the commit said of itself."""
+
+    snapshot: Snapshot
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A table after a commit of any kind, and no other's equal: it is known by itself.
+
+    `numbers` are those of the columns: a column keeps its own under another name, and no other ever has it.
+    """
+
+    shape: Shape
+    numbers: Mapping[str, int]
+    newest_number: int
+    schema_id: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    history: tuple[Written, ...] = ()
+    current: Written | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the columns."""
+        return arrow_schema({each.name: each.type for each in self.shape.columns})
+
+    @property
+    def content(self) -> pa.Table:
+        """Every row, with the columns as they are now: NULL where a column is younger than the row."""
+        if self.current is None:
+            return self.schema.empty_table()
+        rows = self.current.rows
+        columns = [
+            rows[str(self.numbers[each.name])].cast(each.type)
+            if str(self.numbers[each.name]) in rows.column_names
+            else pa.nulls(rows.num_rows, each.type)
+            for each in self.schema
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """A table as it was when it was loaded."""
+
+    state: State
+
+    @property
+    def shape(self) -> Shape:
+        """Its columns, key and layout."""
+        return self.state.shape
+
+    @property
+    def schema_id(self) -> int:
+        """The number of its columns' state."""
+        return self.state.schema_id
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return 0 if self.state.current is None else int(self.state.current.rows.num_rows)
+
+    @property
+    def disorderly(self) -> bool:
+        """Whether a sender once brought versions of a key that do not stand one after the other."""
+        return self.state.properties.get(DISORDER) == "true"
+
+    @property
+    def newest_token(self) -> str | None:
+        """The token of the newest commit of rows."""
+        return None if self.state.current is None else self.state.current.snapshot.properties.get(TOKEN)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What commits have set of its own properties."""
+        return self.state.properties
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Every commit of rows, oldest first."""
+        return [written.snapshot for written in self.state.history]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryStore:
+    """Tables by name; `memory` is what deliveries may hold, by default anything."""
+
+    catalog: str = "memory"
+    memory: Memory = field(default_factory=lambda: Memory(PLENTY))
+    states: dict[TableName, State] = field(default_factory=dict, repr=False)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    numbers: Any = field(default_factory=lambda: count(1))
+
+    def reserves(self, name: str) -> bool:
+        """Whether Iceberg keeps this name of a column for itself."""
+        return name in RESERVED
+
+
+def load(store: MemoryStore, table: TableName) -> MemoryTable | None:
+    """The table as it stands now, or None if there is none."""
+    state = store.states.get(table)
+    return None if state is None else MemoryTable(state)
+
+
+def tables(store: MemoryStore, schema: str | None = None) -> list[TableName]:
+    """Every table of the store or of one of its schemas, sorted."""
+    return sorted(name for name in list(store.states) if schema in {None, name.schema})
+
+
+def rows_of(_store: MemoryStore, table: MemoryTable) -> pa.Table:
+    """Every row of the table."""
+    return table.state.content
+
+
+def read_slice(_store: MemoryStore, table: MemoryTable, keys: pa.Table, since: int | None = None) -> pa.Table:
+    """The rows of these keys, with `_file` and `_pos`; without versions that ended before `since`."""
+    rows = table.state.content
+    wanted = set(_values(keys))
+    named = pa.array([key in wanted for key in _values(rows.select(keys.column_names))], pa.bool_())
+    if since is not None:
+        named = pc.and_(named, _may_be_touched(rows, since))
+    places = pa.array(range(rows.num_rows), pa.int64())
+    files = pa.array([_FILE] * rows.num_rows, pa.string())
+    return rows.append_column("_file", files).append_column("_pos", places).filter(named)
+
+
+def _values(rows: pa.Table) -> list[tuple[object, ...]]:
+    columns = [[_exactly(value) for value in column.to_pylist()] for column in rows.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _exactly(value: object) -> object:
+    """A value that equals itself: NaN does not."""
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _may_be_touched(rows: pa.Table, since: int) -> pa.ChunkedArray:
+    """Versions that are active, end at `since` or a millisecond before it, or start at it or later."""
+    instant = pa.timestamp("us", tz="UTC")
+    ends = pc.greater_equal(rows[END], pa.scalar(since - MILLISECOND, instant))
+    starts = pc.greater_equal(rows[START], pa.scalar(since, instant))
+    return pc.fill_null(pc.or_kleene(pc.or_kleene(rows[ACTIVE], ends), starts), False)

@@ -1,0 +1,83 @@
+"""What every store of tables answers, wherever the tables stand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from backstory.errors import Refused
+from backstory.formats.memory import Memory
+from backstory.model.layout import Layout
+from backstory.model.schema import Shape
+
+# The property of a table to which a sender once brought versions that do not stand one after the other.
+DISORDER: Final = "backstory.disorder"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The rows of a table after a commit, by their number, and what that commit said of itself."""
+
+    id: int
+    properties: Mapping[str, str]
+
+
+class Store(Protocol):
+    """A place of tables."""
+
+    @property
+    def catalog(self) -> str:
+        """Its name, by which the locks of its tables are known."""
+
+    @property
+    def memory(self) -> Memory:
+        """What deliveries may hold of this process."""
+
+    def reserves(self, name: str) -> bool:
+        """Whether it keeps this name of a column for itself."""
+
+
+class StoredTable(Protocol):
+    """A table as it was when it was loaded."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its columns, key and layout."""
+
+    @property
+    def schema_id(self) -> int:
+        """The number of its columns' state: another one after every change of them."""
+
+    @property
+    def rows(self) -> int:
+        """At least the number of its rows; 0 when there are surely none."""
+
+    @property
+    def disorderly(self) -> bool:
+        """Whether a sender once brought versions of a key that do not stand one after the other."""
+
+    @property
+    def newest_token(self) -> str | None:
+        """The token of the newest commit of rows, if backstory made it."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What commits have set of its own properties."""
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Every commit of rows, oldest first."""
+
+
+Found = TypeVar("Found", bound=StoredTable)
+
+
+def require_layout(found: Found, *layouts: Layout) -> Found:
+    """The table, for a door that writes tables of these layouts; Refused for any other table."""
+    shape = found.shape
+    if shape.layout not in layouts:
+        raise Refused(
+            "other-layout",
+            f"{shape.table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
+            f"Nothing was written: tables of layout {' or '.join(layouts)} can be; choose another name.",
+        )
+    return found

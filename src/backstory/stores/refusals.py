@@ -1,0 +1,34 @@
+"""What stores say of tables that are not there, are there already, or were changed meanwhile."""
+
+from collections.abc import Sequence
+
+from backstory.errors import Refused, TryAgain, UsageError
+from backstory.model.table import TableName
+
+
+def no_table(table: TableName) -> UsageError:
+    """The error for a table that is not there."""
+    return UsageError("no-table", f"There is no table {table}.", "Create it first, or check its name.")
+
+
+def table_exists(table: TableName) -> Refused:
+    """The error for a table that cannot be made, since there is one."""
+    return Refused("table-exists", f"The table {table} exists already.", "Alter it, or drop it first.")
+
+
+def conflict(table: TableName | str) -> TryAgain:
+    """The error for a table that another writer changed meanwhile."""
+    return TryAgain(
+        "conflict",
+        f"{table} was changed by another writer while this request was planned.",
+        "Nothing was written; send it again.",
+    )
+
+
+def repeated_key(table: TableName, key: Sequence[str], keys: int, rows: int) -> Refused:
+    """The error for a key that so many rows would share so many values of."""
+    return Refused(
+        "repeated-key",
+        f"({', '.join(key)}) is not a key of {table}: {rows} rows would share {keys} keys.",
+        "The table is unchanged; choose columns that tell its rows apart.",
+    )

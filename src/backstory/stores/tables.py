@@ -1,0 +1,60 @@
+"""What can be asked of a store, whichever it is: its tables, and their rows."""
+
+from functools import singledispatch
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.model.table import TableName
+from backstory.stores.iceberg import frames
+from backstory.stores.iceberg import store as iceberg
+from backstory.stores.iceberg.slice import read_slice as read_iceberg
+from backstory.stores.memory import store as memory
+from backstory.stores.port import Store, StoredTable
+from backstory.stores.refusals import no_table
+
+
+@singledispatch
+def load(store: Store, table: TableName) -> StoredTable | None:
+    """The table as it stands now, or None if there is no such table or schema."""
+    raise NotImplementedError(store)
+
+
+@singledispatch
+def tables(store: Store, schema: str | None = None) -> list[TableName]:
+    """Every table of the store or of one of its schemas, sorted."""
+    raise NotImplementedError(store)
+
+
+@singledispatch
+def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
+    """The rows of these keys, with `_file` and `_pos`.
+
+    `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that were closed
+    before it are left out.
+    """
+    raise NotImplementedError(store)
+
+
+@singledispatch
+def rows_of(store: Store, table: StoredTable) -> Any:
+    """Every row of the table, as the store's own Change takes rows that come: a frame, or an Arrow table."""
+    raise NotImplementedError(store)
+
+
+def existing(store: Store, table: TableName) -> StoredTable:
+    """The table as it stands now; UsageError if there is none."""
+    found = load(store, table)
+    if found is None:
+        raise no_table(table)
+    return found
+
+
+load.register(iceberg.Store)(iceberg.load)
+load.register(memory.MemoryStore)(memory.load)
+tables.register(iceberg.Store)(iceberg.tables)
+tables.register(memory.MemoryStore)(memory.tables)
+read_slice.register(iceberg.Store)(read_iceberg)
+read_slice.register(memory.MemoryStore)(memory.read_slice)
+rows_of.register(iceberg.Store)(frames.rows_of)
+rows_of.register(memory.MemoryStore)(memory.rows_of)

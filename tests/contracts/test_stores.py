@@ -1,0 +1,400 @@
+"""What a store of tables must do, whichever it is: the one contract of memory and Iceberg.
+
+A store of SQL is none of these: its histories are changed by statements that the database runs, not by rows
+that a Change names; `tests/doors/historize/test_equals_rule.py` holds it to the rule.
+"""
+
+import itertools
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from committing import commit
+from destination import fresh
+from tables_as_text import in_order, instant, table
+
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+from backstory.formats.delivered import arrow_schema
+from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType
+from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.memory.store import MemoryStore
+from backstory.stores.port import DISORDER
+from backstory.stores.tables import existing, load, read_slice, rows_of, tables
+
+SCHEMA = "stores"
+STORED = "id v \n 1 a \n 2 b \n 3 c"
+NAMES = {"start": "_fivetran_start", "end": "_fivetran_end", "active": "_fivetran_active"}
+TYPES = {"start": "UTC_DATETIME", "end": "UTC_DATETIME", "active": "BOOLEAN"}
+VERSIONS = "id:LONG* v start end active"
+
+numbers = itertools.count(1)
+
+
+def shape(columns, name=None, layout=None):
+    """A shape: `id:LONG* v` names a key of type LONG and a column of text."""
+    found, key = [], []
+    for word in columns.split():
+        column, _, type_ = word.rstrip("*").partition(":")
+        name_of = NAMES.get(column, column)
+        found.append(Column(name_of, ColumnType.parse(type_ or TYPES.get(column, "STRING"))))
+        key += [name_of] * word.endswith("*")
+    layout = layout or (Layout.FIVETRAN_HISTORY if "active" in columns else Layout.FIVETRAN_LIVE)
+    return Shape(TableName(SCHEMA, name or fresh()), tuple(found), tuple(key), layout)
+
+
+def arrow(shape, rows):
+    """Rows of a shape, as a text table or as dicts."""
+    rows = table(rows) if isinstance(rows, str) else rows
+    schema = arrow_schema({each.name: each.type for each in shape.columns})
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+class Kept:
+    """A table of a store, as a test changes it and looks at it."""
+
+    def __init__(self, store, columns="id:LONG* v", rows=None, **told):
+        made = shape(columns, **told)
+        self.store, self.name = store, made.table
+        commit(store, None, Change(into=made))
+        if rows is not None:
+            self.change(come=rows)
+
+    @property
+    def now(self):
+        return existing(self.store, self.name)
+
+    def change(self, *, come=None, gone=None, of=None, token=None, **more):
+        """One commit; rows that go are named by a text table of their keys."""
+        of = of or self.now
+        if come is not None:
+            come = arrow(more.get("into") or of.shape, come)
+        if gone is not None:
+            keys = arrow(
+                shape(" ".join(f"{name}:{of.shape.column(name).type}" for name in of.shape.key)), gone
+            )
+            gone = read_slice(self.store, of, keys).select(["_file", "_pos"])
+        change = Change(come=come, gone=gone, **more)
+        return commit(self.store, of, change, Note("test", token or f"token {next(numbers)}"))
+
+    def rows(self):
+        found = rows_of(self.store, self.now)
+        found = found if isinstance(found, pa.Table) else found.toArrow()
+        return in_order({name: _utc(value) for name, value in row.items()} for row in found.to_pylist())
+
+    def state(self):
+        """All that a commit could change."""
+        now = self.now
+        return self.rows(), now.shape, now.schema_id, now.snapshots, dict(now.properties)
+
+
+def _utc(value):
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+
+
+def given(rows):
+    return in_order(table(rows))
+
+
+@pytest.fixture(scope="module", params=["memory", "iceberg"])
+def tables_on(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def store(tables_on, request):
+    return MemoryStore() if tables_on == "memory" else IcebergStore(request.getfixturevalue("spark"))
+
+
+@pytest.fixture
+def kept(store):
+    """A table of three rows."""
+    return Kept(store, rows=STORED)
+
+
+class TestStore:
+    """The laws of every store."""
+
+    @pytest.mark.parametrize("columns", ["id:LONG* part:INT* v", f"{VERSIONS} n:DECIMAL(12,2)"])
+    def test_a_table_is_made_as_it_was_asked_for(self, store, columns):
+        kept = Kept(store, columns)
+        assert kept.now.shape == shape(columns, kept.name.name)
+        assert (kept.now.rows, kept.now.newest_token, list(kept.now.snapshots)) == (0, None, [])
+        assert kept.rows() == []
+        assert kept.name in tables(store, SCHEMA)
+        assert kept.name not in tables(store, "elsewhere")
+
+    def test_a_table_that_is_not_there_is_none(self, store):
+        nowhere = TableName("nowhere", "nothing")
+        assert load(store, nowhere) is None
+        with pytest.raises(UsageError) as caught:
+            existing(store, nowhere)
+        assert caught.value.code == "no-table"
+
+    def test_a_table_that_is_there_is_not_made_again(self, kept):
+        """Empty it is refused; with rows that were planned for none, another writer came first."""
+        before, again = kept.state(), shape("id:LONG*", kept.name.name)
+        with pytest.raises(Refused) as caught:
+            commit(kept.store, None, Change(into=again))
+        assert caught.value.code == "table-exists"
+        with pytest.raises(TryAgain) as caught:
+            commit(kept.store, None, Change(into=again, come=arrow(again, "id \n 9")))
+        assert caught.value.code == "conflict"
+        assert kept.state() == before
+
+    @pytest.mark.parametrize(
+        ("names", "code"),
+        [(["_file"], "reserved-column"), ([""], "reserved-column"), (["id"], "repeated-column")],
+    )
+    def test_names_that_no_table_can_have_are_refused(self, kept, names, code):
+        columns = (*kept.now.shape.columns, *(Column(each, ColumnType.parse("LONG")) for each in names))
+        new = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
+        before = kept.state()
+        for table_, into in ((None, new), (kept.now, Shape(kept.name, columns, ("id",), new.layout))):
+            with pytest.raises(Refused) as caught:
+                commit(kept.store, table_, Change(into=into))
+            assert caught.value.code == code
+        assert load(kept.store, new.table) is None
+        assert kept.state() == before
+
+    def test_the_names_that_are_reserved(self, store):
+        """Both keep the same names for themselves, and no more."""
+        reserved = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"]
+        assert all(map(store.reserves, [*reserved, "_last_updated_sequence_number"]))
+        assert not any(map(store.reserves, ["", "file", "pos", "_file_", "_FILE", "_change_type", "_op"]))
+
+    def test_the_sources_names_of_columns_are_remembered(self, store):
+        """F21."""
+        columns = (Column("id", ColumnType.parse("LONG")), Column("_pos_", ColumnType.parse("INT"), "_pos"))
+        made = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
+        commit(store, None, Change(into=made))
+        assert existing(store, made.table).shape == made
+
+    def test_rows_come_go_and_change_in_one_commit(self, kept):
+        """A row that changes goes and comes."""
+        counts = {"inserted": 1, "updated": 1, "deleted": 1}
+        done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
+        assert kept.rows() == given("id v \n 2 B \n 3 c \n 4 d")
+        assert kept.now.newest_token == "it"
+        newest = kept.now.snapshots[-1]
+        assert (newest.id, len(kept.now.snapshots)) == (done.snapshot_id, 2)
+        assert (newest.properties[DOOR], newest.properties[TOKEN]) == ("test", "it")
+        assert json.loads(newest.properties[COUNTS]) == counts == done.counts
+
+    def test_all_rows_can_go(self, kept):
+        kept.change(gone="id \n 1 \n 2 \n 3")
+        assert kept.rows() == []
+
+    def test_the_whole_table_is_written_anew(self, kept):
+        done = kept.change(come="id v \n 7 x", whole=True, counted="rewritten")
+        assert kept.rows() == given("id v \n 7 x")
+        assert done.counts == {"rewritten": 1}
+
+    def test_no_row_is_no_snapshot_unless_one_is_asked_for(self, store):
+        kept = Kept(store)
+        assert kept.change(come="id v", whole=True).snapshot_id is None
+        assert kept.change(properties={"a": "b"}).snapshot_id is None
+        assert kept.change(snapshot=True, token="asked").snapshot_id is not None
+        assert [each.properties[TOKEN] for each in kept.now.snapshots] == ["asked"]
+
+    def test_what_only_the_written_table_tells_is_told(self, kept):
+        kept.change(come="id v \n 9 z", told=lambda pending: {"names": " ".join(pending.shape.names)})
+        assert kept.now.snapshots[-1].properties["names"] == "id v"
+
+    def test_columns_come_where_the_shape_has_them(self, kept):
+        """Rows from before have NULL there."""
+        kept.change(into=shape("new:LONG id:LONG* v", kept.name.name))
+        assert kept.now.shape.names == ["new", "id", "v"]
+        kept.change(come="new id v \n 5 4 d")
+        assert kept.rows() == given("new id v \n - 1 a \n - 2 b \n - 3 c \n 5 4 d")
+
+    def test_a_column_that_went_and_comes_again_is_another_one(self, kept):
+        kept.change(into=shape("id:LONG*", kept.name.name))
+        assert kept.rows() == given("id \n 1 \n 2 \n 3")
+        kept.change(into=shape("id:LONG* v", kept.name.name))
+        assert kept.rows() == given("id v \n 1 - \n 2 - \n 3 -")
+
+    def test_columns_come_with_rows_in_one_commit(self, kept):
+        kept.change(into=shape("id:LONG* v n:LONG", kept.name.name), gone="id \n 1", come="id v n \n 1 A 1")
+        assert kept.rows() == given("id v n \n 1 A 1 \n 2 b - \n 3 c -")
+
+    @pytest.mark.parametrize(
+        ("old", "new", "value"),
+        [
+            ("SHORT", "LONG", -32768),
+            ("FLOAT", "DOUBLE", 0.1),
+            ("DECIMAL(5,2)", "DECIMAL(38,2)", Decimal("999.99")),
+            ("JSON", "STRING", "{}"),
+        ],
+    )
+    def test_types_widen_in_place(self, store, old, new, value):
+        kept = Kept(store, f"id:LONG* v:{old}", [{"id": 1, "v": value}])
+        before = kept.rows()
+        assert kept.change(into=shape(f"id:LONG* v:{new}", kept.name.name)).snapshot_id is None
+        assert kept.now.shape.column("v").type == ColumnType.parse(new)
+        assert kept.rows() == before
+
+    def test_another_type_comes_with_its_rows(self, kept):
+        kept.change(into=shape("id* v", kept.name.name), come=[{"id": "1", "v": "a"}], whole=True)
+        assert kept.rows() == [{"id": "1", "v": "a"}]
+        assert kept.now.shape == shape("id* v", kept.name.name)
+
+    def test_a_column_is_renamed_with_its_values(self, kept):
+        kept.change(into=shape("key:LONG* w", kept.name.name), renamed={"id": "key", "v": "w"})
+        assert kept.rows() == given("key w \n 1 a \n 2 b \n 3 c")
+        assert kept.now.shape.key == ("key",)
+        kept.change(gone="key \n 1", come="key w \n 1 A")
+        assert kept.rows() == given("key w \n 1 A \n 2 b \n 3 c")
+
+    def test_a_table_gets_another_key_and_layout(self, kept):
+        """With the mark that its versions stand in no order it is done, too."""
+        kept.change(properties={DISORDER: "true"})
+        assert kept.now.disorderly
+        into = shape("id:LONG v* start end active", kept.name.name)
+        rows = "id v start end active \n 1 a T1 TMAX true \n 1 a T0 T1-1 false"
+        kept.change(into=into, come=rows, whole=True)
+        assert kept.now.shape == into
+        assert not kept.now.disorderly
+        assert kept.rows() == given(rows)
+        kept.change(into=shape("id:LONG* v", kept.name.name), come=STORED, whole=True)
+        assert kept.now.shape.layout is Layout.FIVETRAN_LIVE
+        assert kept.rows() == given(STORED)
+
+    def test_the_columns_have_a_number_that_changes_with_them(self, kept):
+        before = kept.now.schema_id
+        kept.change(come="id v \n 4 d", properties={"a": "b"})
+        assert kept.now.schema_id == before
+        kept.change(into=shape("id:LONG* v w", kept.name.name))
+        assert kept.now.schema_id != before
+
+    def test_properties_are_set_and_taken_away(self, kept):
+        kept.change(properties={"mine": "1", "other": "2"}, come="id v \n 4 d")
+        kept.change(properties={"mine": None, "other": "3"})
+        assert "mine" not in kept.now.properties
+        assert kept.now.properties["other"] == "3"
+
+    def test_a_table_is_made_in_place_of_another(self, kept):
+        other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
+        into = shape("id:LONG* v", other.name.name)
+        change = Change(into=into, come=arrow(into, STORED), anew=True, counted="inserted")
+        assert commit(kept.store, None, change).counts == {"inserted": 3}
+        assert (other.rows(), other.now.shape) == (kept.rows(), into)
+
+    def test_a_table_goes_with_its_rows(self, kept):
+        kept.change(dropped=True)
+        assert load(kept.store, kept.name) is None
+        assert kept.name not in tables(kept.store)
+        commit(kept.store, None, Change(into=shape("id:LONG*", kept.name.name)))
+        assert kept.rows() == []
+
+    def test_a_table_is_renamed_unless_the_name_is_taken(self, kept):
+        other, before = Kept(kept.store, rows="id v \n 9 z"), kept.rows()
+        with pytest.raises(TryAgain):
+            kept.change(into=shape("id:LONG* v", other.name.name))
+        assert (kept.rows(), other.rows()) == (before, given("id v \n 9 z"))
+        other.change(dropped=True)
+        kept.change(into=shape("id:LONG* v", other.name.name))
+        assert other.rows() == before
+        assert load(kept.store, kept.name) is None
+
+    def test_a_table_goes_back_to_a_snapshot(self, kept):
+        """With its columns of today, and the token of then; its later snapshots are not forgotten."""
+        first = kept.now.snapshots[0]
+        kept.change(gone="id \n 1", come="id v \n 4 d")
+        kept.change(into=shape("id:LONG* v n:LONG", kept.name.name))
+        kept.change(back_to=first.id)
+        assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c -")
+        assert kept.now.newest_token == first.properties[TOKEN]
+        assert len(kept.now.snapshots) == 2
+        kept.change(come="id v n \n 5 e 5")
+        assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c - \n 5 e 5")
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            {"come": "id v \n 5 e"},
+            {"gone": "id \n 1"},
+            {"come": "id v \n 5 e", "whole": True},
+            {"properties": {"late": "1"}},
+            {"into": shape("id:LONG* v late", "late")},
+        ],
+        ids=lambda second: "-".join(second),
+    )
+    def test_what_was_planned_on_an_older_table_is_not_committed(self, kept, second):
+        """Of two writers the second has to try again, whatever either of them changes."""
+        if "into" in second:
+            second = {"into": shape("id:LONG* v late", kept.name.name)}
+        seen = kept.now
+        kept.change(come="id v \n 4 d")
+        before = kept.state()
+        with pytest.raises(TryAgain) as caught:
+            kept.change(of=seen, **second)
+        assert caught.value.code == "conflict"
+        assert kept.state() == before
+
+    def test_a_commit_that_failed_leaves_nothing(self, kept):
+        """Neither other rows than were expected nor a fault on the way, with whatever else it would change."""
+
+        def fault(_pending):
+            raise BackstoryError("fault", "A fault.", "None.")
+
+        before, into = kept.state(), shape("id:LONG* v n:LONG", kept.name.name)
+        for failing, error in (({"expected": 2}, TryAgain), ({"told": fault}, BackstoryError)):
+            with pytest.raises(error):
+                kept.change(into=into, come="id v \n 9 z", gone="id \n 1", properties={"p": "1"}, **failing)
+            assert kept.state() == before
+
+    def test_null_and_the_extremes_of_every_type_come_back(self, store):
+        extremes = {
+            "BOOLEAN": [True, False],
+            "SHORT": [-(2**15), 2**15 - 1],
+            "INT": [-(2**31), 2**31 - 1],
+            "LONG": [-(2**63), 2**63 - 1],
+            "DECIMAL(38,10)": [Decimal("-9999999999999999999999999999.9999999999"), Decimal("1E-10")],
+            "FLOAT": [float("inf"), -(2.0**-149)],
+            "DOUBLE": [-float("inf"), 5e-324, -0.0, 1.7976931348623157e308],
+            "NAIVE_DATE": [date(1, 1, 1), date(9999, 12, 31)],
+            "NAIVE_DATETIME": [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)],
+            "UTC_DATETIME": [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)],
+            "BINARY": [b"", b"\0\xff"],
+            "STRING": ["", "\0", "🦉 ü\n\"'"],
+            "JSON": ["{}"],
+            "XML": ["<a/>"],
+            "NAIVE_TIME": ["23:59:59.999999"],
+        }
+        columns = " ".join(f"c{place}:{type_}" for place, type_ in enumerate(extremes))
+        cells = [(f"c{place}", value) for place, values in enumerate(extremes.values()) for value in values]
+        blank = {f"c{place}": None for place in range(len(extremes))}
+        rows = [{"id": number} | blank | {name: value} for number, (name, value) in enumerate(cells)]
+        kept = Kept(store, f"id:LONG* {columns}", rows)
+        assert kept.rows() == in_order(rows)
+        text = repr(sorted(map(repr, kept.rows())))
+        assert "-0.0" in text
+
+    def test_a_slice_has_the_rows_of_its_keys(self, store):
+        """NULL is a key as any other, keys may repeat, a key that is not there finds nothing."""
+        kept = Kept(store, "id:LONG* part* v", "id part v \n 1 x a \n 1 - b \n 2 x c \n - x d")
+        keys = arrow(shape("id:LONG part"), "id part \n 1 - \n 1 - \n - x \n 2 y")
+        found = read_slice(store, kept.now, keys)
+        assert sorted(found["v"].to_pylist()) == ["b", "d"]
+        assert found.column_names[:5] == ["id", "part", "v", "_file", "_pos"]
+        kept.change(gone="id part \n 1 - \n - x")
+        assert read_slice(store, kept.now, keys).num_rows == 0
+
+    def test_a_slice_leaves_out_what_had_ended(self, store):
+        rows = """
+            id v start end   active
+            1  a T1    T2-1  false
+            1  b T2    T5-1  false
+            1  c T5    TMAX  true
+            2  d T1    TMAX  true
+        """
+        kept = Kept(store, VERSIONS, rows)
+        since = int(instant("T5").timestamp()) * 1_000_000
+        found = read_slice(store, kept.now, arrow(shape("id:LONG"), "id \n 1"), since)
+        assert sorted(found["v"].to_pylist()) == ["b", "c"]
