@@ -53,12 +53,17 @@ DATABASES = {
 }
 
 
+def _on_spark(chosen):
+    """Whether the parameters put the test on Spark: a history's place, or where a door's tables stand."""
+    return chosen.get("place") == "spark" or chosen.get("tables_on") == "iceberg"
+
+
 def pytest_collection_modifyitems(items):
     """Whatever asks for the session, by whatever fixture, is marked `spark`; for a database, `database`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         chosen = getattr(item, "callspec", None)
-        if "spark" in fixtures or (chosen and chosen.params.get("place") == "spark"):
+        if "spark" in fixtures or (chosen and _on_spark(chosen.params)):
             item.add_marker(pytest.mark.spark)
         elif fixtures & DATABASES:
             item.add_marker(pytest.mark.database)

@@ -1,4 +1,4 @@
-"""A table of a destination in the words of a test: text tables go in by RPC, Spark reads them back.
+"""A table of a destination in the words of a test: text tables go in by RPC and are read back.
 
 Columns are told as `id:LONG* v n:DECIMAL(12,2) synced`: a star marks the key, a name without a type
 is STRING, and `synced`, `start`, `end`, `active`, `deleted` are the `_fivetran_` columns.
@@ -13,13 +13,17 @@ from itertools import count, groupby
 from pathlib import Path
 
 import grpc
+from committing import commit
 from tables_as_text import in_order, table
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.model.change import Change
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.memory.store import MemoryStore
+from backstory.stores.port import Store
+from backstory.stores.tables import existing, rows_of
 from backstory.testing.sender.batch_files import write_batch_file
 from backstory.testing.sender.client import Sender
 
@@ -211,32 +215,31 @@ class Place:
         return None if found is None else told(found)
 
     def rows(self, columns: str | None = None) -> list[dict[str, object]]:
-        """What Spark reads, all columns or these."""
-        frame = self.store.spark.table(self.store.sql_name(self.name))
-        read = frame.toArrow()
+        """What the table holds, as Spark reads it where it runs: all columns or these."""
+        read = rows_of(self.store, existing(self.store, self.name))
+        read = read if isinstance(self.store, MemoryStore) else read.toArrow()
         if columns:
             read = read.select(columns.split())
         return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
 
-    def metadata(self) -> str:
-        """Where the table's metadata is: another file after every change of any kind."""
-        return existing(self.store, self.name).iceberg.operations().current().metadataFileLocation()
+    def metadata(self) -> object:
+        """The table's state, of Iceberg the file of its metadata: another one after every commit of any kind."""
+        found = existing(self.store, self.name)
+        return found.state if isinstance(self.store, MemoryStore) else found.metadata
 
     def files_below(self) -> set[str]:
-        """Every data and delete file below the table's folder."""
+        """Every data and delete file below the table's folder; a table in memory has none."""
+        if isinstance(self.store, MemoryStore):
+            return set()
         folder = Path(existing(self.store, self.name).iceberg.location(), "data")
         return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
 
     def snapshots(self) -> list[dict[str, str]]:
-        """The summary of each snapshot, oldest first, and its operation."""
-        more = self.store.sql_name(self.name, "snapshots")
-        found = self.store.spark.sql(f"SELECT * FROM {more} ORDER BY committed_at").collect()
-        return [{**row.summary, "operation": row.operation} for row in found]
+        """What each commit of rows said of itself, oldest first."""
+        return [dict(each.properties) for each in existing(self.store, self.name).snapshots]
 
     def drop(self) -> None:
-        from backstory.stores.iceberg.create import drop
-
-        drop(self.store, self.name)
+        commit(self.store, existing(self.store, self.name), Change(dropped=True))
 
 
 KINDS_OF_MIGRATION = {

@@ -5,12 +5,17 @@ from destination import HISTORY, VERSIONS, Place, serving
 
 
 @pytest.fixture(scope="session")
-def address(spark):
+def iceberg_address(spark):
     """Where a CSV destination over the embedded catalog listens."""
     from backstory.stores.iceberg.store import Store
 
     with serving({"backstory": Store(spark)}) as found:
         yield found
+
+
+@pytest.fixture
+def address(iceberg_address):
+    return iceberg_address
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,7 @@ AFTER = f"""
 
 
 @pytest.mark.parametrize("partition", ["_fivetran_active=true", "_fivetran_active=false"])
+@pytest.mark.tables_on("iceberg")
 def test_a_batch_that_failed_half_way_ends_as_if_it_had_run_once(sender, store, schema, partition):
     """79, 11, F3: while one of its two data files cannot be written a batch is a fault and nothing of
     it is seen; sent again, it is brought whole, in one commit."""

@@ -22,6 +22,7 @@ def request(place, columns, *, drop_columns=False):
     return sdk.AlterTableRequest(schema_name=place.schema, table=table, drop_columns=drop_columns)
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_columns_are_added(place):
     """30, 39, 40: one and several at once, of any place in the definition; old rows read NULL; the
     same again changes nothing; rows that come then have them."""
@@ -48,6 +49,7 @@ def test_columns_are_added(place):
     )
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_types_widen_and_keep_their_values(sender, store, schema):
     """31, 32: widenings of keys and of other columns; upserts of old keys still match; text kinds
     change among each other."""
@@ -82,6 +84,7 @@ def test_types_widen_and_keep_their_values(sender, store, schema):
     ],
 )
 @pytest.mark.parametrize("columns", ["id:LONG* {} synced", "id:LONG* {} synced start* end active"])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, old, new, value, gives_):
     """31: values are kept, the column keeps its place, and it is one commit."""
     row = {"id": 1, "odd": value, "_fivetran_synced": instant("T1")}
@@ -127,11 +130,13 @@ def test_a_key_that_would_repeat_in_its_new_type_is_refused(sender, store, schem
         ("STRING", "UNSPECIFIED", "secret"),
     ],
 )
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_type_that_a_value_does_not_fit_is_refused(sender, store, schema, old, new, value):
     """37: a task that names the column and not the value, and nothing of the request is done."""
     rows = [{"id": 1, "odd": value, "_fivetran_synced": instant("T1")}]
     place = Place.made(sender, store, schema, f"id:LONG* odd:{old} synced", rows)
-    metadata, files = place.metadata(), place.files_below()
+    metadata = place.metadata()
+    files = place.files_below()
     text = refusal(sender.stub.AlterTable(request(place, f"id:LONG* odd:{new} synced more")))
     assert "odd" in text
     assert "secret" not in text
@@ -147,6 +152,7 @@ def test_an_empty_table_takes_any_related_type(sender, store, schema):
     assert not place.snapshots()
 
 
+@pytest.mark.tables_on("iceberg")
 def test_a_snapshot_from_before_reads_as_it_was(sender, store, schema):
     """31: time travel goes by the schema of its time."""
     place = Place.made(sender, store, schema, "id:LONG* v synced", "id v synced \n 1 7 T1")
@@ -167,6 +173,7 @@ def test_parameters_that_a_request_leaves_out_are_no_change(sender, store, schem
     assert place.metadata() == metadata
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_keys_gain_lose_and_swap_columns(sender, store, schema):
     """33, 34: a key takes a column in, also a new one, gives one up, swaps one; what left the key is
     NULL in new rows; batches go by the key of the day."""
@@ -191,6 +198,7 @@ def test_keys_gain_lose_and_swap_columns(sender, store, schema):
 
 
 @pytest.mark.parametrize("name", ["b", "count", "_key_0", "with.dot", "Ünï`"])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_key_that_is_not_unique_is_refused(sender, store, schema, name):
     """37, E4: a task that names table and key, whatever the columns are called; a key that tells the
     rows apart is taken."""
@@ -230,6 +238,7 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
     assert place.metadata() == metadata
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_columns_go_only_when_asked(place):
     """35: without `drop_columns` none goes; with it exactly those that the request leaves out, the
     key's too; a column that comes again is another one."""

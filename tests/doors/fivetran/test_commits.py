@@ -16,6 +16,8 @@ from backstory.stores.iceberg.jvm import array
 from backstory.stores.iceberg.store import Store, existing
 from backstory.testing.sender.client import Sender
 
+pytestmark = pytest.mark.tables_on("iceberg")
+
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
 
 
@@ -44,6 +46,7 @@ def test_a_batch_is_one_commit_that_tells_what_it_did(sender, store, schema):
     assert int(second["added-records"]) == 2
 
 
+@pytest.mark.tables_on("memory")
 def test_tokens_know_a_delivery_again(sender, store, schema):
     """F14, E2: the newest delivery again writes nothing, also after a change of the table; an older
     one is applied again; a batch that changes nothing makes no commit."""

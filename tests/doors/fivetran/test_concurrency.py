@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from destination import HISTORY, LIVE, Place, gives
 from tables_as_text import instant
 
@@ -26,6 +27,7 @@ def test_requests_for_different_tables_at_the_same_time(sender, store, schema):
         list(pool.map(life, range(1, 7)))
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_batches_for_one_table_at_the_same_time(sender, store, schema):
     """15, F3: all succeed, one after the other; none is lost and none is applied twice."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 0 a 1 T1")
@@ -42,6 +44,7 @@ def test_batches_for_one_table_at_the_same_time(sender, store, schema):
     assert len(place.snapshots()) == 6
 
 
+@pytest.mark.tables_on("iceberg")
 def test_another_writer_of_the_same_table(sender, store, schema):
     """7.7: a conflict with somebody else's commit is planned anew and succeeds; nobody's row is lost."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 0 a 1 T1")

@@ -9,6 +9,7 @@ from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.stores.iceberg.store import Store
+from backstory.stores.memory.store import MemoryStore
 from backstory.testing.sender.client import Sender
 
 CONFIGURATIONS = [
@@ -19,16 +20,23 @@ CONFIGURATIONS = [
 ]
 
 
-@pytest.fixture
-def places(spark, schema, tmp_path):
-    """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
+def lake_of(spark, tmp_path):
+    """A catalog beside the embedded one."""
     lake = "spark.sql.catalog.lake_of_configurations"
     uri = f"jdbc:sqlite:{tmp_path}/lake.db?busy_timeout=60000"
     settings = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1", "warehouse": f"{tmp_path}/lake"}
     spark.conf.set(lake, "org.apache.iceberg.spark.SparkCatalog")
     for name, value in (settings | {"cache-enabled": "false"}).items():
         spark.conf.set(f"{lake}.{name}", value)
-    stores = {"backstory": Store(spark), "lake": Store(spark, "lake_of_configurations")}
+    return Store(spark, "lake_of_configurations")
+
+
+@pytest.fixture
+def places(request, store, tables_on, schema, tmp_path):
+    """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
+    on_spark = tables_on == "iceberg"
+    lake = lake_of(request.getfixturevalue("spark"), tmp_path) if on_spark else MemoryStore("lake")
+    stores = {"backstory": store, "lake": lake}
     with serving(stores) as address:
         sender = Sender.to(address, tmp_path)
         yield [
@@ -59,6 +67,7 @@ def truncate(place, before):
     return place.sender.stub.Truncate(request)
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_configurations_keep_to_their_targets(places, schema):
     """14: call by call in turn, and all at the same time, one table of four configurations is four
     tables; what one is told is in no other."""

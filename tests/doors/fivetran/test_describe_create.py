@@ -22,6 +22,7 @@ EVERY_TYPE = """
 """
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_every_type_comes_back(sender, store, schema):
     """23, 25, 28: describe says what create said, in its order, without string lengths; a decimal
     without parameters is DECIMAL(38,10); values of each type come back from Spark."""
@@ -70,6 +71,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_names_of_columns_are_kept_exactly(sender, store, schema):
     """28, E4: reserved words, blanks, dots, quotes, case, other letters; two that differ in case only."""
     place = Place(sender, store, schema, common.Table(name="named"))
@@ -90,6 +92,7 @@ def test_names_of_columns_are_kept_exactly(sender, store, schema):
 
 
 @pytest.mark.parametrize("kind", ["schema", "table"])
+@pytest.mark.tables_on("iceberg")
 def test_names_of_tables_are_kept_exactly_and_stay_in_the_warehouse(sender, store, schema, warehouse, kind):
     """26, 28: any name may be a schema's or a table's; none of them leaves the warehouse's folder."""
     outside = _listing(warehouse.parent, but=warehouse)
@@ -164,6 +167,7 @@ def test_a_column_type_of_a_newer_contract_is_a_task(sender, schema):
     assert "v" in refusal(sender.stub.CreateTable(sdk.CreateTableRequest(schema_name=schema, table=table)))
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
     """28, F12: precision ends at 38, the scale is kept."""
     columns = "id:LONG* a:DECIMAL(50,5) b:DECIMAL(76,37) c:DECIMAL(5,9) synced"
@@ -172,6 +176,7 @@ def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
     assert (found["a"], found["b"]) == ("DECIMAL(38,5)", "DECIMAL(38,37)")
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_eight_tables_at_once_in_a_schema_that_is_not_there(sender, store, schema):
     """15, 26: parallel creates make the schema once; of two of one name one fails."""
     places = [Place(sender, store, schema, definition(f"t{i}", LIVE)) for i in range(8)]

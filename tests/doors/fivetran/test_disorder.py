@@ -1,18 +1,20 @@
 """A sender that breaks the order of versions gets what the rule says all the same."""
 
-from plans_in_memory import in_utc
+import pytest
+from destination import Place
 from tables_as_text import in_order, table
 
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.store import load
+from backstory.stores.tables import load
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import definition
 from backstory.testing.sender.copies import Copy, Difference
 
 
-def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema, spark):
+@pytest.mark.tables_on("memory", "iceberg")
+def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema):
     """A delete finds the version with the greatest start, also when that ended long before (5.2, step 4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
     told = definition("t", Copy(("id",), columns), ["id"], history=True)
@@ -26,8 +28,7 @@ def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema
     sender.write(schema, told, Difference(delete=late))
 
     expected = rule.apply(overlapping, ["id"], ["id", "a"], delete=late).rows
-    rows = spark.table(store.sql_name(TableName(schema, "t"))).toArrow().to_pylist()
-    assert in_order(expected) == in_order(in_utc(rows))
+    assert in_order(expected) == Place(sender, store, schema, told).rows()
     assert load(store, TableName(schema, "t")).disorderly
 
 

@@ -38,6 +38,7 @@ def made_at(address, store, schema, folder):
 
 @FEW
 @given(live_batches())
+@pytest.mark.tables_on("memory", "iceberg")
 def test_live_rows(table, history):
     """64 to 78: any batch of live rows."""
     check(table(LIVE, history.stored), history)
@@ -45,6 +46,7 @@ def test_live_rows(table, history):
 
 @FEW
 @given(wild_batches())
+@pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_any_batch(table, history):
     """81 to 91: any history batch of valid types, on a table with gaps."""
     check(table(HISTORY, history.stored), history)
@@ -66,6 +68,7 @@ def test_histories_planned_where_spark_runs(spread_table, history):
 
 @FEW
 @given(batches())
+@pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_a_source(table, history):
     """91, 78: what a well-behaved source sends gives the source's own history after each batch,
     and the last batch again, in new files, changes nothing."""

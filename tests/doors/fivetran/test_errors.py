@@ -154,6 +154,7 @@ def test_cells_of_another_type(sender, store, schema):
     assert place.snapshots() == []
 
 
+@pytest.mark.tables_on("iceberg")
 def test_faults_of_the_store_are_a_status(sender, store, schema):
     """22, 11, 12: a table whose metadata is lost is no missing table; the server goes on."""
     place = Place.made(sender, store, schema, LIVE, ROWS)

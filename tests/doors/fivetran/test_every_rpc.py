@@ -50,6 +50,7 @@ def member(reply):
     return chosen
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_every_reply_has_one_member_that_is_not_false(sender, schema):
     """2, 3: the ten RPCs answer, whether the table is there, is of the other mode, is not there, or the
     request is empty; a reply has exactly one member of its oneof, and none says false."""
@@ -136,6 +137,7 @@ def test_a_long_status_arrives(spark, schema, tmp_path, letter):
     assert len(details.encode()) <= 8000
 
 
+@pytest.mark.tables_on("iceberg")
 def test_messages_are_bounded_at_128_mebibytes_in_both_directions(address):
     """6, 7.4: a request and a reply of 134,217,728 bytes pass, of a byte more do not, and the server
     goes on. The reply is a task that repeats a column's name."""

@@ -8,6 +8,8 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
 
+pytestmark = pytest.mark.tables_on("iceberg")
+
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
 TYPES = ["uuid", "time", "fixed[4]", "timestamptz_ns", "list", "struct", "map", "variant"]
 

@@ -46,9 +46,10 @@ def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     "configuration",
     [{}, {"catalog": "", "schema_prefix": ""}, {"catalog": "backstory", "schema_prefix": "form_"}],
 )
+@pytest.mark.tables_on("memory", "iceberg")
 def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, configuration):
     """20, F20: an empty configuration means the defaults; the write test drops its table again."""
-    from backstory.stores.iceberg.store import tables
+    from backstory.stores.tables import tables
 
     before = tables(store)
     for test in form.tests:

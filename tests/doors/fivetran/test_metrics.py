@@ -37,6 +37,7 @@ def grown(before, after):
     }
 
 
+@pytest.mark.tables_on("iceberg")
 def test_batches_rows_stages_and_commits_are_counted(metrics, sender, store, schema):
     """A batch that commits, the same again, and one that is refused."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")

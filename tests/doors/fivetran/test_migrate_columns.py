@@ -7,7 +7,7 @@ import pytest
 from destination import HISTORY, LIVE, Place, definition, done, gives, refusal, twice
 from tables_as_text import instant
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.usefixtures("tables_on")
 
 TYPES = [
     ("STRING", "Ordered", "Ordered"),
@@ -36,6 +36,7 @@ def live(sender, store, schema):
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_default_is_of_the_columns_type(live, type_, text, value):
     """93, 101: every row gets it; the column is as asked; again it changes nothing."""
     twice(live, "add_column_with_default_value", column="w", column_type=type_, default_value=text)
@@ -45,6 +46,7 @@ def test_a_default_is_of_the_columns_type(live, type_, text, value):
 
 
 @pytest.mark.parametrize("type_", sorted({type_ for type_, _, _ in TYPES}))
+@pytest.mark.tables_on("memory", "iceberg")
 def test_the_text_null_is_null_for_every_type(live, type_):
     """101, F9: as a default, and as a value over another."""
     default = next(text for kind, text, value in TYPES if kind == type_ and value is not None)
@@ -74,6 +76,7 @@ def test_a_value_is_set_on_every_row_and_no_time_changes(kind, request):
     assert gives([row | {"n": 7} for row in before]) == place.rows()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_column_added_to_a_history_makes_a_version(history):
     """93, 99: open versions are closed a millisecond before and go on with the default; deleted keys
     get nothing; old versions read NULL."""
@@ -207,6 +210,7 @@ def test_a_batch_after_the_migration_carries_on(history):
 
 
 @pytest.mark.parametrize("columns", ["id:LONG* v n:DECIMAL(12,2) synced", HISTORY])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_renamed_column_keeps_all_but_its_name(sender, store, schema, columns):
     """93, 103: type, values, key; the next batch goes by the new name."""
     rows = "id v synced" if "start" not in columns else "id v start end active synced"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from destination import PLAIN, Place, refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,7 @@ def columns_of(table: rule.Content) -> str:
 
 @FEW
 @given(st.one_of(live_tables(), histories()), st.lists(migrations(), min_size=1, max_size=4))
+@pytest.mark.tables_on("memory", "iceberg")
 def test_migrations(sender, store, schema, table, steps):
     """93 to 107: any migrations, one after the other; one that is refused changes nothing."""
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, columns_of(table), list(table.rows))

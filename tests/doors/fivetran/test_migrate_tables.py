@@ -44,6 +44,8 @@ def with_live_modes(store, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["soft", "history"])
+@pytest.mark.usefixtures("tables_on")
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_copied_table_is_equal(kind, request):
     """93, 103: rows, types, keys, parameters; the source stays; the next batch of the copy is its own."""
     place = request.getfixturevalue(kind)
@@ -65,6 +67,7 @@ def test_a_copy_takes_the_place_of_a_table_that_is_there(soft, history):
     assert (history.rows(), history.described()) == (soft.rows(), soft.described())
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_renamed_table_keeps_all_but_its_name(soft):
     """93, 103: and another table can take the old name."""
     new = other(soft, "new")
@@ -99,6 +102,7 @@ def test_tables_are_not_copied_onto_themselves_nor_renamed_over_others(soft, his
     assert (soft.metadata(), history.metadata()) == metadata
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_table_is_dropped_once(soft):
     """104: a missing one is dropped already; a request that says not to drop is a task."""
     assert refusal(soft.migrate("drop_table", drop=False))
@@ -168,6 +172,7 @@ def test_another_flag_comes_beside_ours(history):
 
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "", "missing"])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_copy_to_history_leaves_its_source(soft, flag):
     """107: with the flag, with none, and with one that is not there."""
     copy = other(soft, "history")
@@ -237,6 +242,7 @@ def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
     assert not place.snapshots()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_rows_that_were_never_synced_start_now(sender, store, schema):
     """6.8: rounded to the millisecond."""
     place = Place.made(sender, store, schema, SOFT, "id v \n 1 a")
@@ -274,6 +280,7 @@ def test_an_unset_operation_is_unsupported(soft, operation):
     assert soft.sender.stub.Migrate(request).unsupported
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_live_modes_by_a_switch(with_live_modes, store, schema):
     """F8, 6.9: what the guide once said of them."""
     soft = Place.made(with_live_modes, store, schema, SOFT, FLAGGED)
@@ -290,6 +297,7 @@ def test_live_modes_by_a_switch(with_live_modes, store, schema):
 
 
 @pytest.mark.parametrize(("keep", "ids"), [(False, [1, 3]), (True, [1, 2, 3])])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_history_made_live_may_keep_deleted_rows(with_live_modes, store, schema, keep, ids):
     """6.9: the newest version of each key, so that the key stays one."""
     place = Place.made(with_live_modes, store, schema, HISTORY, VERSIONS)

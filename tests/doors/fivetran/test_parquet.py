@@ -18,11 +18,9 @@ AS_PARQUET = replace(AS_FIVETRAN, format=Format.PARQUET)
 NULL, UNMODIFIED = AS_PARQUET.null_string, AS_PARQUET.unmodified_string
 
 
-@pytest.fixture(scope="module")
-def parquet_address(spark):
-    from backstory.stores.iceberg.store import Store
-
-    with serving({"backstory": Store(spark)}, batch_format=Format.PARQUET) as address:
+@pytest.fixture
+def parquet_address(store):
+    with serving({"backstory": store}, batch_format=Format.PARQUET) as address:
         yield address
 
 
@@ -44,6 +42,7 @@ TYPES = """
 """
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_the_published_mapping(sender, store, schema):
     """3.4: INT32, INT64, float, double, string, decimal and bytes as they are; instants and dates as
     text; native NULLs and text markers alike."""

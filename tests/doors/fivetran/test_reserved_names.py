@@ -16,6 +16,8 @@ from backstory.stores.iceberg.store import Store, existing
 from backstory.table import Table
 from backstory.testing.sender.client import Sender
 
+pytestmark = pytest.mark.tables_on("iceberg")
+
 RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
 LIVE = "_file:STRING* _pos:LONG* _file_ v synced"
 HISTORY = "_file:STRING* _pos:LONG* _file_ v synced start* end active"
@@ -96,6 +98,7 @@ def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
     assert current(history) == []
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_alter_brings_retypes_and_drops_them(place):
     """F21: by later definitions too, whichever of `_file` and `_file_` came first."""
     place = place.alter(f"{LIVE} _row_id:INT _spec_id_ _spec_id")

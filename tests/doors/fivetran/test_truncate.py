@@ -20,6 +20,7 @@ ROWS = """
 """
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_hard_truncate_goes_by_the_bound(sender, store, schema):
     """42, 44, 46, 49: what is before goes, 1 ms and 1 µs before too; what is at it, after it or NULL
     stays; again without a commit; rows that come later stay when it is sent again."""
@@ -41,6 +42,7 @@ def test_hard_truncate_goes_by_the_bound(sender, store, schema):
         assert gives(f"{expected} \n 1 new 9 T5") == place.rows()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_digits_below_a_microsecond_are_cut_off(sender, store, schema):
     """F6, 44: the bound and the stored times alike are floored, never rounded."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T3+0.25 \n 2 a 1 T3+0.251")
@@ -57,6 +59,7 @@ def test_digits_below_a_microsecond_are_cut_off(sender, store, schema):
 
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "is deleted?"])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_soft_truncate_sets_the_named_flag(sender, store, schema, flag):
     """43, 45, 46: the same rows get TRUE, flags of FALSE and NULL alike; the synced time and rows
     stay; the other flag is left alone; again without a commit."""
@@ -94,6 +97,7 @@ VERSIONS = """
 """
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_soft_truncate_closes_the_versions_of_a_history(sender, store, schema):
     """48: active ones synced before the bound end at it; everything else of them stays; a batch of
     the next sync goes on from there."""

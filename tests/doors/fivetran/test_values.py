@@ -25,6 +25,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("more", [0, 300], ids=["few", "many"])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_nasty_text_comes_back(sender, store, schema, more):
     """54, 70: as value and as key, whichever way the keys are looked up, in files of their own and in
     one; updates and deletes find each of them."""
@@ -99,6 +100,7 @@ EXTREMES = {
 }
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_the_extremes_of_every_type_are_stored(sender, store, schema):
     """59: replaced, read for an update that names another column, and written again, each is what was
     sent, to the last digit."""
@@ -117,6 +119,7 @@ def test_the_extremes_of_every_type_are_stored(sender, store, schema):
     assert gives(expected) == place.rows()
 
 
+@pytest.mark.tables_on("iceberg")
 def test_a_cell_of_24_mebibytes_is_stored_and_kept(sender, store, schema):
     """62: with quotes and line breaks in it; an update of its row that leaves it alone carries it."""
     big = 'x\n"é' * (24 * MEBIBYTE // 5)
@@ -127,6 +130,7 @@ def test_a_cell_of_24_mebibytes_is_stored_and_kept(sender, store, schema):
     assert in_order([row | {"n": 2} for row in rows]) == place.rows()
 
 
+@pytest.mark.tables_on("iceberg")
 def test_a_file_of_100_megabytes_is_loaded_in_bounded_memory(sender, store, schema):
     """62: an encrypted CSV file of 100 MB, with a heap of 1 GB for Java and 500 MiB beside it."""
     letters = np.random.default_rng(7).integers(97, 123, (200_000, 476), np.uint8)

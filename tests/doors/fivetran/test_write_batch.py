@@ -17,6 +17,7 @@ def place(sender, store, schema):
     return Place.made(sender, store, schema, LIVE, STORED)
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_the_three_kinds_of_change_in_one_batch(place):
     """64 to 68, 71, 75: replace writes whole rows, update what it names, delete goes by the key;
     what is not there is left alone; in one batch the order is replace, update, delete."""
@@ -148,6 +149,7 @@ def test_nothing_to_do_is_success_without_a_commit(place):
     assert gives(STORED) == place.rows()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_a_batch_sent_again_changes_nothing(place):
     """78, 79: the same files, new files of the same rows, and a batch sent after one that was
     refused."""

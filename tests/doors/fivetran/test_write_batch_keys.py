@@ -12,6 +12,7 @@ from tables_as_text import instant
 from backstory.strategies.unmodified import UNMODIFIED
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_keys_match_exactly(sender, store, schema):
     """70: null-safe, without folding of case, trimming of blanks or normalising of letters."""
     rows = """
@@ -82,6 +83,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("type_", KEYS)
+@pytest.mark.tables_on("memory", "iceberg")
 def test_keys_of_every_type_are_found_again(sender, store, schema, type_):
     """70, E1: an update of a stored key finds it, be its type and value what they may."""
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"k:{type_.strip()}* v synced")
@@ -93,6 +95,7 @@ def test_keys_of_every_type_are_found_again(sender, store, schema, type_):
     assert place.rows() == []
 
 
+@pytest.mark.tables_on("iceberg")
 def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeypatch):
     """60, E3: a naive date-time is found again whatever TZ says, in the hour that DST leaves out too."""
     monkeypatch.setenv("TZ", "America/New_York")
@@ -113,6 +116,7 @@ def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeyp
         time.tzset()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
     """E4: a key column may have any name, also one that code might use inside."""
     columns = "_key_0* count:LONG* key* row* v synced"
@@ -126,6 +130,7 @@ def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
     assert gives("_key_0 count key row v synced \n a 1 - r new T1") == place.rows()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_more_keys_than_are_listed(sender, store, schema):
     """A batch of many keys finds them by a join, composite keys and blanks included."""
     rows = [{"a": f"k{i % 20} ", "b": i, "v": "old", "_fivetran_synced": instant("T1")} for i in range(600)]

@@ -126,6 +126,7 @@ def test_updates_of_records_that_live(history):
     assert gives(expected) == place.rows()
 
 
+@pytest.mark.tables_on("memory", "iceberg")
 def test_composite_and_missing_keys_have_histories_of_their_own(history):
     """70, 82: NULL in a key part, case and blanks tell records apart."""
     names = "a b v start end active synced"
@@ -166,6 +167,7 @@ def test_order_of_rows_files_and_columns_is_free(history):
 
 
 @pytest.mark.parametrize("year", [1, 1582, 1969])
+@pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_long_ago(history, year):
     """E1, E3, F18: starts before the Gregorian calendar and before 1970 are instants as others."""
     first = instant("T0").replace(year=year, month=3, day=1)

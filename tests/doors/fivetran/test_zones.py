@@ -7,6 +7,8 @@ import pytest
 from destination import HISTORY, PLAIN, Place, gives
 from tables_as_text import instant
 
+pytestmark = pytest.mark.tables_on("iceberg")
+
 ZONE = "America/New_York"
 HOURS = [
     datetime(2024, 3, 10, 2, 30),

@@ -1,0 +1,40 @@
+"""A door's tests run on tables in memory; those that say so on Iceberg too, or there alone."""
+
+import pytest
+from destination import serving
+
+from backstory.stores.memory.store import MemoryStore
+
+
+def pytest_generate_tests(metafunc):
+    if "tables_on" in metafunc.fixturenames:
+        told = metafunc.definition.get_closest_marker("tables_on")
+        metafunc.parametrize("tables_on", told.args if told else ["memory"], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def tables_on(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def in_memory():
+    """A store in memory, and where a CSV destination over it listens."""
+    store = MemoryStore()
+    with serving({"backstory": store}) as found:
+        yield store, found
+
+
+@pytest.fixture
+def store(request, tables_on):
+    if tables_on == "memory":
+        return request.getfixturevalue("in_memory")[0]
+    from backstory.stores.iceberg.store import Store
+
+    return Store(request.getfixturevalue("spark"))
+
+
+@pytest.fixture
+def address(request, tables_on):
+    memory = tables_on == "memory"
+    return request.getfixturevalue("in_memory")[1] if memory else request.getfixturevalue("iceberg_address")
