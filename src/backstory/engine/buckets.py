@@ -29,12 +29,13 @@ from backstory.model.layout import END, START
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import may_be_touched
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import carrying
-from backstory.strategies.actions import FILE, POSITION, Actions
+from backstory.strategies.actions import FILE, POSITION, ROW_ID, Actions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,7 +44,7 @@ ROWS_IN_BUCKET = 100_000
 REMOVED, ADDED, TOLD = 0, 1, 2
 # Columns of the table are numbered here, so that no name of theirs can meet one of ours.
 _PLACE = "kind tinyint, file int, row bigint, known binary, mended string"
-_ACT = "act tinyint, file string, position bigint, told string"
+_ACT = "act tinyint, file string, position bigint, id bigint, told string"
 
 
 class Decoded(Protocol):
@@ -195,13 +196,18 @@ def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None
 def _stored(
     store: Store, table: StoredTable, batch: Batch, rows: "DataFrame", since: int | None
 ) -> "DataFrame":
-    """The stored rows of the batch's keys, with their file and position."""
-    frame = store.spark.table(store.sql_name(table.shape.table))
+    """The stored rows of the batch's keys, with their file, position and id."""
+    from pyspark.sql.functions import lit
+
+    frame = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
+    if ROW_ID not in frame.columns:
+        frame = frame.withColumn(ROW_ID, lit(None).cast("bigint"))
     if since is not None:
         frame = frame.where(may_be_touched(since))
     names = _names(batch)
     numbered = [column(name).alias(number) for name, number in names.items()]
-    frame = frame.select(column(FILE).alias("file"), column(POSITION).alias("position"), *numbered)
+    place = [column(FILE).alias("file"), column(POSITION).alias("position"), column(ROW_ID).alias("id")]
+    frame = frame.select(*place, *numbered)
     keys = rows.select(*(column(names[name]).alias(f"k{names[name]}") for name in batch.key)).distinct()
     same = [frame[names[name]].eqNullSafe(keys[f"k{names[name]}"]) for name in batch.key]
     return frame.join(keys, reduce(and_, same), "left_semi")
@@ -221,8 +227,8 @@ def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, buckets: int)
 
 def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
     names, schema = _names(batch), arrow_schema(batch.types)
-    place = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
-    numbered = ["file", "position", *names.values()]
+    place = pa.schema({FILE: pa.string(), POSITION: pa.int64(), ROW_ID: pa.int64()})
+    numbered = ["file", "position", "id", *names.values()]
     whole = pa.schema([*place, *schema])
     # A bucket without stored rows may come without their columns.
     slice_ = whole.empty_table()
@@ -253,17 +259,18 @@ def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str
     """The actions of a bucket as rows: stored ones that go, new ones, and one that tells of them."""
     gone, come = actions.removed.num_rows, actions.added.num_rows
     act = np.repeat(np.array([REMOVED, ADDED, TOLD], np.int8), [gone, come, 1])
-    none = pa.nulls(come + 1, pa.string())
+    none, ids = pa.nulls(come + 1, pa.string()), actions.added[ROW_ID]
     columns: list[Any] = [
         pa.array(act),
         pa.chunked_array([*actions.removed[FILE].chunks, none], pa.string()),
         pa.chunked_array([*actions.removed[POSITION].chunks, pa.nulls(come + 1, pa.int64())], pa.int64()),
+        pa.chunked_array([pa.nulls(gone, pa.int64()), *ids.chunks, pa.nulls(1, pa.int64())], pa.int64()),
         pa.chunked_array([pa.nulls(gone + come, pa.string()), pa.array([told])], pa.string()),
     ]
     for field in schema:
         values = [pa.nulls(gone, field.type), *actions.added[field.name].chunks, pa.nulls(1, field.type)]
         columns.append(pa.chunked_array(values, field.type))
-    return pa.table(columns, names=["act", "file", "position", "told", *numbered])
+    return pa.table(columns, names=["act", "file", "position", "id", "told", *numbered])
 
 
 def _outcome(batch: Batch, acts: "DataFrame", mended: Mended) -> Outcome:
@@ -275,7 +282,8 @@ def _outcome(batch: Batch, acts: "DataFrame", mended: Mended) -> Outcome:
     removed = acts.where(column("act") == REMOVED)
     removed = removed.select(column("file").alias(FILE), column("position").alias(POSITION))
     added = acts.where(column("act") == ADDED)
-    added = added.select(*(column(number).alias(name) for name, number in _names(batch).items()))
+    numbered = [column(number).alias(name) for name, number in _names(batch).items()]
+    added = added.select(*numbered, column("id").alias(ROW_ID))
     return Outcome(
         removed,
         added,

@@ -130,6 +130,30 @@ def test_the_pepper_is_in_no_plan(place, store):
     assert key == place.hashes.base_key(place.dataset, {"k": 1})
 
 
+def test_rows_and_versions_keep_their_ids(place):
+    """A row of the base that changes, and a version that closes, are the rows that they were (Iceberg's row
+    lineage), written by the commit that changed them; what begins has an id of its own."""
+
+    def ids(table, key):
+        listed = f"{key}, _row_id, _last_updated_sequence_number"
+        return {row[0]: row[1:] for row in place.rows(f"SELECT {listed} FROM rawcore.{table}")}
+
+    version = "concat(k, ' ', cast(version_started_at AS STRING))"
+    for run, rows in enumerate(("a:1 b:1 c:1", "a:2 c:1 d:1"), start=1):
+        staged(place, [dict(zip(("k", "a"), word.split(":"), strict=True)) for word in rows.split()], "k* a")
+        before = {} if run == 1 else {"base": ids("rc_c", "k"), "hist": ids("rc_c_hist", version)}
+        assert place.load(f"r{run}", run, skip_base=False).error is None
+    base, hist = ids("rc_c", "k"), ids("rc_c_hist", version)
+    assert base["a"][0] == before["base"]["a"][0]
+    assert base["a"][1] > before["base"]["a"][1]
+    assert base["c"] == before["base"]["c"]
+    assert base["d"][0] not in {row_id for row_id, _ in before["base"].values()}
+    assert {name: hist[name][0] for name in before["hist"]} == {
+        name: row_id for name, (row_id, _) in before["hist"].items()
+    }
+    assert len({row_id for row_id, _ in hist.values()}) == len(hist) == 5
+
+
 def test_a_full_load_mirrors_its_stage(place):
     """3.7: what is gone goes, what changed is replaced, the rest keeps its row and its run."""
     columns = "k* a"

@@ -1,8 +1,11 @@
 """Rows keep their ids when they change, and lose none when files are rewritten (law 5, Iceberg's row lineage)."""
 
 import pytest
-from destination import HISTORY, LIVE, VERSIONS, Place, serving
+from destination import HISTORY, LIVE, VERSIONS, Place, done, serving
+from tables_as_text import instant
 
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 
@@ -67,6 +70,56 @@ def test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one(sender
     assert len(untouched) == 2
     rewrite(place)
     assert ids(place, *key) == after
+
+
+def test_rows_that_spark_changes_keep_their_ids(sender, store, schema):
+    """Rows that a soft truncation flags, a migration changes and another type rewrites are the same rows."""
+    place = Place.made(sender, store, schema, f"{LIVE} deleted", STORED)
+    before = {key: row_id for key, (row_id, _) in ids(place, "id").items()}
+    assert place.truncate(instant("T9"), soft="_fivetran_deleted").success
+    assert ids(place, "id") == {key: (row_id, 2) for key, row_id in before.items()}
+    assert place.migrate("update_column_value", column="v", value="z").success
+    assert ids(place, "id") == {key: (row_id, 3) for key, row_id in before.items()}
+    place.alter(f"{LIVE.replace('n:LONG', 'n:STRING')} deleted")
+    assert {key: row_id for key, (row_id, _) in ids(place, "id").items()} == before
+
+
+def test_a_row_is_the_version_that_it_becomes(sender, store, schema):
+    """By a change of the sync mode; a version that a migration closes keeps its id, its successor gets one."""
+    place = Place.made(sender, store, schema, f"{LIVE} deleted", STORED)
+    before = {key: row_id for key, (row_id, _) in ids(place, "id").items()}
+    mode = sdk.TableSyncModeMigrationType.SOFT_DELETE_TO_HISTORY
+    done(place.migrate("table_sync_mode_migration", type=mode, soft_deleted_column="_fivetran_deleted"))
+    assert {key: row_id for key, (row_id, _) in ids(place, "id").items()} == before
+    asked = {"column": "w", "column_type": common.STRING, "default_value": "w"}
+    done(place.migrate("add_column_in_history_mode", **asked, operation_timestamp="2999-01-01T00:00:00Z"))
+    after = ids(place, "id", "_fivetran_active")
+    assert {key: row_id for (key, active), (row_id, _) in after.items() if not active} == before
+    assert len(after) == 2 * len(before)
+
+
+def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
+    """Its ids begin anew: another table's would meet them."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    place.write(update="id v \n 2 y")
+    assert place.migrate(
+        "copy_table", from_table=place.table.name, to_table=f"{place.table.name}_copy"
+    ).success
+    copied = ids(place.named(f"{place.table.name}_copy"), "id")
+    assert {row_id for row_id, _ in copied.values()} == {0, 1, 2}
+
+
+def test_a_batch_that_spark_plans_keeps_ids_too(spreading, store, schema, tmp_path):
+    """Law 5, whoever plans: the ids are those that the driver would have kept."""
+    place = Place.made(Sender.to(spreading, tmp_path), store, schema, LIVE, STORED)
+    before = ids(place, "id")
+    place.write(replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2", update="id v \n 2 y")
+    after = ids(place, "id")
+    assert {key: after[key] for key in (1, 2, 3)} == {
+        1: (before[1][0], 2),
+        2: (before[2][0], 2),
+        3: before[3],
+    }
 
 
 @pytest.fixture

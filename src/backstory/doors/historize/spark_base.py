@@ -27,7 +27,7 @@ from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
-from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.actions import FILE, POSITION, ROW_ID
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 
 LONGER = "longer: "
@@ -91,7 +91,8 @@ def planned_base(work: SparkWork, before: Standing) -> Iterator[PlannedBase]:
         )
     with translated(before.wanted.table):
         staged = _staged(work)
-        stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION)
+        ids = [ROW_ID] if ROW_ID in before.rows.columns else []
+        stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *ids)
         differs, scope, nulls = _differs(work), _scope(work), _nulls(work)
         with outcomes(staged, stored, the.dataset.key, differs, scope, nulls) as found:
             _refuse(work, staged, stored, found)
@@ -213,10 +214,11 @@ def _change(work: SparkWork, table: StoredTable, found: Outcomes) -> Change:
 
 
 def _coming(work: SparkWork, found: Outcomes) -> "DataFrame":
-    """The rows that the base gets: new and changed ones, and those that only get the flag."""
+    """The rows that the base gets: new and changed ones, and those that only get the flag; with their ids."""
     from pyspark.sql.functions import lit
 
-    come = found.actions.where(column("action").isin(APPEARED, CHANGED)).select("r.*")
+    ids = [f"v.{ROW_ID}"] if ROW_ID in found.actions.select("v.*").columns else []
+    come = found.actions.where(column("action").isin(APPEARED, CHANGED)).select("r.*", *ids)
     soft = work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete":
         return come
@@ -230,8 +232,9 @@ def _coming(work: SparkWork, found: Outcomes) -> "DataFrame":
 def _after(work: SparkWork, stored: "DataFrame", found: Outcomes) -> "DataFrame":
     """The rows that the base will have: what stays of it, and what comes."""
     if found.nothing:
-        return stored.drop(FILE, POSITION)
+        return stored.drop(FILE, POSITION, ROW_ID)
     gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
     gone = gone.select(column_of("v", FILE).alias(GONE_FILE), column_of("v", POSITION).alias(GONE_POSITION))
     here = (column(FILE) == column(GONE_FILE)) & (column(POSITION) == column(GONE_POSITION))
-    return stored.join(gone, here, "left_anti").drop(FILE, POSITION).unionByName(_coming(work, found))
+    stays = stored.join(gone, here, "left_anti").drop(FILE, POSITION)
+    return stays.unionByName(_coming(work, found)).drop(ROW_ID)

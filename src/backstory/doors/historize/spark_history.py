@@ -101,7 +101,8 @@ class PlannedHistory:
         come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
         gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
         positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
-        come = come.unionByName(closing(work, found, table)) if closes else come
+        if closes:  # those that begin have no ids yet
+            come = come.unionByName(closing(work, found, table), allowMissingColumns=True)
         count = found.appeared + found.changed + closes
         change = Change(outcome.counts, positions, come, properties=properties, expected=count)
         made = work.commit(table, change, work.note(**more))

@@ -14,6 +14,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
 from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
@@ -21,7 +22,7 @@ from backstory.stores.port import require_layout
 from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.actions import FILE, POSITION, ROW_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 class Standing:
     """A table before a load, read as the load will leave its schema; nothing is written yet.
 
-    `rows` has the wanted columns under their names and types, those that only the table has, and
-    `_file` and `_pos`; no rows if there is no such table. `changes` tells what must change.
+    `rows` has the wanted columns under their names and types, those that only the table has, `_file`,
+    `_pos` and, where rows have ids, `_row_id`; no rows if there is no such table. `changes` tells what
+    must change.
     """
 
     wanted: Shape
@@ -110,7 +112,8 @@ def _rows(store: Store, table: StoredTable, plan: ddl.Plan[ModelColumn], into: S
         types = {each.name: spark_type(each.type) for each in into.columns}
         now = {each.name: _now(each.name, plan.renamed) for each in table.shape.columns}
         kept = (column(old).cast(types[new]).alias(new) for old, new in now.items())
-        return rows.select(*kept, FILE, POSITION).withColumns(absent(into.columns, now.values()))
+        ids = [ROW_ID] if keeps_row_ids(table) else []
+        return rows.select(*kept, FILE, POSITION, *ids).withColumns(absent(into.columns, now.values()))
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:

@@ -6,9 +6,10 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.table import TableName
+from backstory.stores.iceberg.frames import rows_of
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.actions import FILE, POSITION, ROW_ID
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def past(work: SparkWork, closed: "DataFrame", name: str) -> "DataFrame":
 
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
-    """The versions that close, whole, with their end."""
+    """The versions that close, whole, with their end and the ids that they keep."""
     from pyspark.sql.functions import lit, when
 
     labels = work.load.labels
@@ -67,7 +68,7 @@ def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame"
         column_of("v", FILE).alias(IN),
         column_of("v", POSITION).alias(AT),
     )
-    rows = work.store.spark.table(work.store.sql_name(table.shape.table)).where(column(Role.ENDED).isNull())
+    rows = rows_of(work.store, table).where(column(Role.ENDED).isNull())
     here = (column(FILE) == column(IN)) & (column(POSITION) == column(AT))
     rows = rows.select("*", FILE, POSITION).join(places, here)
     state = when(column(AS) == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
@@ -76,7 +77,8 @@ def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame"
         Role.STATE: state,
         Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),
     }
-    return rows.withColumns(values).select(*map(quoted, table.shape.names))
+    ids = [ROW_ID] if ROW_ID in rows.columns else []
+    return rows.withColumns(values).select(*map(quoted, [*table.shape.names, *ids]))
 
 
 def versions(work: SparkWork, live: "DataFrame", begun: "DataFrame", table: StoredTable) -> "DataFrame":

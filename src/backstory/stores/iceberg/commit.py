@@ -16,6 +16,7 @@ from backstory.stores.iceberg.data_files import delete_files, write_frame, write
 from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import translated
 from backstory.stores.iceberg.jvm import every_row
+from backstory.stores.iceberg.lineage import without_row_ids
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
@@ -83,7 +84,8 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
         with discarding(staged.table().io()) as written:
             pending = StoredTable(shape, staged.table())
             with timed("write"):
-                files = _write_rows(store, pending, change.come)
+                # In a table that is made every row begins, also a copy of one that has an id elsewhere.
+                files = _write_rows(store, pending, without_row_ids(change.come))
             written.extend(files)
             counts = _counts(change, files)
             adding = staged.newAppend()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from backstory.model.change import Change
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import absent
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -49,5 +50,5 @@ def change_where(
     if not positions:
         return Change(into=into) if into else None
     count = sum(len(bitmap) for bitmap in positions.values())
-    come = becoming(rows) if becoming else None
+    come = becoming(with_row_ids(table, rows)) if becoming else None
     return Change({"updated" if becoming else "deleted": count}, gone=positions, come=come, into=into)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from backstory.model.layout import ACTIVE, START
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.jvm import data_file, rewriting
-from backstory.stores.iceberg.lineage import FIELD_IDS, ROW_ID, keeps_row_ids
+from backstory.stores.iceberg.lineage import FIELD_IDS, ROW_ID, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -106,7 +106,7 @@ def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
     given = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
     if given and keeps_row_ids(table):
         return rows
-    return rows.select([name for name in rows.column_names if name != ROW_ID])
+    return without_row_ids(rows)
 
 
 def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:

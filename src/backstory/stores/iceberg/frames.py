@@ -8,6 +8,7 @@ import pyarrow as pa
 from backstory.formats.delivered import arrow_schema
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 
 def rows_of(store: Store, table: StoredTable) -> "DataFrame":
-    """Every row of the table."""
+    """Every row of the table, with its `_row_id` if rows have one: what is written back keeps it."""
     with translated(table.shape.table):
-        return store.spark.table(store.sql_name(table.shape.table))
+        return with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
 
 
 def rows_as(shape: Shape, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -5,7 +5,9 @@ a row without one begins there and gets one from Iceberg. The sequence number of
 copied for a row that only moves. Left empty it is that of the commit, which is right for one that changes.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import StoredTable
@@ -25,5 +27,12 @@ def keeps_row_ids(table: StoredTable) -> bool:
 
 
 def with_row_ids(table: StoredTable, rows: "DataFrame") -> "DataFrame":
-    """Rows read from the table, with their ids if it has any; for rows that go back into the same table."""
+    """Rows that were read from the table, with their ids if it has any, to go back into it."""
     return rows.withColumn(ROW_ID, column(ROW_ID)) if keeps_row_ids(table) else rows
+
+
+def without_row_ids(rows: Any) -> Any:
+    """The rows, an Arrow table or a frame, as ones that begin where they are written to."""
+    if not isinstance(rows, pa.Table):
+        return rows.drop(ROW_ID)
+    return rows.select([name for name in rows.column_names if name != ROW_ID])

@@ -9,6 +9,7 @@ import pyarrow as pa
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
 from backstory.stores.casting import Changes, cast_batch
+from backstory.stores.iceberg.lineage import ROW_ID
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
 
 
 def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]) -> "DataFrame":
-    """The rows with these columns, each cast from its stored type; one without is added as NULL.
+    """The rows with these columns and their ids, each cast from its stored type; one without is NULL.
 
     A value that does not fit ends the job with Refused, which names the column.
     """
-    rows = rows.withColumns(absent(columns, stored)).select(*(quoted(column.name) for column in columns))
+    ids = [ROW_ID] if ROW_ID in rows.columns else []
+    names = [*(column.name for column in columns), *ids]
+    rows = rows.withColumns(absent(columns, stored)).select(*map(quoted, names))
     changed = [
         (column, stored[column.name])
         for column in columns
         if stored.get(column.name, column.type) != column.type
     ]
-    schema = ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in columns)
+    types = [spark_type(column.type) for column in columns] + ["bigint" for _ in ids]
+    schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in zip(names, types, strict=True))
     return rows.mapInArrow(partial(_cast_batches, changed), schema)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from backstory.model.instant import MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.strategies.actions import ROW_ID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ def re_versioned(name: str, value: "Column", at: int, *, where: "Column | None" 
 
 
 def succeeded(rows: "DataFrame", name: str, value: "Column", at: int) -> "DataFrame":
-    """What versions that `re_versioned` tells become: closed ones and their successors."""
+    """What versions that `re_versioned` tells become: closed ones, which keep their ids, and successors."""
     from pyspark.sql.functions import array, explode, lit, when
 
     turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(at)
@@ -52,8 +53,10 @@ def succeeded(rows: "DataFrame", name: str, value: "Column", at: int) -> "DataFr
     new = column(turn)
     closes = ~new
     follows = new & (column(START) < instant(at))
+    ids = {ROW_ID: when(~follows, column(ROW_ID))} if ROW_ID in rows.columns else {}
     return rows.withColumns(
         {
+            **ids,
             name: when(new, value).otherwise(column(name)),
             START: when(follows, instant(at)).otherwise(column(START)),
             END: when(closes, instant(at - MILLISECOND))

@@ -1,0 +1,45 @@
+"""The store on the other Iceberg that is supported: one session has one Iceberg, so it is a process's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backstory.spark.connectors import ICEBERG, runtime
+
+pytestmark = pytest.mark.process
+
+OTHER = "1.11.0"
+WALK = """
+import sys
+from pathlib import Path
+from destination import serving
+from store_contract import check
+import backstory
+from backstory.settings import Settings
+from backstory.spark.session import start
+from backstory.stores.iceberg.jvm import version
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
+folder, package = Path(sys.argv[1]), sys.argv[2]
+own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+spark = start(Settings(folder / "warehouse", spark={**own, "spark.jars.packages": package}))
+backstory.open(spark=spark)
+store = Store(spark)
+print("Iceberg", version(store.jvm), flush=True)
+with serving({"backstory": store}) as address:
+    check(Sender.to(address, folder), store, "contract")
+print("done", flush=True)
+"""
+
+
+def test_the_store_does_the_same_on_the_older_iceberg(tmp_path):
+    """Iceberg's package among the settings takes the place of ours, and keeps the store's contract."""
+    assert ICEBERG != OTHER
+    package = runtime().replace(ICEBERG, OTHER)
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", WALK, str(tmp_path), package]
+    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=600)
+    assert f"Iceberg {OTHER}" in done.stdout, done.stderr
+    assert done.stdout.endswith("done\n"), done.stderr

@@ -1,0 +1,104 @@
+"""A REST catalog: Iceberg's own server, the one that its project tests clients with.
+
+It is made for tests: one small jar, and beside it what its authors build it with. Another server (Nessie's, in
+one jar of 200 MB) would answer by rules of its own about who may commit what.
+"""
+
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+ICEBERG, JETTY = "1.11.0", "12.1.10"
+MAVEN = "https://repo1.maven.org/maven2"
+KEPT = Path("~/.cache/backstory/rest-catalog").expanduser()
+ARTIFACTS = (
+    *(
+        f"org/apache/iceberg/{name}/{ICEBERG}/{name}-{ICEBERG}{kind}.jar"
+        for name, kind in (
+            ("iceberg-open-api", "-test-fixtures"),
+            ("iceberg-core", "-tests"),
+            ("iceberg-core", ""),
+            ("iceberg-api", ""),
+            ("iceberg-common", ""),
+            ("iceberg-bundled-guava", ""),
+        )
+    ),
+    *(
+        f"org/eclipse/jetty/{folder}{name}/{JETTY}/{name}-{JETTY}.jar"
+        for folder, name in (
+            ("", "jetty-server"),
+            ("", "jetty-http"),
+            ("", "jetty-io"),
+            ("", "jetty-util"),
+            ("", "jetty-session"),
+            ("", "jetty-security"),
+            ("ee10/", "jetty-ee10-servlet"),
+            ("compression/", "jetty-compression-server"),
+            ("compression/", "jetty-compression-common"),
+            ("compression/", "jetty-compression-gzip"),
+        )
+    ),
+    "jakarta/servlet/jakarta.servlet-api/6.0.0/jakarta.servlet-api-6.0.0.jar",
+    "org/apache/httpcomponents/core5/httpcore5/5.3.6/httpcore5-5.3.6.jar",
+    "com/github/ben-manes/caffeine/caffeine/2.9.3/caffeine-2.9.3.jar",
+)
+# Of Spark's own jars, so that no other Iceberg and no other Jetty is among them.
+OF_SPARK = ("hadoop-client-*", "jackson-*", "avro-1*", "slf4j-api*", "log4j-*", "RoaringBitmap*")
+
+
+def jars() -> list[Path]:
+    """The server's jars, fetched once; together some 13 MB."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    return [_kept(artifact) for artifact in ARTIFACTS]
+
+
+def _kept(artifact: str) -> Path:
+    jar = KEPT / artifact.rpartition("/")[2]
+    if not zipfile.is_zipfile(jar):
+        part = jar.with_suffix(f".{os.getpid()}")
+        with urllib.request.urlopen(f"{MAVEN}/{artifact}", timeout=120) as answer:
+            part.write_bytes(answer.read())
+        part.rename(jar)
+    return jar
+
+
+@contextmanager
+def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
+    """The settings of a catalog that a server of its own serves from this folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = Path(pyspark.__file__).parent / "jars"
+    sqlite = sorted(Path("~/.ivy2.5.2/jars").expanduser().glob("org.xerial_sqlite-jdbc-*.jar"))
+    path = [*jars(), *sqlite, *(jar for name in OF_SPARK for jar in sorted(own.glob(f"{name}.jar")))]
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command += ["-cp", ":".join(map(str, path)), "org.apache.iceberg.rest.RESTCatalogServer"]
+    warehouse = folder / "warehouse"
+    told = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port)}
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, env={**os.environ, **told}, stdout=log, stderr=log)
+    try:
+        _await(server, f"http://127.0.0.1:{port}/v1/config", folder / "server.log")
+        yield {"type": "rest", "uri": f"http://127.0.0.1:{port}", "warehouse": str(warehouse)}
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _await(server: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    for _ in range(300):
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())

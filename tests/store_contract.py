@@ -1,0 +1,74 @@
+"""What every Iceberg and every catalog has to do for a store: one walk through the life of tables."""
+
+from destination import HISTORY, LIVE, VERSIONS, Place, gives
+from tables_as_text import instant
+
+from backstory.errors import TryAgain
+from backstory.stores.iceberg.store import Store, existing
+from backstory.testing.sender.client import Sender
+
+STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
+
+
+def check(sender: Sender, store: Store, schema: str) -> None:
+    """Create, write, read slices, commit, evolve, hide by vectors, keep ids, rewrite; raises what fails."""
+    live(sender, store, schema)
+    history(sender, store, schema)
+    other_writers(sender, store, schema)
+
+
+def live(sender: Sender, store: Store, schema: str) -> None:
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    first = row_ids(place)
+    place.write(replace="id v n synced \n 1 x 1 T2", update="id v \n 2 y", delete="id \n 3")
+    assert place.rows() == gives("id v n synced \n 1 x 1 T2 \n 2 y 2 T1 \n 4 d 4 T1")
+    assert row_ids(place) == {key: first[key] for key in (1, 2, 4)}
+    assert vectors(place) == {"PUFFIN"}
+    place.write(delete="id \n 4")  # the vector of the same file takes the older one's place
+    columns = f"{LIVE.replace('n:LONG', 'n:STRING')} more:DOUBLE"
+    place = place.alter(columns)  # the numbers are written anew as texts
+    place.write(replace="id v synced \n 5 e T3")
+    compact(place)
+    assert {row["id"]: row["n"] for row in place.rows()} == {1: "1", 2: "2", 5: None}
+
+
+def history(sender: Sender, store: Store, schema: str) -> None:
+    place = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    place.write(
+        earliest="id start \n 1 T5", replace="id v n start end active synced \n 1 z 9 T5 TMAX true T5"
+    )
+    place.write(delete="id end \n 3 T7")
+    active = {row["id"]: row["v"] for row in place.rows() if row["_fivetran_active"]}
+    assert active == {1: "z"}
+    assert len(place.rows()) == 5
+    assert place.truncate(instant("T9"), soft="_fivetran_deleted").success
+    assert not any(row["_fivetran_active"] for row in place.rows())
+
+
+def other_writers(sender: Sender, store: Store, schema: str) -> None:
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    before = existing(store, place.name)
+    place.write(delete="id \n 1")
+    try:
+        before.begin()
+    except TryAgain:
+        return
+    raise AssertionError("A commit on a table that is no longer the newest was begun.")
+
+
+def row_ids(place: Place) -> dict[int, int]:
+    rows = place.store.spark.sql(f"SELECT id, _row_id FROM {place.store.sql_name(place.name)}").collect()
+    assert len({row["_row_id"] for row in rows}) == len(rows)
+    return {row.id: row["_row_id"] for row in rows}
+
+
+def vectors(place: Place) -> set[str]:
+    files = place.store.spark.table(place.store.sql_name(place.name, "delete_files")).collect()
+    return {file.file_format for file in files}
+
+
+def compact(place: Place) -> None:
+    """Iceberg's own rewriting of every file."""
+    name = f"{place.schema}.{place.table.name}"
+    call = f"CALL {place.store.catalog}.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
+    place.store.spark.sql(call).collect()
