@@ -21,12 +21,12 @@ from backstory.doors.historize.door import choose, historize_on_spark
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
-from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Note
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
+from backstory.strategies.scd2.statements.steps import hist_steps
 
 MODEL = """
 format: historize/1
@@ -176,7 +176,7 @@ class Bench:
             "load_run_id": text("r1"),
             "pepper": text("pepper"),
         }
-        for statement in hist_steps(self.load_of(name)):
+        for statement in hist_steps(self.load_of(name).pair):
             self.spark.sql(resolved(statement.sql, values))
 
     def taken_back(self, name: str, act: Callable[[str], None]) -> float:

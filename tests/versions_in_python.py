@@ -18,7 +18,8 @@ from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
 from backstory.model.history import Archive
 from backstory.reading.statements.stored_history import Query, StoredHistory
-from backstory.strategies.scd2.rule import DELETED, NEW, Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.transitions import State
 
 KEYS = ("x", "y", "z")
 INSTANTS = [second(number / 2) for number in range(1, 18)]
@@ -227,7 +228,7 @@ def effective(
         mine = sorted((v for v in seen if v.key == key), key=lambda v: v.started)
         facts = {axis(v.values[column] or v.started): v for v in mine}
         newest, starts = mine[-1], sorted(facts)
-        gone = newest.state == DELETED and newest.ended and (known is None or newest.ended <= known)
+        gone = newest.state == State.DELETED and newest.ended and (known is None or newest.ended <= known)
         ends = [*starts[1:], axis(newest.ended) if gone else None]
         found += [(facts[a], a, b) for a, b in zip(starts, ends, strict=True) if b is None or a < b]
     return found
@@ -247,7 +248,7 @@ def labelled(history: Sequence[Version], labels: StateLabels) -> list[tuple[Vers
     """Each version with the word for its state."""
     found = []
     for version in history:
-        again = version.state == NEW and any(
+        again = version.state == State.NEW and any(
             v.key == version.key and v.started < version.started for v in history
         )
         found.append((version, labels.reappeared if again else getattr(labels, version.state)))

@@ -49,5 +49,5 @@ def test_rules_count_as_the_guard_does(gone, refused):
         with pytest.raises(NotIngested, match="too-many-retracted"):
             ingested()
     else:
-        assert loaded()[1]["closed_deleted"] == gone
+        assert loaded()[1].counts["deleted"] == gone
         assert ingested().counts["retracted"] == gone

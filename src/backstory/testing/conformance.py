@@ -12,12 +12,15 @@ from sqlglot import exp
 from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column
-from backstory.doors.historize.steps import Statement, base_steps, hist_merge, hist_steps
+from backstory.doors.historize.steps import base_steps
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.registry import fault
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import PLACEHOLDER, resolved
+from backstory.stores.sql.statement import Statement
+from backstory.strategies.scd2.statements.merge import hist_merge
+from backstory.strategies.scd2.statements.steps import hist_steps
 from backstory.testing.conformance_run import run_examination
 from backstory.testing.conformance_sample import (
     NASTY_NAMES,
@@ -179,10 +182,10 @@ def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
     with examined("base_steps"):
         yield from base_steps(load)
     with examined("hist_steps"):
-        yield from hist_steps(load)
+        yield from hist_steps(load.pair)
     if dialect.supports_hist_merge:
         with examined("render_hist_merge_statement"):
-            yield hist_merge(load)
+            yield hist_merge(load.pair)
 
 
 def _examine_schema_changes(dialect: Dialect) -> None:

@@ -12,12 +12,13 @@ from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Dataset, Model
 from backstory.doors.historize.stage_files import column_type
-from backstory.doors.historize.steps import Statement, base_steps
+from backstory.doors.historize.steps import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.statement import Statement
 from backstory.testing.conformance_sample import (
     SCHEMA,
     examined,

@@ -9,9 +9,10 @@ from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
+from backstory.strategies.scd2.statements.merge import hist_merge
+from backstory.strategies.scd2.statements.steps import hist_steps
 from backstory.testing.conformance_bench import DAY, PEPPER, Bench, brought, fresh, steps_run
 from backstory.testing.conformance_sample import (
     SCHEMA,
@@ -88,21 +89,13 @@ class _Life:
         """Load a snapshot both ways, and compare the tables and the counts."""
         started = DAY + timedelta(seconds=second)
         load = self._based(run, started, snapshot)
-        counts = self._by_rule(load, run, started, snapshot)
-        steps = [hist_merge(load)] if load.merges else hist_steps(load)
+        rows = self._by_rule(load, run, started, snapshot)
+        steps = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
         found = steps_run(self.bench, steps, run, started)
         self._compare(told)
         if not load.merges:
             with examined(told):
-                expected = {
-                    f"{verb}_{outcome}": counts[f"{past}_{outcome}"]
-                    for verb, past, outcome in (
-                        ("close", "closed", "changed"),
-                        ("close", "closed", "deleted"),
-                        ("insert", "inserted", "changed"),
-                        ("insert", "inserted", "new"),
-                    )
-                }
+                expected = {step.step: rows[step.step] for step in steps}
                 require_equal(found, expected, of="the count of rows that each step touched")
 
     def interrupted(self, told: str, steps: int) -> None:
@@ -111,8 +104,8 @@ class _Life:
         started = DAY + timedelta(seconds=second)
         load = self._based(run, started, snapshot)
         self._by_rule(load, run, started, snapshot)
-        steps_run(self.bench, hist_steps(load)[:steps], run, started)
-        again = [hist_merge(load)] if load.merges else hist_steps(load)
+        steps_run(self.bench, hist_steps(load.pair)[:steps], run, started)
+        again = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
         steps_run(self.bench, again, run, started)
         self._compare(told)
 
@@ -128,10 +121,10 @@ class _Life:
             rows.append(
                 rule.Row(hashes.base_key(load.dataset, values), hashes.row_hash(load.dataset, values), values)
             )
-        self.versions, counts = rule.historize(
+        self.versions, tally = rule.historize(
             self.versions, rows, started, run, lambda key, at: hashes.hist_key(load.dataset, key, at)
         )
-        return counts
+        return tally.rows
 
     def _compare(self, told: str) -> None:
         columns = self.full.hist.target_columns

@@ -16,11 +16,12 @@ from historizing import DAY, Place, assert_lawful, aware, dataset, document, sec
 
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 from backstory.errors import Refused
 from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
+from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 
 LOADS, PARTS = deep(1_000, 100), deep(10, 1)
 ENGINES = {"four_step": "rc_four", "merge": "rc_one"}
@@ -65,7 +66,7 @@ class Side:
     def crash(self, run, at, steps):
         """The first of the four statements, each committed."""
         values = self.place.target._values(Run(self.dataset, "rawcore", run, second(at), DAY))
-        for statement in hist_steps(self.plan)[:steps]:
+        for statement in hist_steps(self.plan.pair)[:steps]:
             self.place.target._engine.run(statement.sql, values)
 
     def history(self):
@@ -165,7 +166,7 @@ class Life:
         before = self.sides[0].history()
         expected = self.expected(before, words, run, at)
         if kind == "crash" and not isinstance(expected, str):
-            steps = self.chance.randint(0, len(hist_steps(self.sides[0].plan)))
+            steps = self.chance.randint(0, len(hist_steps(self.sides[0].plan.pair)))
             for side in self.sides:
                 side.crash(run, at, steps)
         interrupted = self.sides[0].history()
@@ -194,7 +195,7 @@ class Life:
 
     def check_counts(self, side, outcome, interrupted, words, run, at, told):
         """R47: what this load did, as the rule counts it from where the crash left off."""
-        after, counts = historize(
+        after, tally = historize(
             interrupted,
             self.rows(words),
             second(at),
@@ -202,24 +203,15 @@ class Life:
             made,
             replace(self.rules, allow_empty=True, max_delete_ratio=None),
         )
-        again = counts["reappeared"]
-        assert outcome.counts == {
-            "new": counts["inserted_new"] - again,
-            "changed": counts["inserted_changed"],
-            "deleted": counts["closed_deleted"],
-            "reappeared": again,
-            "unchanged": outcome.base - counts["inserted_new"] - counts["inserted_changed"],
-        }, told
+        assert outcome.counts == tally.counts, told
         assert outcome.base == len({word.split(":")[0] for word in words}), told
         steps = {step.name: step.rows for step in outcome.steps if step.name not in {"preflight", "merge"}}
-        named = ("close_changed", "close_deleted", "insert_changed", "insert_new")
-        rule = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
-        expected = {n: counts[r] for n, r in zip(named, rule, strict=True)}
-        assert {"close_deleted": 0} | steps == expected, told
-        assert counts["inserted_changed"] >= counts["closed_changed"]
+        assert {"close_deleted": 0} | steps == tally.rows, told
+        assert tally.rows["insert_changed"] >= tally.rows["close_changed"]
         opened = sum(v.ended is None for v in after) - sum(v.ended is None for v in interrupted)
-        closed = counts["closed_changed"] + counts["closed_deleted"]
-        assert opened == counts["inserted_changed"] + counts["inserted_new"] - closed
+        assert opened == sum(tally.rows[name] for name in BEGINNINGS) - sum(
+            tally.rows[name] for name in CLOSINGS
+        )
 
     def rows(self, words):
         found = []

@@ -96,10 +96,7 @@ def test_each_load_says_what_the_rule_counts(loaded):
     ]
     for receipt in receipts:
         if not receipt.error:
-            counts, told = runs[receipt.run_id], receipt.counts
-            assert told["changed"] == counts["inserted_changed"]
-            assert told["deleted"] == counts["closed_deleted"]
-            assert told["new"] + told["reappeared"] == counts["inserted_new"]
+            assert receipt.counts == runs[receipt.run_id].counts
     assert len(receipts) == 27
 
 

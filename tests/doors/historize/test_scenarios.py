@@ -7,10 +7,10 @@ import pytest
 from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, versions
 
 from backstory.doors.historize.preparing import prepared
-from backstory.doors.historize.steps import hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.statements.steps import hist_steps
 
 A23 = """
     a 1 [1,-) new r1
@@ -97,7 +97,7 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
     loaded.base("a:2 c:1")
     four = prepared(loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect)
     values = loaded.target._values(Run(loaded.dataset, "rawcore", "r2", second(2), second(2)))
-    for statement in hist_steps(four)[:steps]:
+    for statement in hist_steps(four.pair)[:steps]:
         loaded.target._engine.run(statement.sql, values)
     receipt = loaded.load("r2", 2)
 
@@ -310,6 +310,5 @@ def test_the_rule_knows_who_reappeared():
     archived = {version.key for version, away in zip(made, gone, strict=True) if away}
     rows = [Row(*word.split(":")) for word in BASE.split()]
     _, found = historize(history, rows, 5, "r5", lambda *key: key, Rules(archived=archived))
-    assert found == {
-        "closed_changed": 0, "closed_deleted": 0, "inserted_changed": 1, "inserted_new": 5, "reappeared": 4,
-    }  # fmt: skip
+    assert found.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
+    assert found.rows == {"close_changed": 0, "close_deleted": 0, "insert_changed": 1, "insert_new": 5}

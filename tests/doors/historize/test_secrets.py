@@ -10,12 +10,13 @@ from historizing import Place, dataset, document, second, versions
 
 from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
 from backstory.doors.historize.preparing import prepared
-from backstory.doors.historize.steps import hist_merge, hist_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.stores.sql.engines.duckdb import open_duckdb
 from backstory.stores.sql.engines.postgres import open_postgres
 from backstory.stores.sql.placeholders import resolved
+from backstory.strategies.scd2.statements.merge import hist_merge
+from backstory.strategies.scd2.statements.steps import hist_steps
 
 PEPPER = "sal-y-pimienta'\\9"
 NASTY = [
@@ -142,7 +143,7 @@ def test_the_statements_have_a_placeholder_for_it(place, engine):
     """R10, R50: what is rendered, and a dry run would print, has the placeholder and no value."""
     place.mode(engine)
     load = prepared(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
-    texts = [statement.sql for statement in (*hist_steps(load), hist_merge(load))]
+    texts = [statement.sql for statement in (*hist_steps(load.pair), hist_merge(load.pair))]
 
     assert any(PLACEHOLDER in text for text in texts)
     assert all(place.pepper not in text.replace(PLACEHOLDER, "") for text in texts)

@@ -20,12 +20,13 @@ from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.model import Column
 from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.steps import base_steps, hist_steps
+from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import UsageError
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialects import registry
 from backstory.stores.sql.engines.duckdb import open_duckdb
+from backstory.strategies.scd2.statements.steps import hist_steps
 
 
 @pytest.fixture
@@ -273,7 +274,9 @@ def load(dialect, name="rc_aw_customer", columns="k* a"):
 
 def test_a6_sql_server_updates_through_the_alias():
     """A6, R44: closes and deletes name the alias first; inserts and MERGE-less steps are the common ones."""
-    steps = {step.step: step.sql for step in [*hist_steps(load(SqlServer)), *base_steps(load(SqlServer))]}
+    steps = {
+        step.step: step.sql for step in [*hist_steps(load(SqlServer).pair), *base_steps(load(SqlServer))]
+    }
     for step in ("close_changed", "close_deleted"):
         assert steps[step].startswith("UPDATE h\n")
         assert "\nFROM rawcore.rc_aw_customer_hist h\n" in steps[step]
@@ -307,7 +310,7 @@ def test_sql_server_changes_schemas_in_its_own_way():
 def test_a1_to_a5_the_four_steps_have_their_shape():
     """A1 to A5: alias form, NULL-safe comparison, guards, the state where `version_state` stands, no
     MERGE and no truncation, each column once."""
-    steps = {step.step: step.sql for step in hist_steps(load(DuckDB))}
+    steps = {step.step: step.sql for step in hist_steps(load(DuckDB).pair)}
     assert list(steps) == ["close_changed", "close_deleted", "insert_changed", "insert_new"]
     assert all("MERGE" not in sql and "TRUNCATE" not in sql.upper() for sql in steps.values())
     assert steps["close_changed"].startswith("UPDATE rawcore.rc_aw_customer_hist AS h\n")

@@ -7,11 +7,7 @@ from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, o
 from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
 from backstory.model.layout import STARTED
 from backstory.stores.sql.dialects.dialect import Dialect
-
-LOAD_TIMESTAMP = "{{ load_timestamp }}"
-LOAD_TIMESTAMP_TEXT = "{{ load_timestamp_text }}"
-LOAD_RUN_ID = "{{ load_run_id }}"
-PEPPER = "{{ pepper }}"
+from backstory.stores.sql.placeholders import LOAD_TIMESTAMP_TEXT, PEPPER
 
 
 class Expressions:

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
-from backstory.doors.historize.expressions import LOAD_RUN_ID, LOAD_TIMESTAMP, Expressions
+from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.model import Column, Dataset, HistState, Model, Role, StateLabels
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.stored_histories import PrunedRecords
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.placeholders import without_placeholders
+from backstory.stores.sql.placeholders import LOAD_RUN_ID, LOAD_TIMESTAMP, without_placeholders
+from backstory.strategies.scd2.pair import Archived, Pair
+from backstory.strategies.scd2.transitions import State
 
 COPY = "copy number"  # no column of a model is called so
 _HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
@@ -59,12 +61,12 @@ class Load:
     @cached_property
     def base_table(self) -> str:
         """The base table."""
-        return self.dialect.render_table_identifier(self.schema, self.dataset.name)
+        return self._placed(self.dataset.name)
 
     @cached_property
     def hist_table(self) -> str:
         """The history table."""
-        return self.dialect.render_table_identifier(self.schema, self.dataset.hist_name)
+        return self._placed(self.dataset.hist_name)
 
     @cached_property
     def labels(self) -> StateLabels:
@@ -226,75 +228,28 @@ class Load:
         ]
 
     @cached_property
-    def hist_columns(self) -> list[str]:
-        """The columns that an insert names."""
-        fixed = (Role.ROW_HASH, Role.STARTED, Role.ENDED, Role.STATE, Role.LOAD_RUN_ID, Role.LOADED_AT)
-        names = [self.dataset.hist_key, self.dataset.key, *(column.name for column in self.mirrored), *fixed]
-        return [self.name(name) for name in names]
-
-    def hist_values(self, state: str, alias: str = "r") -> list[str]:
-        """The values of a version that this load begins, in the order of `hist_columns`."""
-        return [
-            self.expressions.hist_key(self.dataset, alias),
-            self.of(alias, self.dataset.key),
-            *(self.of(alias, column.input or column.name) for column in self.mirrored),
-            self.of(alias, Role.ROW_HASH),
-            LOAD_TIMESTAMP,
-            "NULL",
-            state,
-            LOAD_RUN_ID,
-            LOAD_TIMESTAMP,
-        ]
-
-    def open(self, alias: str) -> str:
-        """Whether a version is open."""
-        return f"{self.of(alias, Role.ENDED)} IS NULL"
-
-    def changed(self, alias: str = "h") -> str:
-        """Whether the base has the record of an open version with another hash."""
-        return (
-            f"EXISTS (SELECT 1 FROM {self.base} AS r WHERE {self.same_key('r', alias)}{self.live('r')}"
-            f" AND {self.dialect.null_safe_ne(self.of('r', Role.ROW_HASH), self.of(alias, Role.ROW_HASH))})"
+    def pair(self) -> Pair:
+        """The two tables, as the statements of a history's load know them."""
+        return Pair(
+            self.dialect,
+            self.hist_table,
+            self.base,
+            self.dataset.key,
+            self.dataset.hist_key,
+            {column.name: column.input or column.name for column in self.mirrored},
+            {self.name(column.name): self.dialect.type_of(column) for column in self.hist.target_columns},
+            words_of(self.labels),
+            lambda alias: self.expressions.hist_key(self.dataset, alias),
+            self.live,
+            self.hist_scope,
+            self.closes_deleted,
+            self.archive and Archived(self._placed(self.archive.table), self.archive.key),
         )
 
-    def gone(self, alias: str = "h") -> str:
-        """Whether the base lacks the record of an open version, within the scope of deletes."""
-        scope = f"({self.hist_scope}) AND " if self.hist_scope else ""
-        return (
-            f"{scope}NOT EXISTS (SELECT 1 FROM {self.base} AS r"
-            f" WHERE {self.same_key('r', alias)}{self.live('r')})"
-        )
+    def _placed(self, table: str) -> str:
+        return self.dialect.render_table_identifier(self.schema, table)
 
-    def no_open(self, alias: str = "r") -> str:
-        """Whether a base row's record has no open version."""
-        return (
-            f"NOT EXISTS (SELECT 1 FROM {self.hist_table} AS o"
-            f" WHERE {self.same_key('o', alias)} AND {self.open('o')})"
-        )
 
-    def closed_now(self, alias: str = "r") -> str:
-        """Whether this load closed a version of the base row's record because it changed."""
-        return (
-            f"EXISTS (SELECT 1 FROM {self.hist_table} AS h"
-            f" WHERE {self.of('h', Role.ENDED)} = {LOAD_TIMESTAMP}"
-            f" AND {self.of('h', Role.STATE)} = {self.text(self.labels.changed)}"
-            f" AND {self.same_key('h', alias)})"
-        )
-
-    def seen_before(self, alias: str = "r") -> str:
-        """Whether a base row's record has any version at all, be it an archived one."""
-        here = f"EXISTS (SELECT 1 FROM {self.hist_table} AS p WHERE {self.same_key('p', alias)})"
-        return f"({here}{self.or_archived(alias)})"
-
-    def or_archived(self, alias: str) -> str:
-        """Or whether the record of a row has versions in the archive; empty where there is none."""
-        if self.archive is None:
-            return ""
-        table = self.dialect.render_table_identifier(self.schema, self.archive.table)
-        same = f"{self.of('z', self.archive.key)} = {self.of(alias, self.dataset.key)}"
-        return f" OR EXISTS (SELECT 1 FROM {table} AS z WHERE {same})"
-
-    def new_label(self) -> str:
-        """The state of a version that begins a life, or begins it again."""
-        new, again = self.text(self.labels.new), self.text(self.labels.reappeared)
-        return new if new == again else f"CASE WHEN {self.seen_before()} THEN {again} ELSE {new} END"
+def words_of(labels: StateLabels) -> dict[State, str]:
+    """The words for states that a model gives."""
+    return {state: getattr(labels, state) for state in State}

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.load import Load
+from backstory.doors.historize.load import Load, words_of
 from backstory.doors.historize.model import Role, StateLabels
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.steps import Statement
 from backstory.doors.historize.work import Run
+from backstory.stores.sql.statement import Statement
+from backstory.strategies.scd2.statements.cases import or_archived
+from backstory.strategies.scd2.transitions import State
 
 
 def maintenance(load: Load, run: Run) -> Iterator[Statement]:
@@ -21,7 +23,7 @@ def maintenance(load: Load, run: Run) -> Iterator[Statement]:
 def _rehash(load: Load) -> Statement:
     values = {load.name(Role.ROW_HASH): rehashed(load)}
     return Statement(
-        "rehash", load.dialect.render_update_exists(load.hist_table, "h", values, load.open("h"))
+        "rehash", load.dialect.render_update_exists(load.hist_table, "h", values, load.pair.is_open("h"))
     )
 
 
@@ -40,8 +42,8 @@ def rehashed(load: Load, alias: str = "h") -> str:
 
 def relabels(before: StateLabels, after: StateLabels) -> dict[str, str]:
     """For each label that is another now, the new one; a returned record's own is the weakest."""
-    states = ("reappeared", "new", "changed", "deleted")
-    pairs = {getattr(before, state): getattr(after, state) for state in states}
+    old, new = words_of(before), words_of(after)
+    pairs = {old[state]: new[state] for state in (State.REAPPEARED, *State)}
     return {old: new for old, new in pairs.items() if old != new}
 
 
@@ -64,8 +66,8 @@ def _returned(load: Load, before: StateLabels) -> str:
     earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
     continued = f"{load.of('p', Role.ENDED)} = {started} AND {load.of('p', Role.STATE)} = "
     return (
-        f"{load.open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
-        f" AND (EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started}){load.or_archived('h')})"
+        f"{load.pair.is_open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
+        f" AND (EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started}){or_archived(load.pair, 'h')})"
         f" AND NOT EXISTS ({earlier} AND {continued}{load.text(before.changed)})"
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
-from backstory.doors.historize.expressions import LOAD_TIMESTAMP
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Historization, Role
 from backstory.doors.historize.sync import FIXED
@@ -16,6 +15,8 @@ from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
+from backstory.strategies.scd2.statements.cases import closing
 
 REMEDIES = {
     "NULL_KEY": "Load the base anew; every row needs its key.",
@@ -122,23 +123,23 @@ def hist_checks(load: Load) -> Iterator[Check]:
     else:
         other = (
             f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
-            f"{load.dialect.null_safe_ne(load.of('x', Role.ROW_HASH), load.of('r', Role.ROW_HASH))}"
+            f"{load.pair.other_hash('x', 'r')}"
             f"{load.live('x')}){load.live('r')}"
         )
         yield Check(
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
         )
     mirrored = [column for column in load.mirrored if column.system_role is Role.BUSINESS_KEY]
-    several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.open(alias)}")
+    several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", Role.STARTED), load.of("h", Role.ENDED)
-    closing = f"({load.changed()} OR ({load.gone()}))" if load.closes_deleted else load.changed()
-    early = f"{load.open('h')} AND {started} >= {LOAD_TIMESTAMP} AND {closing}"
+    closes = " OR ".join(f"({condition})" for condition in closing(load.pair).values())
+    early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
     told = "Versions begin or end at or after the load's timestamp."
     yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), told)
     same = (
-        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {load.open('o')}"
-        f" AND NOT ({load.dialect.null_safe_ne(load.of('o', Role.ROW_HASH), load.of('r', Role.ROW_HASH))}))"
+        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {load.pair.is_open('o')}"
+        f" AND NOT ({load.pair.other_hash('o', 'r')}))"
     )
     versioned = (
         f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')} AND NOT {same})"
@@ -159,9 +160,9 @@ def _late_effective(load: Load, keys: Sequence[Column]) -> Iterator[Check]:
     dating = load.dataset.historization.effective_dating
     if dating is None or dating.late_policy == "accept":
         return
-    other = load.dialect.null_safe_ne(load.of("r", Role.ROW_HASH), load.of("h", Role.ROW_HASH))
+    other = load.pair.other_hash("r", "h")
     late = (
-        f"{load.open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r"
+        f"{load.pair.is_open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r"
         f" WHERE {load.same_key('r', 'h')}{load.live('r')}"
         f" AND {other} AND {load.of('r', dating.column)} < {load.of('h', dating.column)})"
     )

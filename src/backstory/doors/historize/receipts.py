@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from backstory.errors import BackstoryError
 from backstory.model.instant import iso
+from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 Status = Literal["success", "unchanged", "rejected", "failed"]
-OUTCOMES = ("new", "changed", "deleted", "reappeared", "unchanged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Outcome:
     @property
     def status(self) -> Status:
         """`unchanged` if nothing was written."""
-        wrote = any(self.counts[name] for name in OUTCOMES if name != "unchanged")
+        wrote = any(self.counts[name] for name in OUTCOMES if name != UNCHANGED)
         return "success" if wrote or self.schema_changes or self.changed_base else "unchanged"
 
 

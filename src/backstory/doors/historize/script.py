@@ -12,9 +12,10 @@ from backstory.doors.historize.preparing import prepared
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import historized
 from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.steps import base_steps, hist_steps
+from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.sync import sync_hist
 from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.strategies.scd2.statements.steps import hist_steps
 
 
 def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
@@ -37,7 +38,7 @@ def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> 
     yield _ended(make(load.hist_table, live))
     yield from _base(load, dataset, folder, dialect)
     yield f"-- History load for {dataset.name}"
-    for statement in hist_steps(load):
+    for statement in hist_steps(load.pair):
         yield f"-- {statement.step}\n{_ended(statement.sql)}"
 
 

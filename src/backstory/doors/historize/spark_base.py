@@ -17,7 +17,6 @@ from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_tables import base_shape, stage_rows
-from backstory.doors.historize.spark_versions import column_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
 from backstory.model.change import Change
@@ -28,6 +27,7 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
 from backstory.strategies.actions import FILE, POSITION, ROW_ID
+from backstory.strategies.scd2.frames.cases import side
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 
 LONGER = "longer: "
@@ -234,7 +234,7 @@ def _after(work: SparkWork, stored: "DataFrame", found: Outcomes) -> "DataFrame"
     if found.nothing:
         return stored.drop(FILE, POSITION, ROW_ID)
     gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
-    gone = gone.select(column_of("v", FILE).alias(GONE_FILE), column_of("v", POSITION).alias(GONE_POSITION))
+    gone = gone.select(side("v", FILE).alias(GONE_FILE), side("v", POSITION).alias(GONE_POSITION))
     here = (column(FILE) == column(GONE_FILE)) & (column(POSITION) == column(GONE_POSITION))
     stays = stored.join(gone, here, "left_anti").drop(FILE, POSITION)
     return stays.unionByName(_coming(work, found)).drop(ROW_ID)

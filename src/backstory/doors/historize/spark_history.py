@@ -20,15 +20,7 @@ from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_maintenance import maintained
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_tables import base_shape
-from backstory.doors.historize.spark_versions import (
-    AGAIN,
-    HEALED,
-    KEY,
-    beginning,
-    closing,
-    column_of,
-    versions,
-)
+from backstory.doors.historize.spark_versions import beginning, closing, versions
 from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.change import NOTHING, Change
 from backstory.model.instant import EPOCH, iso, parse_instant
@@ -37,7 +29,10 @@ from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.scd2.frames.cases import KEY, side
+from backstory.strategies.scd2.frames.count import tally
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
+from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -206,7 +201,7 @@ def _refuse(work: SparkWork, live: "DataFrame", before: Standing, found: Outcome
     dating = rules.effective_dating
     if dating and dating.late_policy == "reject":
         early = column("action") == CHANGED
-        early &= column_of("r", dating.column) < column_of("v", dating.column)
+        early &= side("r", dating.column) < side("v", dating.column)
         if keys := work.keys(found.actions.where(early), "r."):
             work.refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dating.column} than before.", keys)
 
@@ -220,7 +215,7 @@ def _repeated_open(work: SparkWork, before: Standing) -> list[str]:
 def _keys_of(work: SparkWork, before: Standing, found: Outcomes, *outcome: str) -> list[str]:
     """Business keys of stored versions with an outcome."""
     keys = found.actions.where(column("action").isin(*outcome))
-    return _business_keys(work, before, keys.select(column_of("v", work.load.dataset.key)))
+    return _business_keys(work, before, keys.select(side("v", work.load.dataset.key)))
 
 
 def _business_keys(work: SparkWork, before: Standing, keys: "DataFrame") -> list[str]:
@@ -231,10 +226,10 @@ def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: S
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
     told = "Versions begin or end at or after the load's timestamp."
-    early = found.actions.where(column_of("v", Role.STARTED) >= instant).where(
+    early = found.actions.where(side("v", Role.STARTED) >= instant).where(
         column("action").isin(CHANGED, VANISHED)
     )
-    if keys := _business_keys(work, before, early.select(column_of("v", work.load.dataset.key))):
+    if keys := _business_keys(work, before, early.select(side("v", work.load.dataset.key))):
         work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
     later = before.rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
     named = begun.select(column(KEY).alias(work.load.dataset.key))
@@ -244,34 +239,17 @@ def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: S
 
 def _told(found: Outcomes, begun: "DataFrame", before: Outcome, began: float) -> Outcome:
     """The records by what became of them, and the steps as the four of section 3.3."""
-    again = healed = 0
-    if found.appeared:
-        flags = begun.where(column(AGAIN) | column(HEALED)).groupBy(quoted(HEALED)).count().collect()
-        again = sum(row["count"] for row in flags if not row[HEALED])
-        healed = sum(row["count"] for row in flags if row[HEALED])
-    new = found.appeared - healed
-    counts = {
-        "new": new - again,
-        "changed": found.changed + healed,
-        "deleted": found.vanished,
-        "reappeared": again,
-        "unchanged": found.same,
-    }
+    cases = tally(found, begun)
     took = round((time.monotonic() - began) * 1000)
-    steps = [
-        Step("close_changed", found.changed),
-        Step("close_deleted", found.vanished),
-        Step("insert_changed", found.changed + healed),
-        Step("insert_new", new),
-        Step("merge", found.changed * 2 + found.vanished + found.appeared, took),
-    ]
-    return replace(before, counts=counts, steps=[*before.steps, *steps], base=found.delivered)
+    steps = [Step(name, rows) for name, rows in cases.rows.items()]
+    steps.append(Step("merge", sum(cases.rows.values()), took))
+    return replace(before, counts=cases.counts, steps=[*before.steps, *steps], base=found.delivered)
 
 
 def _sample(work: SparkWork, found: Outcomes) -> dict[str, list[str]]:
     """Up to ten business keys of each outcome, for a dry run."""
-    sides = {"new": (APPEARED, "r."), "changed": (CHANGED, "r."), "deleted": (VANISHED, "v.")}
+    sides = {State.NEW: (APPEARED, "r."), State.CHANGED: (CHANGED, "r."), State.DELETED: (VANISHED, "v.")}
     return {
-        outcome: work.keys(found.actions.where(column("action") == action), side)
+        str(outcome): work.keys(found.actions.where(column("action") == action), side)
         for outcome, (action, side) in sides.items()
     }

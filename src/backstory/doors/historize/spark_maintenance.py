@@ -8,17 +8,19 @@ from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_tables import hist_shape
-from backstory.doors.historize.spark_versions import past
+from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import existing
+from backstory.strategies.scd2.frames.begin import seen
+from backstory.strategies.scd2.frames.cases import KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # A column of a model has no blank in its name.
-KEY, KNOWN, AT, CONTINUES = "past key", "past known", "past end", "past continues"
+KNOWN, AT, CONTINUES = "past known", "past end", "past continues"
 
 
 def maintain(work: SparkWork) -> None:
@@ -71,7 +73,7 @@ def _relabelled(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "D
     if now.new == now.reappeared:
         return rows.alias("h").withColumn(Role.STATE, label)
     closed = versions.where(column(Role.ENDED).isNotNull())
-    known = past(work, closed, KEY).withColumn(KNOWN, lit(True))
+    known = seen(work.load.pair, closed, archived(work)).withColumn(KNOWN, lit(True))
     key, changed = column(work.load.dataset.key), column(Role.STATE) == before.changed
     ends = closed.where(changed).select(key.alias(KEY), column(Role.ENDED).alias(AT)).distinct()
     rows = rows.join(known, key == column(KEY), "left").drop(KEY)

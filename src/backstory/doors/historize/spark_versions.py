@@ -9,104 +9,44 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.frames import rows_of
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.actions import FILE, POSITION, ROW_ID
-from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes
+from backstory.strategies.actions import ROW_ID
+from backstory.strategies.scd2.frames import begin, close
+from backstory.strategies.scd2.frames.cases import HASH, KEY
+from backstory.strategies.scd2.plan import Outcomes
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-# A column of a model has no blank in its name.
-KEY, HASH, ACTION = "record key", "record hash", "record action"
-AGAIN, HEALED = "record again", "record healed"
-AS, IN, AT = "closing as", "closing file", "closing position"
+    from pyspark.sql import DataFrame
 
 
 def beginning(work: SparkWork, found: Outcomes, before: Standing, *, late: bool) -> "DataFrame":
-    """The records that begin a version: key, hash, action, and how the record came.
+    """The records that begin a version: key, hash, and past.
 
-    It comes back again if it has closed versions, archived ones too; or it is healed: an interrupted load of
-    four steps closed a version of it at this instant and did not come further.
+    Only where the history knows the load's instant or a later one (`late`) can it have been interrupted.
     """
-    from pyspark.sql.functions import lit
-
-    key, made = column_of("r", work.load.dataset.key), column_of("r", Role.ROW_HASH)
-    begun = found.actions.where(column("action").isin(APPEARED, CHANGED))
-    begun = begun.select(column("action").alias(ACTION), key.alias(KEY), made.alias(HASH))
-    if not (found.appeared and (before.filled or work.load.archive)):
-        return begun.withColumns({AGAIN: lit(False), HEALED: lit(False)})
-    rows = before.rows.where(column(Role.ENDED).isNotNull())
-    state, key = column(Role.STATE), column(work.load.dataset.key).alias(KEY)
-    begun = begun.join(past(work, rows, KEY).withColumn(AGAIN, lit(True)), KEY, "left")
-    if late:
-        now = column(Role.ENDED) == work.sql("{{ load_timestamp }}")
-        closed = rows.where(now & (state == work.load.labels.changed)).select(key).distinct()
-        begun = begun.join(closed.withColumn(HEALED, lit(True)), KEY, "left")
-    else:
-        begun = begun.withColumn(HEALED, lit(False))
-    again = (column(ACTION) == APPEARED) & column(AGAIN).eqNullSafe(lit(True))
-    healed = (column(ACTION) == APPEARED) & column(HEALED).eqNullSafe(lit(True))
-    return begun.withColumns({AGAIN: again & ~healed, HEALED: healed})
+    told = before.filled or work.load.archive
+    closed = before.rows.where(column(Role.ENDED).isNotNull()) if told else None
+    instant = work.sql("{{ load_timestamp }}") if late else None
+    return begin.beginning(work.load.pair, found, closed, archived(work), instant)
 
 
-def past(work: SparkWork, closed: "DataFrame", name: str) -> "DataFrame":
-    """The keys of records with closed versions, archived ones too, under a name."""
-    keys, archive = closed.select(column(work.load.dataset.key).alias(name)), work.load.archive
-    if archive:
-        stored = work.store.spark.table(work.store.sql_name(TableName(work.load.schema, archive.table)))
-        keys = keys.unionByName(stored.select(column(archive.key).alias(name)))
-    return keys.distinct()
+def archived(work: SparkWork) -> "DataFrame | None":
+    """The versions that were pruned out of the history; None where there is no archive."""
+    if work.load.archive is None:
+        return None
+    return work.store.spark.table(work.store.sql_name(TableName(work.load.schema, work.load.archive.table)))
 
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
     """The versions that close, whole, with their end and the ids that they keep."""
-    from pyspark.sql.functions import lit, when
-
-    labels = work.load.labels
-    found_here = found.actions.where(column("action").isin(CHANGED, VANISHED))
-    places = found_here.select(
-        column("action").alias(AS),
-        column_of("v", FILE).alias(IN),
-        column_of("v", POSITION).alias(AT),
-    )
-    rows = rows_of(work.store, table).where(column(Role.ENDED).isNull())
-    here = (column(FILE) == column(IN)) & (column(POSITION) == column(AT))
-    rows = rows.select("*", FILE, POSITION).join(places, here)
-    state = when(column(AS) == CHANGED, lit(labels.changed)).otherwise(lit(labels.deleted))
-    values: dict[str, Column] = {
-        Role.ENDED: work.sql("{{ load_timestamp }}"),
-        Role.STATE: state,
-        Role.LOAD_RUN_ID: work.sql("{{ load_run_id }}"),
-    }
+    rows = rows_of(work.store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
-    return rows.withColumns(values).select(*map(quoted, [*table.shape.names, *ids]))
+    names = [*table.shape.names, *ids]
+    return close.closes(work.load.pair, found, rows, work.sql).select(*map(quoted, names))
 
 
 def versions(work: SparkWork, live: "DataFrame", begun: "DataFrame", table: StoredTable) -> "DataFrame":
     """The versions that begin: the base's rows of these records, read once more but not moved."""
-    from pyspark.sql.functions import expr, lit, when
-
-    the = work.load
-    same = (column(the.dataset.key) == column(KEY)) & (column(Role.ROW_HASH) == column(HASH))
+    same = (column(work.load.dataset.key) == column(KEY)) & (column(Role.ROW_HASH) == column(HASH))
     rows = work.peppered(live.join(begun, same).drop(KEY, HASH), "r")
-    labels = the.labels
-    state = when((column(ACTION) == CHANGED) | column(HEALED), lit(labels.changed))
-    state = state.when(column(AGAIN), lit(labels.reappeared)).otherwise(lit(labels.new))
-    names = the.hist_columns
-    values = dict(zip(names, the.hist_values("NULL"), strict=True))
-    del values[the.name(Role.STATE)]
-    made = rows.select(
-        *(work.sql(sql).alias(_bare(name)) for name, sql in values.items()), state.alias(Role.STATE)
-    )
-    made = made.withColumn(Role.ENDED, expr("CAST(NULL AS TIMESTAMP)"))
-    return made.withColumns(absent(table.shape.columns, made.columns)).select(*map(quoted, table.shape.names))
-
-
-def _bare(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
-
-
-def column_of(side: str, name: str) -> "Column":
-    """A column of a struct."""
-    from pyspark.sql.functions import col
-
-    return col(f"{side}.{quoted(name)}")
+    rows = begin.begins(work.load.pair, rows, work.sql)
+    return rows.withColumns(absent(table.shape.columns, rows.columns)).select(*map(quoted, table.shape.names))

@@ -9,7 +9,6 @@ from typing import Any
 
 from backstory.doors.historize import preflight
 from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
-from backstory.doors.historize.expressions import PEPPER
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import Dataset, Role
@@ -41,7 +40,7 @@ from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.placeholders import PLACEHOLDER
+from backstory.stores.sql.placeholders import PEPPER, PLACEHOLDER
 from backstory.upkeep.pruning import in_utc
 
 

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 
 from backstory.errors import Failed
 
+LOAD_TIMESTAMP = "{{ load_timestamp }}"
+LOAD_TIMESTAMP_TEXT = "{{ load_timestamp_text }}"
+LOAD_RUN_ID = "{{ load_run_id }}"
+PEPPER = "{{ pepper }}"
 _BETWEEN_BRACES = re.compile(r"(?<=\{)(?=\{)")
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from backstory.strategies.observed import observed
+from backstory.strategies.scd2.transitions import Now
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-APPEARED: Final = "appeared"
-CHANGED: Final = "changed"
-VANISHED: Final = "vanished"
-KEPT: Final = "kept"  # vanished, and out of the scope of deletes
+# What a row's action says the delivery has of the record now.
+APPEARED: Final = Now.PRESENT.name
+CHANGED: Final = Now.OTHER.name
+VANISHED: Final = Now.ABSENT.name
+KEPT: Final = Now.SPARED.name
 
 DELIVERED, STORED = "r", "v"
 NO_CHECKS: "Mapping[str, Column]" = MappingProxyType({})

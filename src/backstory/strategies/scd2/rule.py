@@ -3,14 +3,12 @@
 Slow and obvious: every other way to load is held to it.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backstory.model.guards import exceeds
-
-NEW, CHANGED, DELETED = "new", "changed", "deleted"
+from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tally, now_of, past_of
 
 
 class Rejected(Exception):
@@ -50,7 +48,8 @@ class Version:
 class Rules:
     """The options of a load: which open versions a deletion may close, and the guards.
 
-    `archived` are the keys of versions that were pruned out of the history.
+    `archived` are the keys of versions that were pruned out of the history, `words` the states as they are
+    stored. A row that is flagged as deleted is not given as one of the base.
     """
 
     scope: Callable[[Version], bool | None] = lambda _: True
@@ -58,6 +57,7 @@ class Rules:
     max_delete_ratio: float | None = None
     collapse_identical: bool = False
     archived: Collection[Any] = ()
+    words: Mapping[State, str] = field(default_factory=lambda: WORDS)
 
 
 def historize(
@@ -67,56 +67,49 @@ def historize(
     run: str,
     hist_key: Callable[[Any, Any], Any],
     rules: Rules = Rules(),
-) -> tuple[list[Version], Counter[str]]:
-    """The history after the load at the instant `started`, and the counts of the four steps.
+) -> tuple[list[Version], Tally]:
+    """The history after the load at the instant `started`, and the records by what became of them.
 
-    `reappeared` counts those of the versions inserted as new whose record was there before: it has closed
-    versions, whatever closed them and archived ones too, and no open one. Raises Rejected with the codes
-    P1 to P7 of section 3.6.
+    Raises Rejected with the codes P1 to P7 of section 3.6.
     """
     rows = _rows(base, rules)
     open_ = _open(history)
     if not rows and open_ and not rules.allow_empty:
         raise Rejected("EMPTY_SNAPSHOT")
-    counts: Counter[str] = Counter(
-        closed_changed=0, closed_deleted=0, inserted_changed=0, inserted_new=0, reappeared=0
-    )
+    tally = Tally()
     known = {version.key for version in history}.union(rules.archived)
     after = {version.hist_key: version for version in history}
     gone = []
     for key in {**rows, **open_}:
         row, version = rows.get(key), open_.get(key)
-        action = _action(history, row, version, started, rules)
-        if action is None:
-            continue
-        gone += [key] if action == DELETED else []
-        if version is not None:
+        past = past_of(
+            is_open=version is not None,
+            interrupted=_closed_now(history, key, started, rules.words),
+            seen=key in known,
+        )
+        now = now_of(
+            past,
+            there=row is not None,
+            same=bool(row and version and row.row_hash == version.row_hash),
+            in_scope=version is not None and rules.scope(version) is True,
+        )
+        step = TRANSITIONS[past, now]
+        tally.cases[past, now] += 1
+        gone += [key] if step.closes is State.DELETED else []
+        if step.closes is not None:
+            assert version is not None
             if version.started >= started:
                 raise Rejected("NON_MONOTONIC_TIMESTAMP", [key])
-            after[version.hist_key] = replace(version, ended=started, state=action, run=run)
-            counts[f"closed_{action}"] += 1
-        if row is not None:
+            after[version.hist_key] = replace(version, ended=started, state=rules.words[step.closes], run=run)
+        if step.begins is not None:
+            assert row is not None
             _require_later(history, key, started)
-            made = hist_key(key, started)
-            after[made] = Version(made, key, row.row_hash, row.values, started, None, action, run, started)
-            counts[f"inserted_{action}"] += 1
-            counts["reappeared"] += action == NEW and key in known
+            made, word = hist_key(key, started), rules.words[step.begins]
+            after[made] = Version(made, key, row.row_hash, row.values, started, None, word, run, started)
     ratio = rules.max_delete_ratio
     if ratio is not None and exceeds(len(gone), ratio, len(open_)):
         raise Rejected("MASS_DELETE", gone)
-    return list(after.values()), counts
-
-
-def _action(
-    history: Sequence[Version], row: Row | None, version: Version | None, started: Any, rules: Rules
-) -> str | None:
-    """The action table of section 9.1; None where nothing happens."""
-    if row is None:
-        assert version is not None
-        return DELETED if rules.scope(version) is True else None
-    if version is None:
-        return CHANGED if _closed_now(history, row.key, started) else NEW
-    return None if row.row_hash == version.row_hash else CHANGED
+    return list(after.values()), tally
 
 
 def _rows(base: Sequence[Row], rules: Rules) -> dict[Any, Row]:
@@ -144,9 +137,10 @@ def _open(history: Sequence[Version]) -> dict[Any, Version]:
     return found
 
 
-def _closed_now(history: Sequence[Version], key: Any, started: Any) -> bool:
+def _closed_now(history: Sequence[Version], key: Any, started: Any, words: Mapping[State, str]) -> bool:
     """Whether an interrupted load closed a version of the key, and did not come to the next."""
-    return any(v.key == key and v.ended == started and v.state == CHANGED for v in history)
+    changed = words[State.CHANGED]
+    return any(v.key == key and v.ended == started and v.state == changed for v in history)
 
 
 def _require_later(history: Sequence[Version], key: Any, started: Any) -> None:

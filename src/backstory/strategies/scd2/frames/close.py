@@ -1,0 +1,26 @@
+"""The versions that close, whole, with their end (section 9.1)."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from backstory.model.layout import ENDED, STATE
+from backstory.stores.iceberg.literals import column
+from backstory.strategies.actions import FILE, POSITION
+from backstory.strategies.scd2.frames.cases import ACTION, closed_state, side
+from backstory.strategies.scd2.pair import Pair
+from backstory.strategies.scd2.plan import CHANGED, STORED, VANISHED, Outcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+IN, PLACE = "closing file", "closing position"
+
+
+def closes(pair: Pair, found: Outcomes, versions: "DataFrame", sql: Callable[[str], "Column"]) -> "DataFrame":
+    """The open versions, out of all, whose record changed or vanished, with their end."""
+    ends = found.actions.where(column(ACTION).isin(CHANGED, VANISHED))
+    places = ends.select(ACTION, side(STORED, FILE).alias(IN), side(STORED, POSITION).alias(PLACE))
+    here = (column(FILE) == column(IN)) & (column(POSITION) == column(PLACE))
+    rows = versions.where(column(ENDED).isNull()).select("*", FILE, POSITION).join(places, here)
+    ending = {name: sql(value) for name, value in pair.ending("NULL").items()}
+    return rows.withColumns(ending | {STATE: closed_state(pair)})

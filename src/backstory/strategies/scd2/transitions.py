@@ -1,0 +1,145 @@
+"""What a load makes of each record: the action table of section 9.1, as data.
+
+The rule, the statements, the MERGE, the plan on Spark, the counts of receipts and the page on states are
+drawn from it: a state that stands in no row cannot be reached.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class State(StrEnum):
+    """How a version began or ended; also what the record counts as."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    REAPPEARED = "reappeared"
+
+
+UNCHANGED: Final = "unchanged"
+# What receipts count, in their order.
+OUTCOMES: Final = (*(state.value for state in State), UNCHANGED)
+# The words that are stored where a model has none of its own: who returns is new again (section 3.4).
+WORDS: Final[Mapping[State, str]] = MappingProxyType(
+    {state: (State.NEW if state is State.REAPPEARED else state).value for state in State}
+)
+
+
+class Past(StrEnum):
+    """What the history has of a record before the load; the first that holds.
+
+    A load of four statements that was interrupted behind the first has closed a version that changed, at its
+    own instant, and not begun the next one. Closed versions count whatever closed them, archived ones too.
+    """
+
+    OPEN = "an open version"
+    INTERRUPTED = "a version that this very load closed as changed, none open"
+    CLOSED = "closed or archived versions, none open"
+    NOTHING = "no version"
+
+
+class Now(StrEnum):
+    """What the base has of a record; a row whose flag says deleted is no row (section 7.3)."""
+
+    SAME = "a row with the same hash"
+    OTHER = "a row with another hash"
+    PRESENT = "a row"
+    ABSENT = "no row"
+    SPARED = "no row, and the version is out of the scope of deletes"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state as which the open version closes, that as which one begins; what the record counts as."""
+
+    closes: State | None = None
+    begins: State | None = None
+    counted: str | None = None
+
+    @property
+    def closing(self) -> str | None:
+        """The name of the statement that closes the version."""
+        return self.closes and f"close_{WORDS[self.closes]}"
+
+    @property
+    def beginning(self) -> str | None:
+        """The name of the statement that begins a version."""
+        return self.begins and f"insert_{WORDS[self.begins]}"
+
+
+Case = tuple[Past, Now]
+
+TRANSITIONS: Final[Mapping[Case, Step]] = MappingProxyType(
+    {
+        (Past.OPEN, Now.SAME): Step(counted=UNCHANGED),
+        (Past.OPEN, Now.OTHER): Step(State.CHANGED, State.CHANGED, State.CHANGED),
+        (Past.OPEN, Now.ABSENT): Step(State.DELETED, None, State.DELETED),
+        (Past.OPEN, Now.SPARED): Step(),
+        (Past.INTERRUPTED, Now.PRESENT): Step(None, State.CHANGED, State.CHANGED),
+        (Past.INTERRUPTED, Now.ABSENT): Step(),
+        (Past.CLOSED, Now.PRESENT): Step(None, State.REAPPEARED, State.REAPPEARED),
+        (Past.CLOSED, Now.ABSENT): Step(),
+        (Past.NOTHING, Now.PRESENT): Step(None, State.NEW, State.NEW),
+        (Past.NOTHING, Now.ABSENT): Step(),
+    }
+)
+# The four statements, in their order: every version that ends does so before one begins.
+CLOSINGS: Final = tuple(dict.fromkeys(step.closing for step in TRANSITIONS.values() if step.closing))
+BEGINNINGS: Final = tuple(dict.fromkeys(step.beginning for step in TRANSITIONS.values() if step.beginning))
+
+
+def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
+    """A record's past: has it an open version, one closed just now as changed, any version at all?"""
+    told = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
+    return next(past for past in Past if told[past])
+
+
+def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
+    """A record's present: is it in the base, with the same hash, else in the scope of deletes?"""
+    if past is not Past.OPEN:
+        return Now.PRESENT if there else Now.ABSENT
+    if there:
+        return Now.SAME if same else Now.OTHER
+    return Now.ABSENT if in_scope else Now.SPARED
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many records a load met in each case of the table."""
+
+    cases: Counter[Case] = field(default_factory=Counter)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The records by what became of them, as receipts have them."""
+        counts = dict.fromkeys(OUTCOMES, 0)
+        for case, number in self.cases.items():
+            if (counted := TRANSITIONS[case].counted) is not None:
+                counts[counted] += number
+        return counts
+
+    @property
+    def delivered(self) -> int:
+        """The records that the base has."""
+        gone = {Now.ABSENT, Now.SPARED}
+        return sum(number for (_, now), number in self.cases.items() if now not in gone)
+
+    @property
+    def opened(self) -> int:
+        """The records with an open version, before the load."""
+        return sum(number for (past, _), number in self.cases.items() if past is Past.OPEN)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The rows of each of the four statements."""
+        rows = dict.fromkeys((*CLOSINGS, *BEGINNINGS), 0)
+        for case, number in self.cases.items():
+            for statement in (TRANSITIONS[case].closing, TRANSITIONS[case].beginning):
+                if statement is not None:
+                    rows[statement] += number
+        return rows

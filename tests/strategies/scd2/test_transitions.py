@@ -1,0 +1,93 @@
+"""The action table of section 9.1: every record has one row, and states and counts come from it."""
+
+from itertools import product
+from pathlib import Path
+
+from backstory.strategies.scd2.transitions import (
+    BEGINNINGS,
+    CLOSINGS,
+    OUTCOMES,
+    TRANSITIONS,
+    WORDS,
+    Now,
+    Past,
+    State,
+    Step,
+    Tally,
+    now_of,
+    past_of,
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "historize.md"
+HEAD = "| the history has | the base has | the open version closes as | a version begins as | counted as |"
+FLAGS = list(product([False, True], repeat=3))
+
+
+def cases():
+    """The case of every record that can be, by what is true of it."""
+    for (is_open, interrupted, seen), (there, same, in_scope) in product(FLAGS, FLAGS):
+        past = past_of(is_open=is_open, interrupted=interrupted, seen=seen)
+        yield past, now_of(past, there=there, same=same, in_scope=in_scope)
+
+
+def drawn():
+    """The table as the page has it."""
+    rows = [
+        f"| {past.value} | {now.value} | {step.closes or ''} | {step.begins or ''} | {step.counted or ''} |"
+        for (past, now), step in TRANSITIONS.items()
+    ]
+    return "\n".join([HEAD, "|---|---|---|---|---|", *rows]).replace("|  |", "| |").replace("|  |", "| |")
+
+
+def test_every_record_has_one_row_and_every_row_a_record():
+    """Section 9.1: the table is total on its inputs, and no row of it is out of reach."""
+    assert set(cases()) == set(TRANSITIONS)
+
+
+def test_a_version_ends_only_if_one_is_open_and_begins_only_if_the_base_has_the_record():
+    """Section 9.1, R16: at most one version is open, before and after."""
+    for (past, now), step in TRANSITIONS.items():
+        assert bool(step.closes) <= (past is Past.OPEN)
+        assert bool(step.begins) == (now in {Now.PRESENT, Now.OTHER})
+        assert (past is Past.OPEN and bool(step.begins)) <= bool(step.closes)
+
+
+def test_every_state_is_reached_and_counted_once():
+    """A record that closes and begins is one that changed; the outcome is the state that it begins or ends as."""
+    assert {step.counted for step in TRANSITIONS.values()} == {*OUTCOMES, None}
+    assert {state for step in TRANSITIONS.values() for state in (step.closes, step.begins)} == {*State, None}
+    for step in TRANSITIONS.values():
+        assert (step.begins or step.closes) in {None, step.counted}
+
+
+def test_a_record_reappears_if_it_has_closed_versions_and_no_open_one():
+    """Section 7.2: whatever closed them; what this very load closed as changed is healed instead (section 3.5)."""
+    again = {case for case, step in TRANSITIONS.items() if step.begins is State.REAPPEARED}
+    assert again == {(Past.CLOSED, Now.PRESENT)}
+    assert past_of(is_open=False, interrupted=False, seen=True) is Past.CLOSED
+    assert TRANSITIONS[Past.INTERRUPTED, Now.PRESENT].begins is State.CHANGED
+
+
+def test_the_four_statements_are_those_of_the_specification():
+    """Section 3.3, in its order; stored states are three (section 3.4)."""
+    assert (CLOSINGS, BEGINNINGS) == (("close_changed", "close_deleted"), ("insert_changed", "insert_new"))
+    assert set(WORDS.values()) == {"new", "changed", "deleted"}
+
+
+def test_a_tally_tells_outcomes_and_statements():
+    tally = Tally()
+    for number, case in enumerate(TRANSITIONS):
+        tally.cases[case] = 10**number
+    assert tally.counts == {
+        "new": 10**8, "changed": 10**1 + 10**4, "deleted": 10**2, "reappeared": 10**6, "unchanged": 1
+    }  # fmt: skip
+    assert tally.rows == {
+        "close_changed": 10**1, "close_deleted": 10**2,
+        "insert_changed": 10**1 + 10**4, "insert_new": 10**6 + 10**8,
+    }  # fmt: skip
+    assert Step().closing is None
+
+
+def test_the_page_has_the_table():
+    """The guide shows the table that loads go by."""
+    assert drawn() in PAGE.read_text(encoding="utf-8")
