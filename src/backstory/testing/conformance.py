@@ -21,6 +21,7 @@ from backstory.stores.sql.placeholders import PLACEHOLDER, resolved
 from backstory.stores.sql.statement import Statement
 from backstory.strategies.scd2.statements.merge import hist_merge
 from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 from backstory.testing.conformance_run import run_examination
 from backstory.testing.conformance_sample import (
     NASTY_NAMES,
@@ -41,10 +42,8 @@ KEPT = {
     "base_delete": CLOSE | {"pepper"},
     "base_replace": CLOSE | {"pepper"},
     "base_insert": CLOSE | {"pepper"},
-    "close_changed": CLOSE,
-    "close_deleted": CLOSE,
-    "insert_changed": INSERT,
-    "insert_new": INSERT,
+    **dict.fromkeys(CLOSINGS, CLOSE),
+    **dict.fromkeys(BEGINNINGS, INSERT),
     "merge": INSERT,
 }
 # What Python writes where a value was never put into a text.

@@ -9,6 +9,7 @@ from typing import Any
 from backstory.doors.historize.model import Column, Dataset
 from backstory.doors.historize.receipts import Outcome
 from backstory.stores.sql.columns import Datatype
+from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
 META = "meta"
 LEASE_MINUTES = 10
@@ -90,7 +91,7 @@ def hist_names(dataset: Dataset) -> list[str]:
 
 def wrote(receipt: Mapping[str, Any]) -> bool:
     """Whether a run began or ended versions."""
-    return any(count for name, count in receipt["counts"].items() if name != "unchanged")
+    return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)
 
 
 def error_text(message: str) -> str:
@@ -98,14 +99,18 @@ def error_text(message: str) -> str:
     return re.sub(r"\s+", " ", message).strip()[:LONGEST_ERROR]
 
 
+# The registry's columns are named after what the statements did.
+_REGISTERED = {
+    name: name.replace("close_", "closed_").replace("insert_", "inserted_")
+    for name in (*CLOSINGS, *BEGINNINGS)
+}
+
+
 def counted(outcome: Outcome) -> dict[str, Any]:
     """The counts of a load as the registry has them."""
     rows = {step.name: step.rows for step in outcome.steps}
     return {
         "base_row_count": outcome.base,
-        "closed_changed": rows.get("close_changed", 0),
-        "closed_deleted": rows.get("close_deleted", 0),
-        "inserted_changed": rows.get("insert_changed", 0),
-        "inserted_new": rows.get("insert_new", 0),
-        "unchanged": outcome.counts["unchanged"],
+        **{column: rows.get(name, 0) for name, column in _REGISTERED.items()},
+        UNCHANGED: outcome.counts[UNCHANGED],
     }

@@ -8,6 +8,7 @@ from backstory.model.layout import STATE
 from backstory.reading.statements.point_in_time import valid
 from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, select, shown
 from backstory.stores.sql.columns import Datatype, SqlColumn
+from backstory.strategies.scd2.transitions import State
 
 # What a database cannot compare as other values are.
 _AS_TEXT = {Datatype.JSON}
@@ -28,7 +29,7 @@ def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     ended = select(
         history.dialect,
         [
-            Shown("change", history.text("deleted")),
+            Shown("change", history.text(State.DELETED)),
             Shown("changed_at", history.ended("h")),
             *shown(history, "h", history.identifying),
             *shown(history, "h", names, "old_"),
@@ -46,8 +47,9 @@ def _begun(history: StoredHistory, within: str) -> Query:
     first = history.dialect.render_identifier("first_started_at")
     names = [each.name for each in history.attributes]
     kind = (
-        f"CASE WHEN {history.of('o', history.key)} IS NOT NULL THEN {history.text('changed')} "
-        f"WHEN f.{first} < {started} THEN {history.text('reappeared')} ELSE {history.text('inserted')} END"
+        f"CASE WHEN {history.of('o', history.key)} IS NOT NULL THEN {history.text(State.CHANGED)} "
+        f"WHEN f.{first} < {started} THEN {history.text(State.REAPPEARED)} "
+        f"ELSE {history.text('inserted')} END"
     )
     return select(
         history.dialect,
