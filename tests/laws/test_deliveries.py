@@ -1,0 +1,159 @@
+"""What holds of any delivery of files, from the door's request to the table; on tables in memory, many lives."""
+
+from itertools import groupby
+
+import pyarrow as pa
+import pytest
+from committing import commit
+from destination import PLAIN, fresh
+from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS, batches, live_batches, wild_batches
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plans_in_memory import in_utc
+from tables_as_text import in_order
+
+from backstory.doors.fivetran.batch_rows import Files
+from backstory.doors.fivetran.batches import HistoryBatch, LiveBatch
+from backstory.engine.batches import deliver_batch
+from backstory.formats.delivered import arrow_schema
+from backstory.model.change import Change
+from backstory.model.layout import ACTIVE, END, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.memory.store import MemoryStore
+from backstory.stores.tables import existing, rows_of
+from backstory.strategies.live_rows.rule import apply as live_rule
+from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.versions.rule import apply as history_rule
+from backstory.testing.sender.batch_files import write_batch_file
+
+KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def types(names):
+    times = {name: Kind.UTC_DATETIME for name in names if name.startswith("_fivetran_")}
+    kinds = times | {ACTIVE: Kind.BOOLEAN} | KINDS
+    return {name: ColumnType(kinds[name]) for name in names}
+
+
+class Table:
+    """A table that keeps history or none, with a column that no delivery's definition names."""
+
+    def __init__(self, folder, stored, *, keeps_history):
+        self.folder, self.store, self.keeps_history = folder, MemoryStore(), keeps_history
+        self.columns = COLUMNS if keeps_history else LIVE_COLUMNS
+        layout = Layout.FIVETRAN_HISTORY if keeps_history else Layout.FIVETRAN_LIVE
+        told = types([*self.columns, LEFT_OVER])
+        columns = tuple(Column(name, type_) for name, type_ in told.items())
+        shape = Shape(TableName("laws", fresh()), columns, KEY, layout)
+        self.name = shape.table
+        rows = pa.Table.from_pylist(
+            [{name: row.get(name) for name in told} for row in stored], arrow_schema(told)
+        )
+        commit(self.store, None, Change(into=shape, come=rows))
+
+    def delivery(self, batch, *, by_row=False):
+        """The batch in files: one for rows that name the same columns, or one for each row."""
+        found = {
+            kind: [
+                write_batch_file(self.folder, rows, list(rows[0]), PLAIN)
+                for rows in _parts(batch.get(kind, []), kind, by_row=by_row, ends=self.keeps_history)
+            ]
+            for kind in ("replace", "update", "delete", "earliest")
+        }
+        make = HistoryBatch if self.keeps_history else LiveBatch
+        return make(self.name, b"", types(self.columns), KEY, Files(PLAIN, *found.values()))
+
+    def deliver(self, delivery):
+        return deliver_batch(self.store, delivery)
+
+    @property
+    def commits(self):
+        return len(existing(self.store, self.name).snapshots)
+
+    @property
+    def rows(self):
+        return self.whole(in_utc(rows_of(self.store, existing(self.store, self.name)).to_pylist()))
+
+    def whole(self, rows):
+        """The rows with every column of the table."""
+        return in_order({name: row.get(name) for name in sorted([*self.columns, LEFT_OVER])} for row in rows)
+
+    def by_rule(self, stored, batch):
+        rule = history_rule if self.keeps_history else live_rule
+        return self.whole(rule(stored, KEY, self.columns, **batch).rows)
+
+
+def _parts(rows, kind, *, by_row, ends):
+    if kind == "update" and ends:
+        rows = [{END: UNMODIFIED} | row for row in rows]
+    rows = [{name: row[name] for name in sorted(row)} for row in rows]
+    return [[row] for row in rows] if by_row else [list(part) for _, part in groupby(rows, key=list)]
+
+
+@pytest.fixture(params=["live", "history"])
+def drawn(request):
+    """Tables of the kind, each with a batch of anything."""
+    keeps_history = request.param == "history"
+    return keeps_history, wild_batches() if keeps_history else live_batches()
+
+
+@ANY
+@given(st.data())
+def test_a_table_holds_what_the_rule_says(drawn, tmp_path, data):
+    """Whatever the delivery; and brought again in the same files it makes no commit."""
+    keeps_history, histories = drawn
+    history = data.draw(histories)
+    table, (batch,) = Table(tmp_path, history.stored, keeps_history=keeps_history), history.batches
+    delivery, expected = table.delivery(batch), table.by_rule(history.stored, batch)
+    first = table.deliver(delivery)
+    assert table.rows == expected
+    assert table.commits == 1 + (first.snapshot_id is not None)
+    assert table.deliver(delivery).snapshot_id is None
+    assert table.rows == expected
+    assert table.commits == 1 + (first.snapshot_id is not None)
+
+
+@ANY
+@given(st.data())
+def test_files_may_be_parted_anyhow(drawn, tmp_path, data):
+    """A file for each row gives what one file gives."""
+    keeps_history, histories = drawn
+    history = data.draw(histories)
+    (batch,) = history.batches
+    one, many = (Table(tmp_path, history.stored, keeps_history=keeps_history) for _ in range(2))
+    told = one.deliver(one.delivery(batch)).counts
+    assert many.deliver(many.delivery(batch, by_row=True)).counts == told
+    assert many.rows == one.rows
+
+
+@ANY
+@given(st.data())
+def test_keys_that_are_not_named_keep_their_rows(drawn, tmp_path, data):
+    """All of their columns, the one that the definition does not name too."""
+    keeps_history, histories = drawn
+    history = data.draw(histories)
+    table, (batch,) = Table(tmp_path, history.stored, keeps_history=keeps_history), history.batches
+    named = {_key(row) for rows in batch.values() for row in rows}
+    before = [row for row in table.rows if _key(row) not in named]
+    table.deliver(table.delivery(batch))
+    assert [row for row in table.rows if _key(row) not in named] == before
+
+
+def _key(row):
+    return tuple(row[name] for name in KEY)
+
+
+@ANY
+@given(batches())
+def test_the_last_delivery_of_a_source_again_changes_nothing(tmp_path, history):
+    """In new files too: the table is the source's own history after each of its deliveries."""
+    table = Table(tmp_path, history.stored, keeps_history=True)
+    for batch, expected in zip(history.batches, history.tables, strict=True):
+        table.deliver(table.delivery(batch))
+        assert table.rows == table.whole(expected)
+    commits = table.commits
+    assert table.deliver(table.delivery(history.batches[-1])).snapshot_id is None
+    assert (table.rows, table.commits) == (table.whole(history.tables[-1]), commits)
