@@ -216,10 +216,10 @@ class Place:
 
     def rows(self, columns: str | None = None) -> list[dict[str, object]]:
         """What the table holds, as Spark reads it where it runs: all columns or these."""
-        read = rows_of(self.store, existing(self.store, self.name))
+        found = existing(self.store, self.name)
+        read = rows_of(self.store, found)
         read = read if isinstance(self.store, MemoryStore) else read.toArrow()
-        if columns:
-            read = read.select(columns.split())
+        read = read.select(columns.split() if columns else found.shape.names)
         return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
 
     def metadata(self) -> object:

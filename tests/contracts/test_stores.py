@@ -84,7 +84,7 @@ class Kept:
 
     def rows(self):
         found = rows_of(self.store, self.now)
-        found = found if isinstance(found, pa.Table) else found.toArrow()
+        found = (found if isinstance(found, pa.Table) else found.toArrow()).select(self.now.shape.names)
         return in_order({name: _utc(value) for name, value in row.items()} for row in found.to_pylist())
 
     def state(self):

@@ -36,7 +36,6 @@ def live(sender, store, schema):
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)
-@pytest.mark.tables_on("memory", "iceberg")
 def test_a_default_is_of_the_columns_type(live, type_, text, value):
     """93, 101: every row gets it; the column is as asked; again it changes nothing."""
     twice(live, "add_column_with_default_value", column="w", column_type=type_, default_value=text)
@@ -46,7 +45,6 @@ def test_a_default_is_of_the_columns_type(live, type_, text, value):
 
 
 @pytest.mark.parametrize("type_", sorted({type_ for type_, _, _ in TYPES}))
-@pytest.mark.tables_on("memory", "iceberg")
 def test_the_text_null_is_null_for_every_type(live, type_):
     """101, F9: as a default, and as a value over another."""
     default = next(text for kind, text, value in TYPES if kind == type_ and value is not None)
@@ -56,6 +54,22 @@ def test_the_text_null_is_null_for_every_type(live, type_):
     assert None not in [row["w"] for row in live.rows()]
     twice(live, "update_column_value", column="w", value="NULL")
     assert [row["w"] for row in live.rows()] == [None, None]
+
+
+@pytest.mark.tables_on("memory", "iceberg")
+def test_defaults_and_nulls_of_every_type_in_one_table(live):
+    """93, 101: each column is as it would be alone."""
+    for place, (type_, text, _) in enumerate(TYPES):
+        asked = {"column": f"w{place}", "column_type": type_, "default_value": text}
+        done(live.migrate("add_column_with_default_value", **asked))
+    expected = [value for _, _, value in TYPES]
+    for row in live.rows():
+        found = [row[f"w{place}"] for place in range(len(TYPES))]
+        assert found == expected
+        assert list(map(type, found)) == list(map(type, expected))
+    for place in range(len(TYPES)):
+        done(live.migrate("update_column_value", column=f"w{place}", value="NULL"))
+    assert {row[f"w{place}"] for row in live.rows() for place in range(len(TYPES))} == {None}
 
 
 @pytest.mark.parametrize("kind", ["live", "history"])
