@@ -11,7 +11,7 @@ import pyarrow as pa
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Dataset, Model
-from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.stage_rows import column_type
 from backstory.doors.historize.steps import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type

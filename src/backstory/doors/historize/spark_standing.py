@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.stage_rows import column_type
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.schema import Column, Shape

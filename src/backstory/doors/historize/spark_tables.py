@@ -11,7 +11,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column as ModelColumn
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.stage_files import column_type, read_stage
+from backstory.doors.historize.stage_rows import column_type, read_stage
 from backstory.errors import Refused
 from backstory.model.layout import DELETED, Layout
 from backstory.model.schema import Column, Shape

@@ -21,7 +21,7 @@ from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import Standing, standing, synchronised
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import DOOR, SparkWork
-from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.stage_rows import column_type
 from backstory.doors.historize.work import Run, Target, place_name, run_row
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError, Failed, Refused

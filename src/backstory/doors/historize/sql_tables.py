@@ -8,7 +8,7 @@ from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Column, Role
 from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.stage_files import read_stage
+from backstory.doors.historize.stage_rows import read_stage
 from backstory.doors.historize.stored_histories import stored_history
 from backstory.errors import Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive

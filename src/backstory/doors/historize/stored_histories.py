@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from backstory.doors.historize.model import Historization, HistState, Role, StateLabels
-from backstory.doors.historize.stage_files import column_type
+from backstory.doors.historize.stage_rows import column_type
 from backstory.model.history import Archive, Dating, History, Labels
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout

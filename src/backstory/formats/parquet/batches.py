@@ -5,7 +5,7 @@ by its own size nor by its footer. Texts are therefore read as their dictionarie
 of rows is known before the rows are made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.formats.memory import Meter
 from backstory.formats.parquet.pages import page_sizes
 
 ROWS = 1 << 16
@@ -23,25 +22,30 @@ ENTRY = 8  # a text's place in its dictionary, or where it begins
 
 
 def batches(
-    content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], meter: Meter
+    content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], count: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
     """The chosen columns, none of them nested; texts may be dictionaries of texts.
 
-    The meter counts the pages that are open at a time, then each piece before it is decoded. Raises
-    ValueError or Arrow's errors for what is no Parquet, and what the meter raises.
+    `count` is told of the pages that are open at a time, then of each piece before it is decoded. Raises
+    ValueError or Arrow's errors for what is no Parquet, and what `count` raises.
     """
     schema = metadata.schema.to_arrow_schema()
     types = {name: _storage(schema.field(name).type) for name in chosen}
     chunks = _chunks(metadata, chosen)
     pages = {name: _pages(content, chunks[name]) for name in chosen}
-    meter.add(sum(map(sum, pages.values())))
+    count(sum(map(sum, pages.values())))
     grown = {name for name in chosen if _grows(chunks[name])}
     width = sum(_width(types[name], pages[name] if name in grown else ()) for name in chosen)
     as_stored = [name for name in chosen if _is_text(types[name]) and name not in grown]
-    parquet = pq.ParquetFile(pa.BufferReader(content), metadata=metadata, read_dictionary=as_stored)
+    parquet = pq.ParquetFile(
+        pa.BufferReader(content),
+        metadata=metadata,
+        read_dictionary=as_stored,
+        coerce_int96_timestamp_unit="us",
+    )
     for batch in parquet.iter_batches(max(1, min(ROWS, PIECE // width)), columns=list(chosen)):
         for piece, size in _pieces(batch):
-            meter.add(size)
+            count(size)
             yield piece
 
 

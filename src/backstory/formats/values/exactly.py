@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.expected import DURATION, TIME, kind, unit
 from backstory.formats.values.clock import counted
+from backstory.formats.values.same import same
 from backstory.formats.values.texts import TimeFormats, parser
 
 _INSTANT = pa.timestamp("us", "UTC")
@@ -104,18 +105,11 @@ def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
         # Down to the microsecond: before 1970, a cast would go up.
         values = pc.floor_temporal(values, unit="microsecond")
-    if t.is_float16(values.type):
-        values = values.cast(pa.float32())  # Arrow compares no shorter ones
     if t.is_nested(target):
         # Of a slice Arrow would cast what is left and right of it too.
         values = values.take(pa.array(range(len(values)), pa.int64()))
         values = values.cast(_filled(values.type, target))
-    if t.is_decimal(target) and t.is_integer(values.type):
-        return values.cast(pa.decimal128(_WIDEST, target.scale)).cast(target)
-    made = values.cast(target)
-    if not _is_text(target) and not _same(made.cast(values.type), values):
-        raise pa.ArrowInvalid("a value does not fit")
-    return made
+    return values.cast(target) if _is_text(target) else same(values, target)
 
 
 def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
@@ -128,15 +122,6 @@ def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
     if t.is_map(type_):
         return pa.map_(_filled(type_.key_type, target.key_type), _filled(type_.item_type, target.item_type))
     return pa.list_(_filled(type_.value_type, target.value_type)) if _is_list(type_) else type_
-
-
-def _same(back: pa.Array, values: pa.Array) -> bool:
-    if pa.types.is_nested(values.type):
-        return bool(back.equals(values))
-    same = pc.equal(back, values)
-    if pa.types.is_floating(values.type):
-        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(values)))
-    return bool(pc.all(same, min_count=0).as_py())
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ from historizing import dataset, document, model_of
 
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.stage_files import read_stage
+from backstory.doors.historize.stage_rows import read_stage
 from backstory.errors import Refused
 from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding

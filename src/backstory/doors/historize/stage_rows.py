@@ -1,0 +1,126 @@
+"""The columns of a model in the words of `formats`: rows of a stage file (decision H7)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from backstory.doors.historize.model import Column
+from backstory.doors.historize.stage import Stage
+from backstory.errors import Refused
+from backstory.formats.csv.header import refuse_repeated
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.source import delivered_source
+from backstory.formats.csv.table import csv_table
+from backstory.formats.csv.typed_rows import Asked, typed_rows
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.parquet import typed_rows as parquet
+from backstory.formats.rows import Rows
+from backstory.formats.values.leniency import EXACT
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.sql.columns import Datatype
+
+_KINDS = {
+    Datatype.STRING: Kind.STRING,
+    Datatype.INTEGER: Kind.INT,
+    Datatype.BIGINT: Kind.LONG,
+    Datatype.FLOAT: Kind.DOUBLE,
+    Datatype.BOOLEAN: Kind.BOOLEAN,
+    Datatype.DATE: Kind.NAIVE_DATE,
+    Datatype.TIME: Kind.NAIVE_TIME,
+    Datatype.TIMESTAMP: Kind.UTC_DATETIME,
+    Datatype.BINARY: Kind.BINARY,
+    Datatype.UUID: Kind.STRING,
+    Datatype.JSON: Kind.JSON,
+}
+PLAIN: Final = Encoding()
+MEND: Final = "Nothing was written; mend the file."
+# Types of which an empty text is a value.
+_TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
+
+
+def column_type(column: Column) -> ColumnType:
+    """The type that a table of ours has for the column."""
+    if column.datatype is Datatype.DECIMAL:
+        return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
+    return ColumnType(_KINDS[column.datatype])
+
+
+def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
+    """The rows of a stage file, each column under its name in the file.
+
+    In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
+    by the header, and others than those that the model names are passed over. Raises Refused for a
+    missing file or column, broken CSV and an unreadable cell, with the line.
+    """
+    assert stage.path is not None
+    if not stage.path.is_file():
+        told = f"The stage input {stage.path} is not there."
+        raise Refused("no-stage", told, "Bring the file, or mend the model.")
+    wanted = _wanted(stage, columns)
+    file = BatchFile(stage.path)
+    if stage.format is Format.PARQUET:
+        rows = _parquet(file, wanted)
+    else:
+        texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
+        rows = _csv(file, wanted, texts)
+    return Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
+
+
+def _wanted(stage: Stage, columns: Sequence[Column]) -> dict[str, ColumnType]:
+    wanted: dict[str, ColumnType] = {}
+    for column in columns:
+        source, type_ = column.input or column.name, column_type(column)
+        if wanted.setdefault(source, type_) != type_:
+            raise Refused(
+                "STAGE_TYPE",
+                f"{stage.name}.{source} feeds columns of two types.",
+                "Give the stage a column for each.",
+                [source],
+            )
+    return wanted
+
+
+def _csv(file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]) -> Iterator[Rows]:
+    """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
+    table = csv_table(delivered_source(file, PLAIN, mend=MEND), CsvOptions())
+    if table.names is None:
+        raise _unreadable(file, "it is empty" if table.empty else "line 1 is no header")
+    refuse_repeated(file.name, table.names, MEND)
+    _refuse_missing(file, wanted, table.names)
+    return typed_rows(table, Asked(wanted, texts, leniency=EXACT), file)
+
+
+def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
+    def chosen(names: Sequence[str]) -> Mapping[str, ColumnType]:
+        _refuse_missing(file, wanted, names)
+        return wanted
+
+    if not file.size():
+        raise _unreadable(file, "it is not Parquet")
+    try:
+        yield from parquet.typed_rows(file, PLAIN, chosen, EXACT, _uncounted)
+    except Refused as refused:
+        if refused.code == "unreadable-file":  # in the words of a stage: nobody sent it, and it has no key
+            raise _unreadable(file, "it is not Parquet") from None
+        raise
+
+
+def _uncounted(_size: int) -> None:
+    """A stage file is the operator's own: what it takes is not held against it."""
+
+
+def _unreadable(file: BatchFile, why: str) -> Refused:
+    return Refused("unreadable-file", f"{file.name} cannot be read: {why}.", MEND)
+
+
+def _refuse_missing(file: BatchFile, wanted: Mapping[str, ColumnType], header: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise Refused(
+            "missing-column",
+            f"{file.name} has no column {', '.join(missing)}.",
+            f"Its columns are {', '.join(header[:20])}; mend the model or the file.",
+            missing,
+        )

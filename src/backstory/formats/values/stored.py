@@ -1,0 +1,91 @@
+"""Values that a file stores with a type become those of a column, as the file's texts would (section 3.4)."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.cells import UnreadableCell, finish, first_failing, parser_type, rounded_to
+from backstory.formats.values.leniency import Leniency, parsed
+from backstory.formats.values.same import same
+from backstory.model.types import TEXT_KINDS, ColumnType, Kind
+
+_t: Final = pa.types
+_DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
+
+
+def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+    """The cells as values of the column's type, and how many decimals among them were rounded (F18).
+
+    Texts are read as in CSV, numbers stay the same numbers, and a number, a day or an id is a text as it is
+    printed. Raises UnreadableCell for the first that has no such value, or whose type says something else.
+    """
+    cells = bare(cells)
+    if _t.is_null(cells.type):
+        return pa.nulls(len(cells), arrow_type(type_)), 0
+    if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
+        cells = pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
+    if _t.is_string(cells.type):
+        return parsed(cells, type_, leniency)
+    if not _may_be(cells.type, type_):
+        raise UnreadableCell(0)
+    if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
+        # By the number's shortest text, which is what a CSV file would hold.
+        return parsed(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
+        return rounded_to(cells, type_)
+    if type_.kind in TEXT_KINDS:
+        return parsed(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    return _attempt(cells, lambda part: _converted(part, type_, leniency)), 0
+
+
+def bare(cells: pa.Array) -> pa.Array:
+    """The cells without what only says how they are written."""
+    if _t.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if isinstance(cells.type, pa.JsonType):
+        cells = cells.storage
+    if _t.is_large_string(cells.type) or _t.is_string_view(cells.type):
+        return cells.cast(pa.string())
+    return cells.cast(pa.binary()) if _is_bytes(cells.type) else cells
+
+
+def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
+    """Whether the stored type is of the column's family: no number is a day, and no day a number."""
+    is_day = _t.is_date(stored) or _t.is_timestamp(stored)
+    if type_.kind is Kind.NAIVE_TIME:
+        return bool(_t.is_time(stored))
+    if type_.kind is Kind.NAIVE_DATETIME and _t.is_timestamp(stored):
+        return stored.tz is None
+    if type_.kind in _DAYS:
+        return bool(is_day)
+    if type_.kind is Kind.BINARY:
+        return bool(_t.is_binary(stored))
+    is_number = any(test(stored) for test in (_t.is_integer, _t.is_floating, _t.is_decimal, _t.is_boolean))
+    return is_number or (type_.kind in TEXT_KINDS and bool(is_day or _t.is_binary(stored)))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    large = _t.is_large_binary(type_) or _t.is_binary_view(type_)
+    return bool(large or (_t.is_fixed_size_binary(type_) and not _t.is_decimal(type_)))
+
+
+def _attempt(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    try:
+        return convert(cells)
+    except pa.ArrowInvalid:
+        raise UnreadableCell(first_failing(cells, convert)) from None
+
+
+def _converted(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
+    if type_.kind is Kind.BINARY:
+        return cells
+    if type_.kind not in _DAYS:
+        narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
+        return same(cells, narrow).cast(arrow_type(type_))
+    if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
+        # Down to the microsecond: before 1970, a cast would go up.
+        cells = pc.floor_temporal(cells, unit="microsecond")
+    return finish(pa.chunked_array([same(cells, parser_type(type_))]), type_).combine_chunks()
