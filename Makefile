@@ -12,7 +12,7 @@ setup:          ## Virtual environment, packages and Java
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup     ## All tests: those with the one Spark session, and the others beside them
+test: setup     ## All tests, on all cores: what needs Python alone first
 	@scripts/setup.sh --postgresql
 	@scripts/test.sh
 
@@ -21,7 +21,7 @@ laws: setup     ## The same, each law tried many more times: before a release
 	@BACKSTORY_DEPTH=laws scripts/test.sh
 
 test-fast: setup ## The tests that need no Java, in seconds
-	@$(PY) -m pytest -q -m "not spark and not process and not database"
+	@BACKSTORY_DEPTH=fast $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not spark and not process and not database"
 
 lint: setup     ## Style, types and the borders between the rooms
 	@$(PY) -m ruff check .

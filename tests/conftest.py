@@ -5,14 +5,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections import Counter
 from pathlib import Path
 
+import java
 import pytest
 from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["destination_fixtures", "database_fixtures"]
+pytest_plugins = ["destination_fixtures", "database_fixtures", "pace"]
 
 # The gate is to give the same answer twice; the laws are to find what nobody thought of.
 for depth, examples in EXAMPLES.items():
@@ -25,19 +25,21 @@ for depth, examples in EXAMPLES.items():
     )
 settings.load_profile(DEPTH)
 
-# Tests are many short queries, of which the JVM's second compiler would make most of the work.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = java.OPTIONS  # processes that tests start have it too
 
 # Letters that Java's properties spell in another way.
 SECRET = "canary-1f83 = #:\\ü\U0001f600"
 
 SPARK = {
     "spark.backstory.secret": SECRET,
-    "spark.master": "local[2]",
+    "spark.master": "local[1]",  # another worker of the tests has the other core
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.jars.packages": "org.postgresql:postgresql:42.7.8",
 }
+# A plan of a few rows runs sooner than it is compiled; before a release plans run as they do for users.
+if DEPTH != "laws":
+    SPARK |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 # What brings a DuckDB file or a PostgreSQL server.
@@ -128,18 +130,3 @@ def postgresql_url(postgresql):
     """The same server's address for libpq."""
     place, _, user = postgresql.removeprefix("jdbc:postgresql://").partition("?user=")
     return f"postgresql://{user}@{place}"
-
-
-SECONDS, SLOWEST = Counter(), 20
-
-
-def pytest_runtest_logreport(report):
-    """What each file of tests takes, fixtures included."""
-    SECONDS[report.nodeid.partition("::")[0]] += report.duration
-
-
-def pytest_terminal_summary(terminalreporter):
-    """The files that take longest, so that none grows unseen."""
-    terminalreporter.section("seconds by file")
-    for file, seconds in SECONDS.most_common(SLOWEST):
-        terminalreporter.line(f"{seconds:7.1f}  {file}")

@@ -34,7 +34,7 @@ from backstory.testing.sender.client import Sender
 
 BACKSTORY = Path(sys.executable).parent / "backstory"
 SECONDS = 300
-KEPT = ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH")
+KEPT = ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH", "SPARK_SUBMIT_OPTS")
 CONFIGURATION = """
 [spark]
 "spark.master" = "local[2]"

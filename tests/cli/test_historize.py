@@ -1,31 +1,13 @@
 """`backstory historize` as its users meet it: answers, exit codes, errors that help."""
 
 import json
-import shutil
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import structlog
 from ruamel.yaml import YAML
+from small_model import FIRST, MODEL, SECOND
 
 from backstory.cli.app import run
-
-BACKSTORY = str(Path(sys.executable).parent / "backstory")
-MODEL = """
-format: historize/1
-target_schemas: [{short_name: rawcore}]
-target_datasets:
-  - target_schema: rawcore
-    target_dataset_name: rc_c
-    input: stage.csv
-    target_columns:
-      - {target_column_name: id, datatype: BIGINT, system_role: business_key, nullable: false}
-      - {target_column_name: city, datatype: STRING}
-"""
-FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
 
 
 @pytest.fixture(autouse=True)
@@ -209,73 +191,3 @@ def test_the_schema_is_for_editors(folder, capsys):
     schema = told(capsys)
     assert schema["title"] == "Model"
     assert "target_datasets" in schema["required"]
-
-
-@pytest.fixture
-def on_spark(folder):
-    """A folder whose loads run on Spark, in processes of their own."""
-    (folder / "backstory.toml").write_text(
-        '[spark]\n"spark.master" = "local[2]"\n"spark.driver.memory" = "700m"\n"spark.sql.shuffle.partitions" = "2"\n'
-    )
-    return folder
-
-
-def started(folder, *more):
-    """A load on Spark that runs."""
-    return subprocess.Popen(
-        [BACKSTORY, "historize", "model.yaml", "--output", "json", *more],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def rows(folder):
-    """Every version, read by pyiceberg."""
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:
-        table = catalog.load_table("rawcore.rc_c_hist")
-        names = ("id", "city", "version_started_at", "version_ended_at", "version_state", "load_run_id")
-        return sorted(map(str, table.scan(selected_fields=names).to_arrow().to_pylist())), len(
-            table.snapshots()
-        )
-
-
-@pytest.mark.process
-def test_a_load_that_is_killed_goes_on_under_its_run_id(on_spark):
-    """R18, R19: SIGKILL at several moments, the same run id again: as if nothing had happened."""
-    folder, undisturbed = on_spark, on_spark / "undisturbed"
-    first = started(folder, "--run-id", "r1", "--load-timestamp", "2026-01-01")
-    assert first.wait(180) == 0
-    began = time.monotonic()
-    shutil.copytree(folder, undisturbed)
-    for place in (folder, undisturbed):
-        (place / "stage.csv").write_text(SECOND)
-    assert started(undisturbed, "--run-id", "r2", "--load-timestamp", "2026-01-02").wait(180) == 0
-    whole = time.monotonic() - began
-    for part in (0.5, 0.7, 0.85):
-        running = started(folder, "--run-id", "r2", "--load-timestamp", "2026-01-02")
-        time.sleep(whole * part)
-        running.kill()
-        running.wait()
-    last = started(folder, "--run-id", "r2", "--load-timestamp", "2026-01-02")
-    said = last.communicate(timeout=180)
-    assert last.returncode == 0, said
-    assert json.loads(said[0])[0]["counts"]["changed"] == 1
-    assert rows(folder) == rows(undisturbed)
-
-
-@pytest.mark.process
-def test_two_loads_at_once_lose_nothing(on_spark):
-    """R31: two processes load one dataset at the same time; each is done or told to come again."""
-    folder = on_spark
-    assert started(folder, "--run-id", "r1", "--load-timestamp", "2026-01-01").wait(180) == 0
-    (folder / "stage.csv").write_text(SECOND)
-    both = [started(folder, "--run-id", name) for name in ("r2", "r3")]
-    codes = [(each.communicate(timeout=240), each.returncode) for each in both]
-    assert {code for _, code in codes} <= {0, 75}, codes
-    found, _ = rows(folder)
-    assert sum("'version_ended_at': None" in row for row in found) == 2
-    assert len(found) == 4

@@ -91,6 +91,7 @@ def line_of_2_gib():
         yield block
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("parts", "compression", "words", "most"),
     [
@@ -109,6 +110,7 @@ def test_a_bomb_is_refused_within_bounded_memory(tmp_path, parts, compression, w
     assert size < most
 
 
+@pytest.mark.process
 def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
     """Rows that take no room in the file."""
     path = tmp_path / NAME
@@ -124,6 +126,7 @@ def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
     assert size < 1200
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("type_", "writing"),
     [

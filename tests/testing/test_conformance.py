@@ -12,6 +12,7 @@ from backstory.dialects import DuckDB, Postgres, Spark, SqlServer, assert_dialec
 from backstory.stores.sql.columns import Datatype
 from backstory.testing.conformance_sample import SCHEMA
 
+pytestmark = pytest.mark.database
 SCHEMAS = "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT LIKE 'pg%' ORDER BY 1"
 
 

@@ -45,7 +45,7 @@ def process(folder, *arguments, **environment):
         stdout=(folder / "stdout").open("wb"),
         stderr=(folder / "stderr").open("wb"),
         cwd=folder,
-        env={"PATH": os.environ["PATH"], **places, **environment},
+        env={**{name: os.environ[name] for name in ("PATH", "SPARK_SUBMIT_OPTS")}, **places, **environment},
     )
     try:
         yield running

@@ -20,6 +20,7 @@ from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 from typing import Any
 
 import pytest
+from depth import DEPTH
 from destination import HISTORY, LIVE, definition
 from serving import SECONDS, Ground, Request, Server, alter, create, describe, described, migrate
 from tables_as_text import cell, instant
@@ -124,6 +125,7 @@ class Disk:
     """A small file system, of which as much is left as asked for."""
 
     steps = tuple(PAGE * pages for pages in (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 22, 26, 30))
+    steps = steps if DEPTH == "laws" else steps[::2]
     weight = 0
 
     def __init__(self, folder: Path) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from depth import deep
 from destination import HISTORY, LIVE, definition
 from serving import Ground, Request, alter, create, described, migrate
 from tables_as_text import cell, instant
@@ -14,7 +15,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 
 pytestmark = pytest.mark.process
 
-EACH = 6
+EACH = deep(6, 3)
 SYNCED = {"_fivetran_synced": instant("T1")}
 
 

@@ -1,0 +1,12 @@
+"""How every Java of the tests is started.
+
+Tests are many short queries, of which the JVM's second compiler would make most of the work. Half of what is left
+of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded.
+"""
+
+from pathlib import Path
+
+ARCHIVE = Path(__file__).parents[1] / ".pytest_cache" / "java" / "classes.jsa"
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# An archive that is not there or of other classes is not used, and nothing is said of it.
+OPTIONS = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"

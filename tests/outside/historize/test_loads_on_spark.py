@@ -1,0 +1,91 @@
+"""`backstory historize` on Spark, in processes: killed, and two at once."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from depth import DEPTH
+from pyiceberg.catalog.sql import SqlCatalog
+from serving import within
+from small_model import FIRST, MODEL, SECOND
+
+pytestmark = pytest.mark.process
+
+BACKSTORY = str(Path(sys.executable).parent / "backstory")
+# A load is killed when it has written the first file of this name.
+MOMENTS = ("rc_c/data/**/*.parquet", "rc_c_hist/data/**/*.parquet", "rc_c_hist/metadata/snap-*")
+MOMENTS = MOMENTS if DEPTH == "laws" else MOMENTS[1:]
+CONFIGURATION = """
+[spark]
+"spark.master" = "local[2]"
+"spark.driver.memory" = "700m"
+"spark.sql.shuffle.partitions" = "2"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a model and its stage, loaded once."""
+    monkeypatch.setenv("BACKSTORY_PEPPER", "a secret")
+    (tmp_path / "model.yaml").write_text(MODEL)
+    (tmp_path / "stage.csv").write_text(FIRST)
+    (tmp_path / "backstory.toml").write_text(CONFIGURATION)
+    assert started(tmp_path, "r1", "2026-01-01").wait(180) == 0
+    return tmp_path
+
+
+def started(folder, run, at=None):
+    """A load on Spark that runs."""
+    when = ["--load-timestamp", at] if at else []
+    return subprocess.Popen(
+        [BACKSTORY, "historize", "model.yaml", "--output", "json", "--run-id", run, *when],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rows(folder):
+    """Every version, read by pyiceberg, and how many commits made them."""
+    with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:
+        table = catalog.load_table("rawcore.rc_c_hist")
+        names = ("id", "city", "version_started_at", "version_ended_at", "version_state", "load_run_id")
+        read = table.scan(selected_fields=names).to_arrow().to_pylist()
+        return sorted(map(str, read)), len(table.snapshots())
+
+
+def test_a_load_that_is_killed_goes_on_under_its_run_id(folder):
+    """R18, R19: SIGKILL at several moments, the same run id again: as if nothing had happened."""
+    undisturbed = folder / "undisturbed"
+    shutil.copytree(folder, undisturbed)
+    for place in (folder, undisturbed):
+        (place / "stage.csv").write_text(SECOND)
+    assert started(undisturbed, "r2", "2026-01-02").wait(180) == 0
+    tables = folder / "warehouse" / "rawcore"
+    for moment in MOMENTS:
+        before = set(tables.glob(moment))
+        running = started(folder, "r2", "2026-01-02")
+        assert within(180, lambda: set(tables.glob(moment)) - before, pause=0.001), running.communicate()
+        assert running.poll() is None, running.communicate()
+        running.kill()
+        running.communicate()
+    last = started(folder, "r2", "2026-01-02")
+    said = last.communicate(timeout=180)
+    assert last.returncode == 0, said
+    assert json.loads(said[0])[0]["counts"]["changed"] == 1
+    assert rows(folder) == rows(undisturbed)
+
+
+def test_two_loads_at_once_lose_nothing(folder):
+    """R31: two processes load one dataset at the same time; each is done or told to come again."""
+    (folder / "stage.csv").write_text(SECOND)
+    both = [started(folder, name) for name in ("r2", "r3")]
+    codes = [(each.communicate(timeout=240), each.returncode) for each in both]
+    assert {code for _, code in codes} <= {0, 75}, codes
+    found, _ = rows(folder)
+    assert sum("'version_ended_at': None" in row for row in found) == 2
+    assert len(found) == 4

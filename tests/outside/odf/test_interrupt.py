@@ -1,0 +1,52 @@
+"""`backstory pull` in a process of its own, which is interrupted."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from manifesting import manifest, polling
+
+BACKSTORY = str(Path(sys.executable).parent / "backstory")
+FIRST = "id,city\n1,Bern\n2,Rome\n"
+COLUMNS = "[{name: id, type: Int32}, {name: city, type: {kind: Option, inner: String}}]"
+READ = f"{{kind: csv, header: true, schema: {{fields: {COLUMNS}}}}}"
+
+
+@pytest.mark.process
+def test_an_interrupt_keeps_what_is_committed(tmp_path):
+    """R79: SIGINT during a pull is exit code 130; finished rounds stay, and the next pull goes on."""
+    source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
+    (tmp_path / "cities.yaml").write_text(manifest(source))
+    (tmp_path / "backstory.toml").write_text(
+        '[spark]\n"spark.master" = "local[2]"\n"spark.driver.memory" = "700m"\n'
+    )
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        (tmp_path / "in" / f"{number:02}.csv").write_text(FIRST)
+    words = [BACKSTORY, "pull", "cities.yaml", "--output", "table"]
+    running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metadata = tmp_path / "warehouse" / "odf" / "cities" / "metadata"
+    end = time.monotonic() + 240
+    while len(list(metadata.glob("snap-*.avro"))) < 3:  # the third is written once the second is committed
+        assert time.monotonic() < end
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    said, warned = running.communicate(timeout=120)
+    assert running.returncode == 130, (said, warned)
+    assert "Interrupted." in warned
+    assert "Traceback" not in warned
+    kept = rows(tmp_path)
+    assert 4 <= kept < 80
+    assert kept % 2 == 0
+
+
+def rows(folder):
+    """How many rows the dataset has, read by pyiceberg."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:
+        return len(catalog.load_table("odf.cities").scan().to_arrow())
