@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config, items):
         for item in items
         if any(item.get_closest_marker(mark) for mark in ("spark", "process", "database"))
     }
-    known = table()["seconds"] | config.cache.get(LAST, {})
+    known = table()["seconds"] | (config.cache.get(LAST, {}) if hasattr(config, "cache") else {})
     places = {file: place for place, file in enumerate(dict.fromkeys(file_of(item.nodeid) for item in items))}
 
     def turn(item):
@@ -61,7 +61,7 @@ def pytest_terminal_summary(terminalreporter, config):
         )
         terminalreporter.line(f"{seconds:7.1f}  {file}  {why}".rstrip())
     terminalreporter.line(f"{SECONDS.total():7.1f}  all")
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         config.cache.set(
             LAST, config.cache.get(LAST, {}) | {f: round(s, 1) for f, s in SECONDS.items() if s >= 1}
         )

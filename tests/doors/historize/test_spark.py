@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from string import ascii_letters
 
 import pytest
 from depth import deep
@@ -29,8 +30,9 @@ from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, histor
 from backstory.strategies.scd2.statements.merge import hist_merge
 from backstory.strategies.scd2.statements.steps import hist_steps
 
-KEYS, VALUES = "abcdefghijkl", ["1", "2", "-"]
-LOADS = deep(50, 20)
+# Many lives in each load: it is a load that takes long, not its rows.
+KEYS, VALUES = ascii_letters[:36], ["1", "2", "-"]
+LOADS = deep(50, 8)
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def by_sql(place, table, statements, run, at):
 
 def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
     """R29: random loads on Spark: the single pass, four statements, a MERGE and the rule agree."""
-    chance = random.Random(7)
+    chance = random.Random(3)
     plan = prepared(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
     place.put("a 1 [1,2) changed r0\na 2 [2,3) deleted r0\nb 1 [1,-) new r0\nc 1 [2,-) new r0 !hash")
     for copy in ("rc_four", "rc_merge"):
