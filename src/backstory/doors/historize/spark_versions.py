@@ -6,7 +6,7 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import Standing
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.table import TableName
-from backstory.stores.iceberg.frames import rows_of
+from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.actions import ROW_ID
@@ -38,7 +38,7 @@ def archived(work: SparkWork) -> "DataFrame | None":
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
     """The versions that close, whole, with their end and the ids that they keep."""
-    rows = rows_of(work.store, table)
+    rows = known_rows_of(work.store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     names = [*table.shape.names, *ids]
     return close.closes(work.load.pair, found, rows, work.sql).select(*map(quoted, names))

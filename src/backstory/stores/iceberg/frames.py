@@ -29,9 +29,14 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 
 def rows_of(store: Store, table: StoredTable) -> "DataFrame":
-    """Every row of the table, with its `_row_id` if rows have one: what is written back keeps it."""
+    """Every row of the table."""
     with translated(table.shape.table):
-        return with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
+        return store.spark.table(store.sql_name(table.shape.table))
+
+
+def known_rows_of(store: Store, table: StoredTable) -> "DataFrame":
+    """The same with the `_row_id` of each, if rows have one: those that are written back keep it."""
+    return with_row_ids(table, rows_of(store, table))
 
 
 def rows_as(shape: Shape, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
