@@ -1,29 +1,66 @@
 """A REST catalog, by a server of its own: what it does not look at must not be lost."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from destination import serving
+from committing import commit
+from destination import LIVE, Place, definition, gives, serving
 from rest_catalog import serving_rest
-from store_contract import check
+from serving import within
+from store_contract import STORED, check
 
+from backstory.errors import TryAgain
+from backstory.model.change import Change
 from backstory.settings import Settings
 from backstory.spark.session import properties
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, existing
 from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.process
 
+# One batch makes the table, another one is killed; both change every row.
+WRITER = """
+import json, sys
+from pathlib import Path
+from destination import LIVE, Place, serving
+from store_contract import STORED
+from backstory.settings import Settings
+from backstory.spark.session import start
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
+folder, catalog = Path(sys.argv[1]), json.loads(sys.argv[2])
+own = {"spark.master": "local[1]", "spark.driver.memory": "512m"}
+spark = start(Settings(folder / "near", {"rest": catalog}, spark=own))
+with serving({"rest": Store(spark, "rest")}) as address:
+    place = Place.made(Sender.to(address, folder), Store(spark, "rest"), "killed", LIVE, STORED)
+    print(place.table.name, spark.sparkContext._gateway.proc.pid, flush=True)
+    sys.stdin.readline()
+    place.write(replace=STORED.replace("T1", "T2"))
+    print("done", flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
-def rest(spark, tmp_path_factory) -> Iterator[Store]:
+def catalog(tmp_path_factory) -> Iterator[dict[str, str]]:
+    with serving_rest(tmp_path_factory.mktemp("rest")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def rest(spark, catalog, tmp_path_factory) -> Store:
     """A store whose catalog a REST server keeps."""
-    with serving_rest(tmp_path_factory.mktemp("rest")) as catalog:
-        settings = Settings(tmp_path_factory.mktemp("near"), {"rest": catalog})
-        for name, value in properties(settings).items():
-            if name.startswith("spark.sql.catalog.rest"):
-                spark.conf.set(name, value)
-        yield Store(spark, "rest")
+    settings = Settings(tmp_path_factory.mktemp("near"), {"rest": catalog})
+    for name, value in properties(settings).items():
+        if name.startswith("spark.sql.catalog.rest"):
+            spark.conf.set(name, value)
+    return Store(spark, "rest")
 
 
 @pytest.fixture
@@ -35,3 +72,49 @@ def sender(rest, tmp_path) -> Iterator[Sender]:
 def test_a_store_on_a_rest_catalog_does_what_any_does(rest, sender):
     """Tables are made, written, read, evolved, hidden by vectors and rewritten there."""
     check(sender, rest, "contract")
+
+
+def test_a_change_of_properties_alone_is_noticed(rest, sender):
+    """The catalog compares snapshots: so a change of the shape makes one, and whoever planned before it,
+    rows or properties, is refused."""
+    place = Place.made(sender, rest, "properties", LIVE, STORED)
+    columns = iter(["first", "second"])
+
+    def meanwhile(_: object) -> dict[str, str]:
+        place.alter(f"{LIVE} {next(columns)}")
+        return {}
+
+    gone = rest.spark.table(rest.sql_name(place.name)).select("_file", "_pos")
+    for change in (Change(properties={"backstory.test": "x"}), Change(gone=gone)):
+        with pytest.raises(TryAgain):
+            commit(rest, existing(rest, place.name), replace(change, told=meanwhile))
+    assert len(place.rows()) == 4
+    assert "backstory.test" not in dict(existing(rest, place.name).iceberg.properties())
+
+
+def test_a_writer_killed_before_its_commit_leaves_the_table_as_it_was(rest, sender, catalog, tmp_path):
+    """Killed when its data file is there: a reader sees the table before the batch or after it, and the
+    batch sent again is as if nothing had been."""
+    tests, told = Path(__file__).parents[2], [str(tmp_path), json.dumps(catalog)]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, *told],
+        cwd=tests,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = (line.split() for line in iter(writer.stdout.readline, ""))
+    name, java = next(words for words in lines if len(words) == 2 and words[1].isdigit())
+    place = Place(sender, rest, "killed", definition(name, LIVE))
+    before = place.files_below()
+    writer.stdin.write("\n")
+    writer.stdin.flush()
+    assert within(60, lambda: place.files_below() - before, 0.002)
+    assert writer.poll() is None
+    os.kill(int(java), signal.SIGKILL)
+    writer.kill()
+    writer.wait()
+    stored, later = gives(STORED), gives(STORED.replace("T1", "T2"))
+    assert place.rows() in (stored, later)
+    place.write(replace=STORED.replace("T1", "T2"))
+    assert place.rows() == later

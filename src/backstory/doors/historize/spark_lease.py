@@ -125,16 +125,18 @@ def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTabl
     """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
     told = {LEASE: None if lease is None else json.dumps(asdict(lease))}
-    _commit(store, hist, Change(properties=told))
+    made = _commit(store, hist, Change(properties=told))
     held = existing(store, name)
-    if lease_of(held) != lease or snapshot_of(held) != before:
+    if lease_of(held) != lease or snapshot_of(held) != (made or before):
         raise conflict(name)
     return held
 
 
-def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> None:
+def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> int | None:
+    """The snapshot, if the commit made one."""
     note = Note(DOOR, "", more)
-    deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
+    made = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
+    return made.snapshot_id if made else None
 
 
 def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:

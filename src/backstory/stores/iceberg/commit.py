@@ -39,7 +39,7 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
         return _move(store, table.shape.table, change)
     with translated(table.shape.table):
         staged = stage(store, table, change)
-        if not _touches_rows(table, change):
+        if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
             settle(staged)
             return Committed(None, change.counts)
         with discarding(table.iceberg.io()) as written:
@@ -66,6 +66,11 @@ def _move(store: Store, table: TableName, change: Change) -> Committed:
     else:
         rename(store, table, change.into.table)
     return Committed(None, change.counts)
+
+
+def _needs_snapshot(table: StoredTable, change: Change) -> bool:
+    """Whether a snapshot without rows has to tell other writers of a change that they would not notice."""
+    return change.back_to is None and not table.guards_properties
 
 
 def _make(store: Store, change: Change, note: Note) -> Committed:

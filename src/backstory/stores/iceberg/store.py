@@ -136,6 +136,14 @@ class StoredTable:
         """Iceberg's format version of the table."""
         return int(self.iceberg.operations().current().formatVersion())
 
+    @property
+    def guards_properties(self) -> bool:
+        """Whether the catalog refuses a commit if no more than properties were changed meanwhile.
+
+        A REST catalog is told which snapshot and which schema a commit began with, and nothing else.
+        """
+        return str(self.iceberg.operations().getClass().getSimpleName()) != "RESTTableOperations"
+
 
 def load(store: Store, table: TableName) -> StoredTable | None:
     """The table as it stands now, or None if there is no such table or schema."""
