@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from backstory.errors import UsageError, Violated
 from backstory.model.instant import iso, parse_instant
+from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import StoredTable
 
 ADD_DATA: Final = "AddData"
@@ -118,14 +119,10 @@ def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
 
     Snapshots of others, such as a compaction's, are passed over; those that expired end the walk.
     """
-    snapshot = table.iceberg.currentSnapshot()
-    while snapshot is not None:
-        summary = snapshot.summary()
-        if summary.get(SEQUENCE) is not None:
-            told = ((name, summary.get(name)) for name in PROPERTIES)
+    for snapshot in ancestry(table):
+        if snapshot.told(SEQUENCE) is not None:
+            told = ((name, snapshot.told(name)) for name in PROPERTIES)
             yield {name: value for name, value in told if value is not None}
-        parent = snapshot.parentId()
-        snapshot = None if parent is None else table.iceberg.snapshot(parent)
 
 
 def walk(table: StoredTable) -> Iterator[Block]:

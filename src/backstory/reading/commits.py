@@ -1,11 +1,12 @@
 """The commits of a table, and what a warehouse holds."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
+from backstory.stores.iceberg import snapshots
+from backstory.stores.iceberg.snapshots import Snapshot
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load, tables
 
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
@@ -13,27 +14,25 @@ BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
 def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
     """A table's commits, newest first: time, snapshot id, door, token, counts; of a dataset its blocks."""
-    found = []
     stored = existing(store, table)
-    for snapshot in stored.iceberg.snapshots():
-        summary = snapshot.summary()
-        found.append(
-            {
-                "committed_at": _committed(snapshot),
-                "snapshot_id": int(snapshot.snapshotId()),
-                "operation": snapshot.operation(),
-                "door": summary.get("backstory.door"),
-                "token": summary.get("backstory.token"),
-                "counts": json.loads(summary.get("backstory.counts") or "{}"),
-                **(_block(summary) if stored.shape.layout is Layout.ODF else {}),
-            }
-        )
-    return found[::-1]
+    of_dataset = stored.shape.layout is Layout.ODF
+    return [
+        {
+            "committed_at": snapshot.committed_at,
+            "snapshot_id": snapshot.id,
+            "operation": snapshot.operation,
+            "door": snapshot.told("backstory.door"),
+            "token": snapshot.told("backstory.token"),
+            "counts": json.loads(snapshot.told("backstory.counts") or "{}"),
+            **(_block(snapshot) if of_dataset else {}),
+        }
+        for snapshot in reversed(snapshots.known(stored))
+    ]
 
 
-def _block(summary: Any) -> dict[str, Any]:
+def _block(snapshot: Snapshot) -> dict[str, Any]:
     """What a dataset's commit says of its block; NULLs for a commit that is none, such as a compaction's."""
-    told = {name: summary.get(f"backstory.odf.{name}") or None for name in BLOCK}
+    told = {name: snapshot.told(f"backstory.odf.{name}") or None for name in BLOCK}
     sequence, offsets = told["sequence"], told["offsets"]
     return {
         "sequence": int(sequence) if sequence else None,
@@ -55,14 +54,14 @@ def inventory(store: Store) -> list[dict[str, Any]]:
         if table is None:
             continue
         rows, open_ = _counted(store, table)
-        newest = table.iceberg.currentSnapshot()
+        newest = snapshots.newest(table)
         found.append(
             {
                 "table": str(name),
                 "layout": table.shape.layout.value,
                 "rows": rows,
                 "open_versions": open_,
-                "last_commit": None if newest is None else _committed(newest),
+                "last_commit": newest and newest.committed_at,
             }
         )
     return found
@@ -70,12 +69,11 @@ def inventory(store: Store) -> list[dict[str, Any]]:
 
 def _counted(store: Store, table: StoredTable) -> tuple[int | None, int | None]:
     """The rows, and the open versions of a history; read from the commit alone where it tells them."""
-    span, newest = table.shape.layout.span, table.iceberg.currentSnapshot()
+    span, newest = table.shape.layout.span, snapshots.newest(table)
     open_ = span and span.open
     if newest is None:
         return 0, 0 if open_ else None
-    summary = newest.summary()
-    if open_ is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
+    if open_ is None and newest.told("total-delete-files") == "0" and newest.told("total-records"):
         return table.rows, None
     from pyspark.errors import PySparkException
 
@@ -85,7 +83,3 @@ def _counted(store: Store, table: StoredTable) -> tuple[int | None, int | None]:
     except PySparkException:
         return None, None
     return counts["rows"], counts["open"] if open_ else None
-
-
-def _committed(snapshot: Any) -> datetime:
-    return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)

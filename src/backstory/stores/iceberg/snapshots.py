@@ -1,0 +1,59 @@
+"""The commits of a table as Iceberg keeps them, until they expire: its snapshots, and what each was told."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from backstory.stores.iceberg.store import StoredTable
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit; what it was told is asked for name by name, for each answer is a call of Java."""
+
+    java: Any
+    summary: Any
+
+    @property
+    def id(self) -> int:
+        """What tells it from all others of the table."""
+        return int(self.java.snapshotId())
+
+    @property
+    def committed_at(self) -> datetime:
+        """When it was committed."""
+        return datetime.fromtimestamp(self.java.timestampMillis() / 1000, UTC)
+
+    @property
+    def operation(self) -> str:
+        """What it did to files: append, overwrite, replace or delete."""
+        return str(self.java.operation())
+
+    def told(self, name: str) -> str | None:
+        """The property of this name that its writer gave it, or None."""
+        value: str | None = self.summary.get(name)
+        return value
+
+
+def newest(table: StoredTable) -> Snapshot | None:
+    """The commit whose rows the table has; None for a table that has no commits."""
+    return _of(table.iceberg.currentSnapshot())
+
+
+def known(table: StoredTable) -> list[Snapshot]:
+    """Every commit that has not expired, oldest first, also those that were rolled back."""
+    return [Snapshot(java, java.summary()) for java in table.iceberg.snapshots()]
+
+
+def ancestry(table: StoredTable) -> Iterator[Snapshot]:
+    """The commits that made the table what it is, newest first; one that expired ends the walk."""
+    found = newest(table)
+    while found is not None:
+        yield found
+        parent = found.java.parentId()
+        found = None if parent is None else _of(table.iceberg.snapshot(parent))
+
+
+def _of(java: Any) -> Snapshot | None:
+    return None if java is None else Snapshot(java, java.summary())

@@ -1,0 +1,35 @@
+"""A table's commits as readers and the journal know them."""
+
+from datetime import UTC, datetime, timedelta
+
+from committing import commit, make
+
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.snapshots import ancestry, known, newest
+from backstory.stores.iceberg.store import existing
+
+NAME = TableName("snapshots", "t")
+
+
+def test_commits_tell_what_they_did(store):
+    """From the newest back to the first, each with its instant, and with what its writer told it or None."""
+    drop(store, NAME)
+    make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
+    assert newest(existing(store, NAME)) is None
+    assert list(ancestry(existing(store, NAME))) == known(existing(store, NAME)) == []
+
+    for token in ("one", "two"):
+        commit(store, existing(store, NAME), Change(snapshot=True), Note("test", token))
+    table = existing(store, NAME)
+
+    assert [each.told("backstory.token") for each in ancestry(table)] == ["two", "one"]
+    assert [each.told("backstory.token") for each in known(table)] == ["one", "two"]
+    last = newest(table)
+    assert last.told("of nobody") is None
+    assert last.id == int(table.iceberg.currentSnapshot().snapshotId())
+    assert abs(datetime.now(UTC) - last.committed_at) < timedelta(hours=1)
