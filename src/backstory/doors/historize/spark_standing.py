@@ -128,28 +128,34 @@ def synchronised(work: SparkWork, before: Standing) -> StoredTable:
 
     Raises TryAgain if rows were written to it since it was looked at.
     """
-    name, stored = before.wanted.table, before.table
+    name, stored, snapshot = before.wanted.table, before.table, before.snapshot
     if stored is None:
-        return _changed(work, None, Change(into=before.wanted))
+        return _changed(work, None, Change(into=before.wanted), None)[0]
     if before.former:
-        stored = _changed(work, stored, Change(into=replace(stored.shape, table=name)))
+        renamed = Change(into=replace(stored.shape, table=name))
+        stored, snapshot = _changed(work, stored, renamed, snapshot)
     for old, new in before.plan.renamed.items():
         # One at a time, in the plan's order: a name may be free only after another rename.
         one = {old: new}
-        stored = _changed(work, stored, Change(into=_renamed(stored.shape, one), renamed=one))
+        change = Change(into=_renamed(stored.shape, one), renamed=one)
+        stored, snapshot = _changed(work, stored, change, snapshot)
     into = _evolved(stored.shape, before.plan, before.wanted)
     if into != stored.shape:
-        stored = _changed(work, stored, Change(into=into))
+        stored, snapshot = _changed(work, stored, Change(into=into), snapshot)
     newest = stored.iceberg.currentSnapshot()
-    if (None if newest is None else int(newest.snapshotId())) != before.snapshot:
+    if (None if newest is None else int(newest.snapshotId())) != snapshot:
         raise conflict(name)
     return stored
 
 
-def _changed(work: SparkWork, table: StoredTable | None, change: Change) -> StoredTable:
+def _changed(
+    work: SparkWork, table: StoredTable | None, change: Change, snapshot: int | None
+) -> tuple[StoredTable, int | None]:
+    """The table after the change, and the snapshot that it should have then."""
     assert change.into is not None
-    work.commit(table, change, replace(work.note(), token=""))
-    return existing(work.store, change.into.table)
+    made = work.commit(table, change, replace(work.note(), token=""))
+    newest = made.snapshot_id if made else None
+    return existing(work.store, change.into.table), newest or snapshot
 
 
 def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:
