@@ -43,7 +43,7 @@ def rehashed(load: Load, alias: str = "h") -> str:
 def relabels(before: StateLabels, after: StateLabels) -> dict[str, str]:
     """For each label that is another now, the new one; a returned record's own is the weakest."""
     old, new = words_of(before), words_of(after)
-    pairs = {old[state]: new[state] for state in (State.REAPPEARED, *State)}
+    pairs = {old[state]: new[state] for state in reversed(State)}
     return {old: new for old, new in pairs.items() if old != new}
 
 
