@@ -1,0 +1,146 @@
+"""The four statements and the MERGE, drawn from the table, do what the rule does: no model, no door."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import pytest
+
+from backstory.dialects import DuckDB
+from backstory.stores.sql.placeholders import resolved
+from backstory.strategies.scd2.pair import Archived, Pair
+from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.statements.count import tally
+from backstory.strategies.scd2.statements.merge import actions, hist_merge
+from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, WORDS, Past, State
+
+HIST = (
+    "(id VARCHAR, k VARCHAR, a VARCHAR, row_hash VARCHAR, version_started_at TIMESTAMP,"
+    " version_ended_at TIMESTAMP, version_state VARCHAR, load_run_id VARCHAR, loaded_at TIMESTAMP)"
+)
+LABELS = dict(WORDS) | {State.REAPPEARED: "back"}
+KEYS = "abcdefgh"
+
+
+def second(at):
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
+
+
+def text_of(at):
+    return second(at).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def pair(words=WORDS):
+    columns = ("id", "k", "a", "row_hash")
+    return Pair(
+        DuckDB(), "h1", "b1", "k", "id", {"a": "a"}, dict.fromkeys(columns, "VARCHAR"), words,
+        version_key=lambda alias: f"{alias}.k || '@' || {{{{ load_timestamp_text }}}}",
+        live=lambda alias: f" AND {alias}.a <> 'flagged'", scope="h.a <> 'spared'", archive=Archived("z1", "k"),
+    )  # fmt: skip
+
+
+def life(seed):
+    """A history, the keys of its archive, and a base, so that every case of the table comes up."""
+    chance = random.Random(seed)
+    versions, archived = [], {key for key in KEYS if chance.random() < 0.2}
+    for key in KEYS:
+        at = 0
+        while at < 9 and chance.random() < 0.4:
+            state, ended = chance.choice(["changed", "deleted"]), chance.choice([at + 1, 9, 10])
+            versions.append(version(key, "1", at, ended, state))
+            at = ended
+        if chance.random() < 0.5 and at < 10:
+            versions.append(version(key, chance.choice(["1", "spared"]), at, None, "new"))
+    base = [(key, chance.choice(["1", "2", "flagged"])) for key in KEYS if chance.random() < 0.7]
+    return versions, archived, [*base, ("z", "1")]
+
+
+def version(key, a, at, ended, state):
+    end = ended and second(ended)
+    return Version(f"{key}@{text_of(at)}", key, a, {"a": a}, second(at), end, state, "r0", second(at))
+
+
+def loaded(database, told, versions, archived, base, *, merges):
+    """The history after the load, and what was counted before it, by the statements or by the MERGE."""
+    database.execute("CREATE OR REPLACE TABLE b1 (k VARCHAR, a VARCHAR, row_hash VARCHAR)")
+    database.execute("CREATE OR REPLACE TABLE z1 (k VARCHAR)")
+    database.execute(f"CREATE OR REPLACE TABLE h1 {HIST}")
+    rows = [
+        (
+            v.hist_key,
+            v.key,
+            v.values["a"],
+            v.row_hash,
+            bare(v.started),
+            bare(v.ended),
+            v.state,
+            v.run,
+            bare(v.loaded_at),
+        )
+        for v in versions
+    ]
+    for table, found in (
+        ("b1", [(k, a, a) for k, a in base]),
+        ("z1", [(k,) for k in archived]),
+        ("h1", rows),
+    ):
+        if found:
+            marks = ", ".join("?" * len(found[0]))
+            database.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+    at = f"'{text_of(10)}'"
+    values = {"load_timestamp": f"TIMESTAMP {at}", "load_timestamp_text": at, "load_run_id": "'r1'"}
+    counted = tally(told, lambda sql: database.execute(resolved(sql, values)).fetchall())
+    if merges:  # a MERGE of DuckDB reads rows of its source that it has written already
+        database.execute(f"CREATE OR REPLACE TEMPORARY TABLE kept AS {resolved(actions(told), values)}")
+    statements = [hist_merge(told, "kept")] if merges else hist_steps(told)
+    touched = {step.step: database.execute(resolved(step.sql, values)).fetchone()[0] for step in statements}
+    after = database.execute("SELECT * FROM h1").fetchall()
+    return sorted(after, key=repr), counted, touched
+
+
+def bare(instant):
+    return instant and instant.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize("words", [WORDS, LABELS], ids=["plain", "labelled"])
+def test_statements_and_merge_do_what_the_rule_does(words):
+    """R29, sections 3.3 and 9.3: rows, counts and touched rows, interrupted loads and archives included."""
+    reached = set()
+    with duckdb.connect() as database:
+        for seed in range(25):
+            versions, archived, base = life(seed)
+            rules = Rules(lambda v: v.values["a"] != "spared", archived=archived, words=words)
+            rows = [Row(key, a, {"a": a}) for key, a in base if a != "flagged"]
+            expected, found = historize(
+                versions, rows, second(10), "r1", lambda key, at: f"{key}@{at:%Y-%m-%d %H:%M:%S.%f}", rules
+            )
+            listed = [
+                (
+                    v.hist_key,
+                    v.key,
+                    v.values["a"],
+                    v.row_hash,
+                    bare(v.started),
+                    bare(v.ended),
+                    v.state,
+                    v.run,
+                    bare(v.loaded_at),
+                )
+                for v in expected
+            ]
+            for merges in (False, True):
+                after, counted, touched = loaded(
+                    database, pair(words), versions, archived, base, merges=merges
+                )
+                assert after == sorted(listed, key=repr), (seed, merges)
+                assert (counted.counts, counted.rows) == (found.counts, found.rows), (seed, merges)
+                assert (counted.delivered, counted.opened) == (found.delivered, found.opened)
+                assert touched == ({"merge": sum(found.rows.values())} if merges else found.rows)
+            reached |= {past for (past, _), number in found.cases.items() if number}
+    assert reached == set(Past)
+
+
+def test_the_statements_have_the_names_of_the_table():
+    """Section 3.3: close what changed, close what is gone, begin what changed, begin what is new."""
+    assert tuple(step.step for step in hist_steps(pair())) == (*CLOSINGS, *BEGINNINGS)
