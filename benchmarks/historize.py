@@ -18,7 +18,7 @@ from pathlib import Path
 import backstory
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.door import choose, historize_on_spark
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.sync import sync_hist
@@ -75,7 +75,7 @@ class Bench:
         model, _ = open_model(path)
         dataset = model.target_datasets[0]
         hist = sync_hist(dataset, None, NOW)
-        load = prepared(model, dataset, hist, self.dialect())
+        load = prepare_load(model, dataset, hist, self.dialect())
         for shape in (base_shape(load), hist_shape(load)):
             made = TableChange([], Note("bench", ""), lambda shape=shape: (None, Change(into=shape)))
             deliver_once(self.store, made)
@@ -123,7 +123,7 @@ class Bench:
     def load_of(self, name: str):
         model, _ = open_model(self.folder / f"{name}.yaml")
         dataset = model.target_datasets[0]
-        return prepared(model, dataset, sync_hist(dataset, None, NOW), self.dialect())
+        return prepare_load(model, dataset, sync_hist(dataset, None, NOW), self.dialect())
 
     # What is measured
 

@@ -5,7 +5,7 @@ from typing import Any
 from committing import make
 from historizing import Place
 
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
@@ -45,7 +45,7 @@ class SparkPlace(Place):
         return f"X'{value.hex()}'" if isinstance(value, bytes) else self.dialect.render_literal(value)
 
     def create(self, schema: str, table: str, columns: Any) -> None:
-        load = prepared(self.model, self.dataset, sync_hist(self.dataset, None, None), self.dialect)
+        load = prepare_load(self.model, self.dataset, sync_hist(self.dataset, None, None), self.dialect)
         shapes = {self.dataset.name: base_shape, self.dataset.hist_name: hist_shape}
         if table in shapes:
             make(self.store, shapes[table](load))

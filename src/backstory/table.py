@@ -40,8 +40,8 @@ class Table:
         from backstory.stores.iceberg.store import existing
 
         shape = existing(self.store, self.name).shape
-        at = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-        found = point_in_time.timeline(self.store, self.name, at)
+        wanted = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
+        found = point_in_time.timeline(self.store, self.name, wanted)
         ends = {*shape.source_key, VALID_FROM, VALID_TO}
         return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
 

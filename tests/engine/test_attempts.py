@@ -5,7 +5,7 @@ import structlog
 import tenacity
 
 from backstory.engine import attempts
-from backstory.engine.attempts import ATTEMPTS, tried
+from backstory.engine.attempts import ATTEMPTS, retry
 from backstory.errors import Refused, TryAgain
 from backstory.observe.metrics import RETRIES
 
@@ -34,7 +34,7 @@ def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
     """Each try that follows a failed one waits, is a line of the log, and is counted; without a hook of the process."""
     told, before = [], RETRIES._value.get()
     with structlog.testing.capture_logs() as lines:
-        assert tried(failing(2, TryAgain("conflict", "Busy.")), told.append) == "done"
+        assert retry(failing(2, TryAgain("conflict", "Busy.")), told.append) == "done"
     assert [line["code"] for line in lines] == ["conflict"] * 2
     assert all(line["event"].startswith("trying again in ") for line in lines)
     assert len(told) == len(pauses) == RETRIES._value.get() - before == 2
@@ -45,7 +45,7 @@ def test_what_goes_on_failing_ends(pauses):
     """After a few tries the last error is raised as it came."""
     error = TryAgain("conflict", "Busy.")
     with pytest.raises(TryAgain) as raised:
-        tried(failing(99, error))
+        retry(failing(99, error))
     assert raised.value is error
     assert len(pauses) == ATTEMPTS - 1
 
@@ -53,5 +53,5 @@ def test_what_goes_on_failing_ends(pauses):
 def test_a_refusal_is_not_tried_again(pauses):
     """Only what may succeed later is tried again."""
     with pytest.raises(Refused):
-        tried(failing(1, Refused("no", "No.")))
+        retry(failing(1, Refused("no", "No.")))
     assert pauses == []

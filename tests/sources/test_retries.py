@@ -10,7 +10,7 @@ from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.observe.metrics import RETRIES
-from backstory.sources.retries import Growth, Policy, Unreachable, retried, seconds_of
+from backstory.sources.retries import Growth, Policy, Unreachable, retry_requests, seconds_of
 
 QUICK = Policy(attempts=4, delay=0.001, growth=Growth.FIXED)
 
@@ -60,12 +60,12 @@ def test_the_default_policy():
 
 
 def test_it_is_tried_again_until_it_works():
-    assert retried(QUICK, failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
+    assert retry_requests(QUICK, failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
 
 
 def test_in_the_end_it_gives_up():
     with pytest.raises(TryAgain) as caught:
-        retried(QUICK, failing(*[unreachable()] * 9))
+        retry_requests(QUICK, failing(*[unreachable()] * 9))
 
     assert caught.value.message == "The server is away (4 attempts)."
     assert (caught.value.code, caught.value.remedy) == ("unreachable", "Try again later.")
@@ -76,7 +76,7 @@ def test_in_the_end_it_gives_up():
 )
 def test_only_what_may_succeed_later_is_tried_again(error):
     with pytest.raises(type(error)) as caught:
-        retried(QUICK, failing(error))
+        retry_requests(QUICK, failing(error))
     assert caught.value is error
 
 
@@ -84,7 +84,7 @@ def test_every_attempt_is_seen():
     before = RETRIES._value.get()
 
     with capture_logs() as lines, pytest.raises(TryAgain):
-        retried(QUICK, failing(*[unreachable()] * 9))
+        retry_requests(QUICK, failing(*[unreachable()] * 9))
 
     assert [line["attempt"] for line in lines] == [1, 2, 3, 4]
     assert {(line["log_level"], line["code"]) for line in lines} == {("warning", "unreachable")}
@@ -96,13 +96,13 @@ def test_every_attempt_is_seen():
 def test_a_server_that_asks_for_a_pause_gets_it():
     began = time.monotonic()
 
-    assert retried(QUICK, failing(unreachable(0.2))) == "done"
+    assert retry_requests(QUICK, failing(unreachable(0.2))) == "done"
     assert time.monotonic() - began >= 0.2
 
 
 def test_a_pause_that_is_too_long_is_not_waited_for():
     with pytest.raises(TryAgain) as caught:
-        retried(QUICK, failing(unreachable(3600.0)))
+        retry_requests(QUICK, failing(unreachable(3600.0)))
 
     assert caught.value.message == "The server is away (1 attempt; the server asks for a pause of 3600 s)."
 

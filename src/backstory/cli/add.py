@@ -46,7 +46,7 @@ def add(
     """
     from backstory.doors.odf import door
     from backstory.doors.odf.manifests import json_schema
-    from backstory.engine.rehearsal import rehearsed
+    from backstory.engine.rehearsal import collect_rehearsals
 
     _ = recursive
     if schema:
@@ -56,7 +56,7 @@ def add(
         raise UsageError("no-manifest", "No manifest is given.", "Write backstory add MANIFEST.yaml.")
     if len(files) == 1 and not files[0].is_dir():
         door.inspected_file(files[0])  # what is wrong is told at once, without Spark
-    with opened(options) as warehouse, rehearsed() as changes:
+    with opened(options) as warehouse, collect_rehearsals() as changes:
         found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(found) == 1 and found[0].error is not None:
         raise found[0].error

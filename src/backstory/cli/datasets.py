@@ -103,11 +103,11 @@ def tail(
     from backstory.doors.odf.registry import existing
 
     with opened(options) as warehouse:
-        the = existing(warehouse.store, namespace, dataset)
-        frame = newest_rows(warehouse.store, the, limit, skip)
+        found = existing(warehouse.store, namespace, dataset)
+        frame = newest_rows(warehouse.store, found, limit, skip)
         rows = frame.toArrow().to_pylist()
     if options.answer == "table":
-        for name, words in symbols(the).items():
+        for name, words in symbols(found).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
     show(rows, options.answer, frame.columns)
 

@@ -82,15 +82,15 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     before = Copy(KEY)
     columns = read_copy(paths[-1], KEY).columns  # the first copies leave a column empty
     for path in paths:
-        at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
+        instant = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
         after = replace(read_copy(path, KEY), columns=columns)
-        rows = difference(before, after, at, history=True)
+        rows = difference(before, after, instant, history=True)
         began = time.monotonic()
         sender.bring(TABLE.schema, TABLE.name, after, rows, history=True)
         seconds = time.monotonic() - began
         counts = f"{len(rows.replace):4} new {len(rows.update):4} changed {len(rows.delete):4} gone"
         done = f"{seconds:5.1f} s" if not rows.empty else "nothing to send"
-        console.print(f"  {at:%Y-%m-%d}  {counts}   {done}")
+        console.print(f"  {instant:%Y-%m-%d}  {counts}   {done}")
         for key in after.repeated:
             console.print(
                 f"              {path.name} holds the key {key[0]} twice, with different names: "
@@ -131,10 +131,10 @@ def _tell(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
-    made = commits(store, TABLE)
+    built = commits(store, TABLE)
     shown = ("snapshot_id", "operation", "door", "counts")
-    show([{column: row[column] for column in shown} for row in made], "table")
-    console.print(f"{len(made)} commits: one for each batch, none for the copies without a change.")
+    show([{column: row[column] for column in shown} for row in built], "table")
+    console.print(f"{len(built)} commits: one for each batch, none for the copies without a change.")
 
 
 def _sorted(frame: Any) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def historize(
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.run import exit_code, open_model
-    from backstory.engine.rehearsal import rehearsed
+    from backstory.engine.rehearsal import collect_rehearsals
 
     if schema:
         sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")
@@ -103,7 +103,7 @@ def historize(
         )
     changes: Told = []
     if chosen.on_spark:
-        with opened(options) as warehouse, rehearsed() as changes:
+        with opened(options) as warehouse, collect_rehearsals() as changes:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
     else:
         receipts = door.historize_on_database(chosen, url, asked)

@@ -55,14 +55,14 @@ def pull(
         options: Common options.
     """
     from backstory.doors.odf import door
-    from backstory.engine.rehearsal import rehearsed
+    from backstory.engine.rehearsal import collect_rehearsals
 
     for time in (system_time, set_watermark):
         _ = time and instant_of(time)
     for each in datasets:
         if door.is_file(each):
             door.inspected_file(Path(each))  # what is wrong is told at once, without Spark
-    with opened(options) as warehouse, _watched(options) as watcher, rehearsed() as changes:
+    with opened(options) as warehouse, _watched(options) as watcher, collect_rehearsals() as changes:
         receipts = warehouse.pull(
             *datasets,
             all=all,
@@ -111,7 +111,7 @@ def ingest(
         options: Common options.
     """
     from backstory.doors.odf import door
-    from backstory.engine.rehearsal import rehearsed
+    from backstory.engine.rehearsal import collect_rehearsals
 
     for time in (system_time, event_time):
         _ = time and instant_of(time)
@@ -121,7 +121,7 @@ def ingest(
         opened(options) as warehouse,
         _watched(options) as watcher,
         _given(files, stdin=stdin) as paths,
-        rehearsed() as changes,
+        collect_rehearsals() as changes,
     ):
         watcher.begun(dataset)
         receipt = warehouse.ingest(

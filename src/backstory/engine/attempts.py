@@ -30,16 +30,16 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 
-def attempted(store: Store, tables: Sequence[TableName], act: Callable[[], Result]) -> Result:
+def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]) -> Result:
     """What `act` gives, which holds the tables' locks of this process and loads them anew each time.
 
     Else as `tried`.
     """
     with writing(store, *tables):
-        return tried(act)
+        return retry(act)
 
 
-def tried(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
+def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
     """What `act` gives; a conflict or a busy catalog is waited out and tried again, then TryAgain.
 
     A few times, with growing pauses of which a part is drawn anew each time: writers that met once do not

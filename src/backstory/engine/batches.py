@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from backstory.engine.buckets import Batch, bucketed
+from backstory.engine.buckets import Batch, plan_in_buckets
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.outcome import Outcome
 from backstory.formats.memory import Lease, TooLarge
@@ -80,7 +80,7 @@ class BatchDelivery:
                 held.close()
                 if not isinstance(store, IcebergStore) or not isinstance(table, IcebergTable):
                     raise
-                outcome = held.enter_context(bucketed(store, table, batch))
+                outcome = held.enter_context(plan_in_buckets(store, table, batch))
             counts = counted(outcome.counts, outcome.mended)
 
             def receipt(committed: Committed | None) -> Receipt:

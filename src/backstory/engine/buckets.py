@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.engine.outcome import Outcome
-from backstory.engine.shipping import Shipped, shipped
+from backstory.engine.shipping import Shipped, ship_files
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Lease
 from backstory.formats.rows import Rows
@@ -28,7 +28,7 @@ from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import END, START
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
@@ -96,9 +96,9 @@ class Batch(Protocol):
 
 
 @contextmanager
-def bucketed(store: Store, table: StoredTable, batch: Batch) -> Iterator[Outcome]:
+def plan_in_buckets(store: Store, table: StoredTable, batch: Batch) -> Iterator[Outcome]:
     """What the batch makes of the table, without its rows ever being on the driver."""
-    with translated(table.shape.table), shipped(store, batch.parts) as files, ExitStack() as kept:
+    with translate_faults(table.shape.table), ship_files(store, batch.parts) as files, ExitStack() as kept:
         rows = _decoded(store, batch, files).persist()
         kept.callback(rows.unpersist)
         with timed("decode"):

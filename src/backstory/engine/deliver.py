@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from backstory.engine.attempts import attempted
+from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
@@ -64,7 +64,7 @@ def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
 
     A conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
     """
-    return attempted(store, delivery.tables, lambda: deliver_once(store, delivery))
+    return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 
 def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:

@@ -14,7 +14,7 @@ _told: ContextVar[Told | None] = ContextVar("told", default=None)
 
 
 @contextmanager
-def rehearsed() -> Iterator[Told]:
+def collect_rehearsals() -> Iterator[Told]:
     """The changes that dry runs tell meanwhile."""
     told: Told = []
     before = _told.set(told)

@@ -42,7 +42,7 @@ class Shipped:
 
 
 @contextmanager
-def shipped(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[Shipped]]:
+def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[Shipped]]:
     """The files as tasks may have them: on a cluster their bytes go with the tasks.
 
     Executors on other machines do not see the paths. One file at a time is in this process's

@@ -80,8 +80,8 @@ def child(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
     else:
         fields = declared.get("fields", ())
         inner = next((each.get("type") for each in fields if each.get("name") == within.name), None)
-    made = within.with_name(f"{field.name}.{_NAMES.get(key, within.name)}")
-    return made if inner is None else made.with_metadata({_TYPE: json.dumps(inner)})
+    built = within.with_name(f"{field.name}.{_NAMES.get(key, within.name)}")
+    return built if inner is None else built.with_metadata({_TYPE: json.dumps(inner)})
 
 
 def inner_fields(field: pa.Field) -> list[pa.Field]:

@@ -107,19 +107,19 @@ def typed_or_refused(
     """
     row = -1
     try:
-        made = convert(values)
+        built = convert(values)
     except UnreadableCell as cell:
         row = cell.row
     except pa.ArrowInvalid:
         row = first_failing(values, convert)
     if row >= 0:
         raise unreadable(name, place(row), field.name, _shown(values[row]), told(field))
-    if found := first_unfit(made, field):
+    if found := first_unfit(built, field):
         value = values[found.row] if found.field is field else found.value
         raise unreadable(name, place(found.row), found.field.name, _shown(value), told(found.field))
     if not field.nullable:
-        refuse_nulls(made, field.name, name, place)
-    return made
+        refuse_nulls(built, field.name, name, place)
+    return built
 
 
 def _shown(value: pa.Scalar) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from backstory.journal.chain import Block
 from backstory.journal.row_hash import Slice, slice_hashes
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -25,14 +25,14 @@ def block_slices(
     if table.iceberg.currentSnapshot() is None:
         return slices
     wanted = [(block.sequence, *block.offsets) for block in found if block.offsets]
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         rows = _rows_read(store, table)
         passes = [namings[number] for number, _, _ in wanted] or [{}]
         for names in {tuple(each.items()): each for each in passes}.values():
             # The offset is always the first column (decision O7).
-            made = slice_hashes(rows, rows.columns[0], wanted, names)
+            built = slice_hashes(rows, rows.columns[0], wanted, names)
             slices |= {
-                number: each for number, each in made.items() if number is None or namings[number] == names
+                number: each for number, each in built.items() if number is None or namings[number] == names
             }
     return slices
 
@@ -43,7 +43,7 @@ def repeated_offsets(store: Store, table: StoredTable, block: Block) -> int:
 
     rows = _rows_read(store, table)
     offset = rows[quoted(rows.columns[0])]
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         rows = rows.where(offset.between(*block.offsets or ()))
         (found,) = rows.agg((count(offset) - count_distinct(offset)).alias("rows")).collect()
     return int(found["rows"])

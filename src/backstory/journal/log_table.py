@@ -18,7 +18,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_as
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
@@ -113,7 +113,7 @@ def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
     name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
-    with translated(name):
+    with translate_faults(name):
         return store.spark.table(store.sql_name(name)).orderBy(NUMBER).toArrow().to_pylist()
 
 
@@ -169,7 +169,7 @@ def _newest_logged(store: Store, log: StoredTable) -> Block | None:
     if newest is not None or not log.rows:
         return newest
     name = log.shape.table
-    with translated(name):
+    with translate_faults(name):
         rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
         found = rows.toArrow().to_pylist()
     return block_of(found[0]) if found else None

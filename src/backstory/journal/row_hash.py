@@ -47,9 +47,9 @@ def hashed(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
 
     words = _words(_digest(frame, offset, {}))
     # An observation interprets its aggregates: what it adds up is made before, by compiled code.
-    made = frame.withColumns(dict(zip(WORDS, words, strict=True)))
-    made = made.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
-    return made.drop(*WORDS)
+    built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
+    built = built.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
+    return built.drop(*WORDS)
 
 
 def hash_of(told: Mapping[str, Any]) -> str | None:
@@ -86,11 +86,11 @@ def slice_hashes(
     found = joined.groupBy(SEQUENCE).agg(
         count(lit(1)).alias(ROWS), *words, least(OFFSET).alias("first"), greatest(OFFSET).alias("last")
     )
-    made = {
+    built = {
         row[SEQUENCE]: Slice(row[ROWS], hash_of(row.asDict()), row["first"], row["last"])
         for row in found.collect()
     }
-    return {number: Slice() for number, _, _ in slices} | made
+    return {number: Slice() for number, _, _ in slices} | built
 
 
 def _digest(frame: "DataFrame", offset: str, names: Mapping[str, str]) -> "Column":

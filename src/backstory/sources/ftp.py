@@ -13,7 +13,7 @@ from backstory.sources import savepoint
 from backstory.sources.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
 from backstory.sources.fetched import Answer, Fetched, Kept
 from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_address
-from backstory.sources.retries import Unreachable, retried
+from backstory.sources.retries import Unreachable, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.secrecy import private_parts, redacted, shown
 from backstory.sources.source import FromSystemTime, Url
@@ -65,7 +65,7 @@ def _downloaded(wanted: Wanted, place: Path, asked: str, asking: Asking) -> tupl
         return size
 
     try:
-        size = retried(asking.retry, attempt)
+        size = retry_requests(asking.retry, attempt)
         data = part.with_suffix(".data").name
         point = Savepoint(datetime.now(UTC), asked, None, None, data, size)
         return point, savepoint.save(place, point, part)

@@ -14,13 +14,13 @@ from backstory.sources import savepoint
 from backstory.sources.asking import CHECKING, PASSED_OVER, Asking
 from backstory.sources.fetched import Answer, Fetched, Kept
 from backstory.sources.request import Headers, Wanted, new_client, no_address
-from backstory.sources.retries import retried
+from backstory.sources.retries import retry_requests
 from backstory.sources.savepoint import Savepoint
 from backstory.sources.secrecy import private_parts, shown
 from backstory.sources.source import FromSystemTime, Url
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_kind, written
 from backstory.sources.templates import filled, secrets_of
-from backstory.sources.transfer import Part, tag_of, transferred
+from backstory.sources.transfer import Part, tag_of, transfer_bytes
 
 NO_STATE: Final = f"{{name}} tells neither an ETag nor when it was modified: {PASSED_OVER}"
 
@@ -52,11 +52,11 @@ def _downloaded(step: Url, wanted: Wanted, place: Path, asked: str, asking: Aski
 
     def attempt() -> httpx2.Headers | None:
         asking.progress(CHECKING, 0, None)
-        return transferred(client, wanted, conditions, part, asking.progress)
+        return transfer_bytes(client, wanted, conditions, part, asking.progress)
 
     try:
         with new_client() as client:
-            headers = retried(asking.retry, attempt)
+            headers = retry_requests(asking.retry, attempt)
         if headers is None:
             savepoint.discard(place)
             return Answer("up-to-date")

@@ -70,7 +70,7 @@ class Unreachable(TryAgain):
         self.retry_after = retry_after
 
 
-def retried(policy: Policy, act: Callable[[], Result]) -> Result:
+def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
     """What `act` gives; only TryAgain is attempted again, and raised at the end.
 
     Each attempt that failed is a line of the log; each that follows one is counted.

@@ -45,7 +45,7 @@ class Part:
     limit: int | None = None
 
 
-def transferred(
+def transfer_bytes(
     client: httpx2.Client, wanted: Wanted, conditions: Headers, part: Part, progress: Progress
 ) -> httpx2.Headers | None:
     """The headers of the answer whose body is now whole in the part's file; None if nothing was modified.

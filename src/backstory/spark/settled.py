@@ -28,7 +28,7 @@ _held: dict[str, _Held] = {}
 
 
 @contextmanager
-def settled(spark: "SparkSession") -> Iterator[None]:
+def hold_settings(spark: "SparkSession") -> Iterator[None]:
     """While it lasts the session is in UTC and ANSI mode; then it is again as its owner set it.
 
     What a plan says of times and casts is settled when it is analysed: it may run later.

@@ -122,7 +122,11 @@ class _Life:
                 rule.Row(hashes.base_key(load.dataset, values), hashes.row_hash(load.dataset, values), values)
             )
         self.versions, tally = rule.historize(
-            self.versions, rows, started, run, lambda key, at: hashes.hist_key(load.dataset, key, at)
+            self.versions,
+            rows,
+            started,
+            run,
+            lambda key, instant: hashes.hist_key(load.dataset, key, instant),
         )
         return tally.rows
 

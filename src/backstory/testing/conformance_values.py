@@ -99,12 +99,12 @@ def examine_hashes(bench: Bench) -> None:
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_crm_customer")
-        made = _made_of_columns(bench, model, dataset)
+        built = _made_of_columns(bench, model, dataset)
         kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
         kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
         for told in kinds:
             with examined(f"golden vector, {told}, {profile}"):
-                require_equal(made[told], VECTORS[told][1], of="the dialect's SQL")
+                require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
 
 
 def _made_of_columns(bench: Bench, model: Model, dataset: Dataset) -> dict[str, str]:
@@ -116,19 +116,19 @@ def _made_of_columns(bench: Bench, model: Model, dataset: Dataset) -> dict[str, 
         found = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
         return str(found[0][0])
 
-    made = {
+    built = {
         "a key": told(expressions.base_key(dataset, "s")),
         f"a row hash, {schema_of(model, dataset).hash_profile}": told(expressions.row_hash(dataset, "s")),
     }
-    for name, at in (
+    for name, instant in (
         ("a history key", DAY + timedelta(hours=3, minutes=4, seconds=5.6)),
         ("a history key of another day", DAY + timedelta(days=1)),
     ):
-        made[name] = told(expressions.hist_key(dataset, "s"), at)
+        built[name] = told(expressions.hist_key(dataset, "s"), instant)
     bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {"customer_id": None})
-    made["a key with NULL"] = told(expressions.base_key(dataset, "s"))
-    return made
+    built["a key with NULL"] = told(expressions.base_key(dataset, "s"))
+    return built
 
 
 def _nullable(column: Column) -> Column:

@@ -77,11 +77,11 @@ def archive_columns(history: StoredHistory) -> list[TableColumn]:
     ]
 
 
-def copy_statements(history: StoredHistory, cut: Cut, run_id: str, at: datetime) -> list[str]:
+def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: datetime) -> list[str]:
     """Statements that copy what may be pruned; a copy that an interrupted run left is made anew."""
     names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
     values = [history.of("h", each.name) for each in history.columns]
-    values += [history.dialect.timestamp_literal(at), history.text(run_id)]
+    values += [history.dialect.timestamp_literal(instant), history.text(run_id)]
     left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
     return [
         history.dialect.render_delete_detection_statement(history.archive, "a", left),
@@ -126,8 +126,8 @@ def prepare_archive(history: StoredHistory, engine: Engine) -> None:
         old = next((each for each in former if engine.introspect_table(history.schema, each)), None)
         if old is None:
             into = history.named(ARCHIVE_SUFFIX)
-            made = history.dialect.render_create_table_if_not_exists_from_columns(into, columns)
-            engine.execute(made)
+            built = history.dialect.render_create_table_if_not_exists_from_columns(into, columns)
+            engine.execute(built)
             return
         engine.execute(history.dialect.render_rename_table(history.schema, old, name))
         stored = engine.introspect_table(history.schema, name)
@@ -141,7 +141,7 @@ def prune(
     engine: Engine,
     cut: Cut,
     run_id: str,
-    at: datetime,
+    instant: datetime,
     remember: Callable[[datetime], None],
 ) -> Pruned:
     """Copy, compare and delete; the caller's transaction holds it together.
@@ -151,7 +151,7 @@ def prune(
     count, newest = engine.fetch_all(preview(history, cut))[0]
     if not count:
         return Pruned(0, history.watermark)
-    for statement in copy_statements(history, cut, run_id, at):
+    for statement in copy_statements(history, cut, run_id, instant):
         engine.execute(statement)
     missing = engine.execute_scalar(uncopied(history, cut))
     watermark = max(in_utc(newest), history.watermark or in_utc(newest))

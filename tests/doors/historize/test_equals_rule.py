@@ -14,7 +14,7 @@ import pytest
 from depth import deep
 from historizing import DAY, Place, assert_lawful, aware, dataset, document, second
 
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
@@ -48,7 +48,7 @@ class Side:
         self.place.use(document(written))
         self.model, self.dataset, self.schema = self.place.model, self.place.dataset, self.place.schema
         hist = sync_hist(self.dataset, None, DAY)
-        self.plan = prepared(self.model, self.dataset, hist, self.place.dialect)
+        self.plan = prepare_load(self.model, self.dataset, hist, self.place.dialect)
 
     def chosen(self):
         self.place.model, self.place.dataset, self.place.schema = self.model, self.dataset, self.schema

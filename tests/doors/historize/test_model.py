@@ -14,7 +14,7 @@ from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.lock import as_yaml
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.resolve import findings, is_hist, resolve, schema_of
-from backstory.doors.historize.run import historized
+from backstory.doors.historize.run import datasets_to_load
 from backstory.errors import UsageError
 
 # Section 1.3 as it is printed there, without `hist_state`.
@@ -322,7 +322,7 @@ def test_r3_a_history_is_one_by_its_strategy(name, more, history):
     (found,) = model.target_datasets
     assert is_hist(found) is history
     assert bool(findings(model)) is (name.endswith("_hist") and not history)
-    assert [each.name for each in historized(model, None)] == (["rc_c"] if name == "rc_c" else [])
+    assert [each.name for each in datasets_to_load(model, None)] == (["rc_c"] if name == "rc_c" else [])
 
 
 @pytest.mark.parametrize(

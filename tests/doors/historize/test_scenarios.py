@@ -6,7 +6,7 @@ Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERG
 import pytest
 from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, versions
 
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run
 from backstory.strategies.scd2.rule import Row, Rules, Version, historize
@@ -95,7 +95,9 @@ def test_a26_a_rerun_of_a_success_changes_nothing(loaded, forgotten):
 def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded, engine, steps):
     """R18, A27: the same run and T after a crash behind any of the four statements end as undisturbed."""
     loaded.base("a:2 c:1")
-    four = prepared(loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect)
+    four = prepare_load(
+        loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect
+    )
     values = loaded.target._values(Run(loaded.dataset, "rawcore", "r2", second(2), second(2)))
     for statement in hist_steps(four.pair)[:steps]:
         loaded.target._engine.run(statement.sql, values)

@@ -9,7 +9,7 @@ import pytest
 from historizing import Place, dataset, document, second, versions
 
 from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.sync import sync_hist
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.stores.sql.engines.duckdb import open_duckdb
@@ -142,7 +142,7 @@ def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
 def test_the_statements_have_a_placeholder_for_it(place, engine):
     """R10, R50: what is rendered, and a dry run would print, has the placeholder and no value."""
     place.mode(engine)
-    load = prepared(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
+    load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
     texts = [statement.sql for statement in (*hist_steps(load.pair), hist_merge(load.pair))]
 
     assert any(PLACEHOLDER in text for text in texts)

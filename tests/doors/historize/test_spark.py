@@ -22,7 +22,7 @@ from historizing import (
 from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.expressions import PEPPER
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.sync import sync_hist
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
@@ -88,7 +88,7 @@ def by_sql(place, table, statements, run, at):
 def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
     """R29: random loads on Spark: the single pass, four statements, a MERGE and the rule agree."""
     chance = random.Random(3)
-    plan = prepared(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
+    plan = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
     place.put("a 1 [1,2) changed r0\na 2 [2,3) deleted r0\nb 1 [1,-) new r0\nc 1 [2,-) new r0 !hash")
     for copy in ("rc_four", "rc_merge"):
         place.sql(f"CREATE TABLE rawcore.{copy} USING iceberg AS SELECT * FROM rawcore.rc_c_hist")

@@ -14,7 +14,7 @@ from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_base import _staged
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
@@ -116,7 +116,7 @@ def test_the_pepper_is_in_no_plan(place, store):
     staged(place, ROWS)
     place.pepper = "Pfeffer-7f3a"
     hist = sync_hist(place.dataset, None, second(1))
-    load_ = prepared(place.model, place.dataset, hist, place.dialect)
+    load_ = prepare_load(place.model, place.dataset, hist, place.dialect)
     path = place.folder / "stage.parquet"
     run = Run(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
     rows = _staged(SparkWork(store, load_, run, place.pepper))

@@ -9,7 +9,7 @@ from manifesting import dataset_of, manifest, polling
 from backstory.doors.odf.allowed_queries import others_read
 from backstory.doors.odf.manifest.read import Sql
 from backstory.doors.odf.pulling import Asked, pull
-from backstory.doors.odf.querying import queried
+from backstory.doors.odf.querying import run_query
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError
 from backstory.model.table import TableName
@@ -137,10 +137,10 @@ def test_a_step_cannot_change_what_another_one_says(store, spark):
     user = Sql(query="select current_user as city from input")
     for sql in (split, user, Sql(query="select secret as city from input")):
         spark.sql("DECLARE OR REPLACE VARIABLE secret STRING DEFAULT 'x'")
-        with pytest.raises(UsageError), queried(store, rows, sql, "odf"):
+        with pytest.raises(UsageError), run_query(store, rows, sql, "odf"):
             pass
     rows = rows.withColumnRenamed("city", "user")
-    with queried(store, rows, Sql(query="select user from input"), "odf") as found:
+    with run_query(store, rows, Sql(query="select user from input"), "odf") as found:
         assert [tuple(row) for row in found.collect()] == [("A",)]
 
 

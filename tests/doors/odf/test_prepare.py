@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from backstory.doors.odf.manifest.read import Decompress, Pipe
-from backstory.doors.odf.preparing import Prepared, prepared
+from backstory.doors.odf.preparing import Prepared, prepare_file
 from backstory.errors import BackstoryError, Failed, Refused, UsageError
 from backstory.formats.wrapping import room
 from backstory.formats.wrapping.room import bound_of
@@ -26,7 +26,7 @@ def python(code: str) -> Pipe:
 def run(path, steps, *, allow=True, logs=None, limit=None) -> Prepared:
     folder = path.parent / "steps"
     folder.mkdir(exist_ok=True)
-    return prepared(path, path.name, steps, folder, rights=Rights(allow, limit), logs=logs)
+    return prepare_file(path, path.name, steps, folder, rights=Rights(allow, limit), logs=logs)
 
 
 def zipped(tmp_path, **entries):

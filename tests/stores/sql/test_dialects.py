@@ -18,7 +18,7 @@ from backstory.dialects import (
 )
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.model import Column
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.sync import sync_hist
@@ -269,7 +269,7 @@ def test_a17_a18_keys_hash_their_parts_in_the_order_of_names(dialect, hashed):
 def load(dialect, name="rc_aw_customer", columns="k* a"):
     model = model_of(document(dataset(columns, name)))
     (base,) = model.target_datasets
-    return prepared(model, base, sync_hist(base, None, second(0)), dialect())
+    return prepare_load(model, base, sync_hist(base, None, second(0)), dialect())
 
 
 def test_a6_sql_server_updates_through_the_alias():

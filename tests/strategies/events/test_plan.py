@@ -20,10 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from backstory.strategies.events.columns import prune_log
 from backstory.strategies.events.log import Event, Rejected, Row
-from backstory.strategies.events.plan import gapless, happened, numbered, order
+from backstory.strategies.events.plan import close_gaps, merge_delivery, number_events, order
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.sides import near
 from backstory.strategies.events.terms import Encoding, Moment, OnConflict, Op, Strategy, Terms
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
@@ -176,12 +176,12 @@ def by_the_plan(spark, lives, deliveries, moment, partitions):
     ]
     delivered = [(*row, place) for place, row in enumerate(delivered)]
     came = frame(spark, delivered).repartition(partitions)
-    log = near(frame(spark, logged), came, lives.terms) if logged else None
+    log = prune_log(frame(spark, logged), came, lives.terms) if logged else None
     found = defaultdict(list)
-    with happened(log, came, lives.terms, moment) as made:
+    with merge_delivery(log, came, lives.terms, moment) as made:
         bad = {row["d"] for row in made.events.where("op < 0").select("row.d").distinct().collect()}
         events = made.events.where("op >= 0")
-        with numbered(events, made.rows, order(lives.terms, ROW), 0) as placed:
+        with number_events(events, made.rows, order(lives.terms, ROW), 0) as placed:
             rows = placed.orderBy("offset").select("op", "time", "row", "offset").collect()
         counts = made.counts
     for row in rows:
@@ -220,7 +220,7 @@ def test_gaps_between_partitions_are_closed(spark):
 
     rows = spark.range(0, 100, numPartitions=7).where("id % 3 = 0")
     rows = rows.withColumn("place", monotonically_increasing_id())
-    found = gapless(rows, "place", 5).collect()
+    found = close_gaps(rows, "place", 5).collect()
     assert [(row["id"], row["place"]) for row in found] == [(3 * n, 5 + n) for n in range(34)]
 
 
@@ -229,10 +229,10 @@ def test_offsets_do_not_depend_on_partitions(spark, partitions, monkeypatch):  #
     monkeypatch.setattr("backstory.strategies.events.plan.ROWS_IN_PARTITION", 40)
     rows = [(0, second(n % 7), (n % 5, str(n % 11), None, float(n % 3)), n) for n in range(300)]
     with (
-        happened(
+        merge_delivery(
             None, frame(spark, rows).repartition(partitions), TERMS["append"], Moment(EPOCH, EPOCH)
         ) as made,
-        numbered(made.events, made.rows, order(TERMS["append"], ROW), 7) as placed,
+        number_events(made.events, made.rows, order(TERMS["append"], ROW), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
         found = placed.orderBy("offset").collect()
@@ -250,14 +250,14 @@ def test_old_rows_of_a_log_are_not_looked_at(spark, name, kept):
     logged = frame(spark, [(0, second(n), (n, "d", None, 0.0), n) for n in range(9)])
     came = frame(spark, [(0, None, (n, "d", None, 0.0), n) for n in (6, 8)])
 
-    assert kept == near(logged, came, TERMS[name]).count()
+    assert kept == prune_log(logged, came, TERMS[name]).count()
 
 
 def test_all_rows_are_looked_at_where_keys_are_others_each_time(spark):
     logged = frame(spark, [(0, second(n), (n, "d", None, 0.0), n) for n in range(9)])
     came = logged.where("row.d = 6").withColumn("row", expr("named_struct('d', int(6 + rand()), 'k', 'd')"))
 
-    assert logged.count() == near(logged, came, TERMS["ledger literal"]).count()
+    assert logged.count() == prune_log(logged, came, TERMS["ledger literal"]).count()
 
 
 @pytest.mark.parametrize(("times", "kept"), [((6, 8), 3), ((6, None), 9)])
@@ -265,7 +265,7 @@ def test_old_times_are_not_looked_at_where_each_row_has_one(spark, times, kept):
     logged = frame(spark, [(0, second(n), (1, "d", None, 0.0), n) for n in range(9)])
     came = frame(spark, [(0, time and second(time), (1, "d", None, 0.0), n) for n, time in enumerate(times)])
 
-    assert kept == near(logged, came, TERMS["ledger"]).count()
+    assert kept == prune_log(logged, came, TERMS["ledger"]).count()
 
 
 @pytest.mark.parametrize("old", ["date_add(DATE'1086-01-01', int(place))", "TIMESTAMP'1086-01-01' + make_interval(0, 0, 0, int(place))"])  # fmt: skip
@@ -273,12 +273,12 @@ def test_old_times_are_looked_at_in_whatever_year(spark, old):
     """Also before October 1582, where Java's old calendar is some days off."""
     logged = frame(spark, [(0, None, (1, "d", None, 0.0), n) for n in range(9)]).withColumn("time", expr(old))
 
-    assert near(logged, logged.where("place IN (6, 8)"), TERMS["ledger"]).count() == 3
+    assert prune_log(logged, logged.where("place IN (6, 8)"), TERMS["ledger"]).count() == 3
 
 
 def test_each_side_is_read_once(spark):
     rows = [(0, second(1), (1, str(n), None, 0.0), n) for n in range(5)]
-    plan = happened(frame(spark, rows), frame(spark, rows), TERMS["snapshot"], Moment(EPOCH, EPOCH))
+    plan = merge_delivery(frame(spark, rows), frame(spark, rows), TERMS["snapshot"], Moment(EPOCH, EPOCH))
     with plan as made:
         told = made.events._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().toString()
     assert told.count("Scan ExistingRDD") in {2, 4}  # adaptive plans tell themselves twice

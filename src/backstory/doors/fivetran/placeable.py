@@ -37,38 +37,38 @@ def refuse_unplaceable(
                 f"{file}: the {kind} file lacks the column {name}.",
                 "Nothing was written; send the batch again with that column.",
             )
-    at = _Place(file, first)
+    place = _Place(file, first)
     for name in key:
-        _refuse(at, name, pc.invert(rows.known[name]), "the key is marked unmodified")
+        _refuse(place, name, pc.invert(rows.known[name]), "the key is marked unmodified")
     if kind == "replace":
         for name in rows.known.column_names:
-            _refuse(at, name, pc.invert(rows.known[name]), "a replaced row is given whole")
+            _refuse(place, name, pc.invert(rows.known[name]), "a replaced row is given whole")
     if kind != "update":
         for name in instants:
-            _refuse(at, name, rows.values[name].is_null(), "the instant is missing")
+            _refuse(place, name, rows.values[name].is_null(), "the instant is missing")
     if needed and kind == "update":
-        _refuse_update(at, rows, key, needed)
+        _refuse_update(place, rows, key, needed)
 
 
-def _refuse_update(at: "_Place", rows: Rows, key: Sequence[str], needed: str) -> None:
+def _refuse_update(place: "_Place", rows: Rows, key: Sequence[str], needed: str) -> None:
     if START in rows.values.column_names:
         startless = np.asarray(rows.values[START].is_null())
     else:
         startless = np.ones(rows.count, bool)
     endless = np.asarray(rows.values[needed].is_null())
-    _refuse(at, END, pa.array(~startless & endless), "the end is missing")
+    _refuse(place, END, pa.array(~startless & endless), "the end is missing")
     for name in rows.known.column_names:
         if name not in key and not name.startswith(PREFIX):
             changed = startless & np.asarray(rows.known[name])
-            _refuse(at, name, pa.array(changed), f"a value changes but {START} is missing")
+            _refuse(place, name, pa.array(changed), f"a value changes but {START} is missing")
 
 
-def _refuse(at: "_Place", column: str, wrong: pa.Array | pa.ChunkedArray, why: str) -> None:
+def _refuse(place: "_Place", column: str, wrong: pa.Array | pa.ChunkedArray, why: str) -> None:
     if not pc.any(wrong).as_py():
         return
-    row = at.first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
+    row = place.first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
     raise Refused(
         "unplaceable-row",
-        f"{at.file}, row {row}, column {column}: {why}.",
+        f"{place.file}, row {row}, column {column}: {why}.",
         "Nothing was written; send the batch again with whole rows.",
     )

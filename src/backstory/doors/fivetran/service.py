@@ -83,8 +83,8 @@ class Destination(DestinationConnectorServicer):
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         shape = shape_from(where.store, table, request.table)
-        made = note("create", table)
-        deliver(where.store, TableChange([table], made, lambda: (None, Change(into=shape))))
+        built = note("create", table)
+        deliver(where.store, TableChange([table], built, lambda: (None, Change(into=shape))))
         return sdk.CreateTableResponse(success=True)
 
     @answered(sdk.AlterTableResponse)

@@ -14,7 +14,7 @@ TAIL = (Role.ROW_HASH, Role.STARTED, Role.ENDED, Role.STATE, Role.LOAD_RUN_ID, R
 _TIMES = {Role.STARTED, Role.ENDED, Role.LOADED_AT}
 
 
-def made(name: str, role: Role, *, nullable: bool = False, former: Sequence[str] = ()) -> Column:
+def technical(name: str, role: Role, *, nullable: bool = False, former: Sequence[str] = ()) -> Column:
     """A generated column; hashes and run ids are STRING(64), states STRING(20), instants TIMESTAMP."""
     length = STATE_LENGTH if role is Role.STATE else HASH_LENGTH
     instant = role in _TIMES
@@ -47,7 +47,7 @@ def business_keys(dataset: Dataset) -> list[Column]:
 def foreign_keys(dataset: Dataset) -> list[Column]:
     """A column for each reference."""
     return [
-        made(reference.column, Role.FOREIGN_KEY, nullable=True).model_copy(
+        technical(reference.column, Role.FOREIGN_KEY, nullable=True).model_copy(
             update={"lineage_key": f"fk:{reference.id}"}
         )
         for reference in dataset.references
@@ -68,12 +68,12 @@ def every_column(dataset: Dataset) -> list[Column]:
 def _framed(dataset: Dataset, columns: Sequence[Column]) -> list[Column]:
     key_names = [f"{former}_key" for former in dataset.former_names]
     return [
-        made(dataset.key, Role.SURROGATE_KEY, former=key_names),
+        technical(dataset.key, Role.SURROGATE_KEY, former=key_names),
         *columns,
         *foreign_keys(dataset),
-        made(Role.ROW_HASH, Role.ROW_HASH),
-        made(Role.LOAD_RUN_ID, Role.LOAD_RUN_ID),
-        made(Role.LOADED_AT, Role.LOADED_AT),
+        technical(Role.ROW_HASH, Role.ROW_HASH),
+        technical(Role.LOAD_RUN_ID, Role.LOAD_RUN_ID),
+        technical(Role.LOADED_AT, Role.LOADED_AT),
     ]
 
 

@@ -10,7 +10,7 @@ import structlog
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
-from backstory.doors.historize.preparing import adopted, prepared
+from backstory.doors.historize.preparing import adopted, prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, refusal
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.run_log import RunLog
@@ -19,7 +19,7 @@ from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Run, Target
-from backstory.engine.attempts import tried
+from backstory.engine.attempts import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.model.instant import iso
 
@@ -62,7 +62,7 @@ class DatasetLoads:
                     self.log.refused(dataset, begun, began, busy)
                     run = begun = replace(begun, attempt=begun.attempt + 1)
 
-                return tried(lambda: self._loaded(begun), failed)
+                return retry(lambda: self._loaded(begun), failed)
         except BackstoryError as error:
             return self._refused(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
@@ -135,7 +135,7 @@ class DatasetLoads:
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
         run, hist = self._decided(replace(run, dataset=dataset), state, hist)
-        load = prepared(self.model, dataset, hist, self.target.dialect)
+        load = prepare_load(self.model, dataset, hist, self.target.dialect)
         if not run.dry_run:
             self.target.register(run)
 

@@ -15,7 +15,7 @@ from backstory.stores.sql.ddl import logical
 from backstory.stores.sql.dialects.dialect import Dialect
 
 
-def prepared(model: Model, dataset: Dataset, hist: HistState, dialect: Dialect) -> Load:
+def prepare_load(model: Model, dataset: Dataset, hist: HistState, dialect: Dialect) -> Load:
     """A dataset's load in a dialect: how it deletes, and which way the history is loaded."""
     rules = dataset.historization
     merges = rules.engine == "merge" or (

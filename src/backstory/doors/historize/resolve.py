@@ -122,7 +122,7 @@ def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | N
     """The one table or file that the columns come from, and the columns with their names there."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
-        at = (*place, "target_columns", number)
+        path = (*place, "target_columns", number)
         if column.system_role in GENERATED:
             continue
         name = column.input or column.name
@@ -132,22 +132,22 @@ def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | N
             found = parted(column.input)
             if found is None or found[1] is None:
                 raise document.wrong(
-                    (*at, "input"),
+                    (*path, "input"),
                     f"{column.input!r} names no column of a table or file.",
                     "Write it as schema.table.column or file.csv.column, or give the dataset an input.",
                 )
             if stage not in {None, found[0]}:
                 raise document.wrong(
-                    (*at, "input"), f"the dataset's other columns come from {stage}.", "Name one input."
+                    (*path, "input"), f"the dataset's other columns come from {stage}.", "Name one input."
                 )
             stage, name = found[0], found[1]
-        columns.append(_column(column.model_copy(update={"input": name}), document, at))
+        columns.append(_column(column.model_copy(update={"input": name}), document, path))
     if dataset.input is not None and parted(dataset.input) is None:
         raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
     return stage, columns
 
 
-def _column(column: Column, document: Document, at: Place) -> Column:
+def _column(column: Column, document: Document, path: Place) -> Column:
     if column.datatype is Datatype.DECIMAL:
         precision, scale = column.decimal_precision, column.decimal_scale
         column = column.model_copy(
@@ -157,20 +157,20 @@ def _column(column: Column, document: Document, at: Place) -> Column:
             }
         )
         if (column.decimal_scale or 0) > (column.decimal_precision or 0):
-            raise document.wrong((*at, "decimal_scale"), "the scale is larger than the precision.")
+            raise document.wrong((*path, "decimal_scale"), "the scale is larger than the precision.")
     elif column.decimal_precision is not None or column.decimal_scale is not None:
-        raise document.wrong(at, f"a {column.datatype} has neither precision nor scale.")
+        raise document.wrong(path, f"a {column.datatype} has neither precision nor scale.")
     if column.max_length is not None and column.datatype is not Datatype.STRING:
-        raise document.wrong((*at, "max_length"), f"a {column.datatype} has no length.")
+        raise document.wrong((*path, "max_length"), f"a {column.datatype} has no length.")
     hashed = column.hash or column.system_role is not None
     if column.datatype is Datatype.FLOAT and hashed and column.active and column.hash_as is None:
         raise document.wrong(
-            at,
+            path,
             "a FLOAT cannot be hashed as it is: engines print it in different ways.",
             "Say hash_as: DECIMAL(p,s), or hash: false.",
         )
     if column.hash_as and column.datatype is not Datatype.FLOAT:
-        raise document.wrong((*at, "hash_as"), "only a FLOAT is hashed as something else.")
+        raise document.wrong((*path, "hash_as"), "only a FLOAT is hashed as something else.")
     return column
 
 
@@ -230,15 +230,15 @@ def _refuse_dataset(
 
 
 def _refuse_historized(dataset: Dataset, schema: TargetSchema, document: Document, place: Place) -> None:
-    at = (*place, "target_dataset_name")
+    path = (*place, "target_dataset_name")
     if schema.short_name != RAWCORE:
         raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
     if len(dataset.name) > LONGEST_BASE:
         raise document.wrong(
-            at, f"the name is longer than {LONGEST_BASE} letters, so {dataset.hist_key} is too."
+            path, f"the name is longer than {LONGEST_BASE} letters, so {dataset.hist_key} is too."
         )
     if dataset.name.endswith(HIST):
-        raise document.wrong(at, "a historized base is not called _hist.")
+        raise document.wrong(path, "a historized base is not called _hist.")
     if not business_keys(dataset):
         raise document.wrong(
             (*place, "target_columns"),

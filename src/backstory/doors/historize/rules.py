@@ -57,7 +57,7 @@ def refuse_references(dataset: Dataset, model: Model, document: Document, place:
     """References to what is not there, or whose columns would make other keys than the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
-        at = (*place, "references", number)
+        path = (*place, "references", number)
         parent = next(
             (each for each in model.target_datasets if each.name == reference.referenced_dataset), None
         )
@@ -67,16 +67,16 @@ def refuse_references(dataset: Dataset, model: Model, document: Document, place:
         wanted = {column.name: column for column in business_keys(parent)}
         if mapped != Counter(wanted.keys()):
             raise document.wrong(
-                (*at, "key_components"),
+                (*path, "key_components"),
                 f"each business key of {parent.name} ({', '.join(wanted)}) is mapped once.",
             )
         for part in reference.key_components:
             child = children.get(part.from_)
             if child is None:
-                raise document.wrong((*at, "key_components"), f"there is no column {part.from_!r}.")
+                raise document.wrong((*path, "key_components"), f"there is no column {part.from_!r}.")
             if _printed(child) != _printed(wanted[part.to]):
                 raise document.wrong(
-                    (*at, "key_components"),
+                    (*path, "key_components"),
                     f"{part.from_} is a {child.datatype} and {part.to} a {wanted[part.to].datatype}: "
                     "equal values would have different keys.",
                 )

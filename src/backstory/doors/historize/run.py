@@ -13,7 +13,7 @@ from backstory.doors.historize.dataset_load import DatasetLoads
 from backstory.doors.historize.document import read_model
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, HistState, Model
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import HIST, findings, is_hist, namespace_of, resolve
 from backstory.doors.historize.run_log import RunLog
@@ -42,7 +42,7 @@ def open_model(path: str | Path) -> tuple[Model, Path]:
     return model, Path(path).absolute().parent
 
 
-def historized(model: Model, only: str | None) -> list[Dataset]:
+def datasets_to_load(model: Model, only: str | None) -> list[Dataset]:
     """The datasets to load, in the model's order; UsageError for an unknown name."""
     if only is not None and only not in {dataset.name for dataset in model.target_datasets}:
         names = ", ".join(dataset.name for dataset in model.target_datasets)
@@ -65,7 +65,7 @@ def run_model(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
     """Load the datasets one after the other; one whose input failed is not begun (R28)."""
-    datasets = historized(model, asked.dataset)
+    datasets = datasets_to_load(model, asked.dataset)
     _refuse_wrong(model, folder, target, asked, datasets)
     batch = str(uuid.uuid4())
     run_id = asked.run_id or batch
@@ -102,7 +102,7 @@ def _refuse_wrong(
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset).lower())
         _refuse_taken(model, target, dataset, datasets)
-        prepared(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
+        prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
 

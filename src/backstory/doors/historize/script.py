@@ -8,9 +8,9 @@ from pathlib import Path
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Dataset, Model
-from backstory.doors.historize.preparing import prepared
+from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.run import historized
+from backstory.doors.historize.run import datasets_to_load
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.sync import sync_hist
@@ -21,7 +21,9 @@ from backstory.strategies.scd2.statements.steps import hist_steps
 def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
     """Create, base load and the four steps of each dataset, with their placeholders."""
     parts = [
-        part for dataset in historized(model, only) for part in _dataset(model, dataset, folder, dialect)
+        part
+        for dataset in datasets_to_load(model, only)
+        for part in _dataset(model, dataset, folder, dialect)
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -29,7 +31,7 @@ def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None
 def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
     hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
     assert hist is not None
-    load = prepared(model, dataset, hist, dialect)
+    load = prepare_load(model, dataset, hist, dialect)
     live = [column for column in hist.target_columns if column.active]
     yield f"-- Tables of {dataset.name}"
     yield _ended(dialect.render_create_schema_if_not_exists(load.schema))

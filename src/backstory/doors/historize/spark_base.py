@@ -15,13 +15,13 @@ from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
 from backstory.doors.historize.receipts import Step
 from backstory.doors.historize.scopes import increment_scope
-from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import base_shape, stage_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.stores.iceberg.conditions import change_where
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
@@ -66,7 +66,7 @@ def maintain_base(work: SparkWork) -> None:
         work.commit(table, change, replace(work.note(), token=""))
 
 
-def maintained_base(work: SparkWork, before: Standing) -> Standing:
+def maintained_base(work: SparkWork, before: TablePlan) -> TablePlan:
     """The rows with the hashes that they are about to have."""
     return replace(before, rows=_rehashed(work, before.rows)) if work.run.rehash_base else before
 
@@ -76,25 +76,25 @@ def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
 
 
 @contextmanager
-def planned_base(work: SparkWork, before: Standing) -> Iterator[PlannedBase]:
+def planned_base(work: SparkWork, before: TablePlan) -> Iterator[PlannedBase]:
     """Compare the stage with the base; nothing is written.
 
     Raises Refused for a stage that cannot be a base: NULL and repeated keys, no rows at all.
     """
     began = time.monotonic()
-    the = work.load
+    load = work.load
     if work.run.stage is None:
         raise Refused(
             "BASE_NOT_LOADED",
-            f"{the.dataset.name} has no stage input.",
+            f"{load.dataset.name} has no stage input.",
             "Give it an input, or take the base as it stands with --skip-base.",
         )
-    with translated(before.wanted.table):
+    with translate_faults(before.wanted.table):
         staged = _staged(work)
         ids = [ROW_ID] if ROW_ID in before.rows.columns else []
         stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *ids)
         differs, scope, nulls = _differs(work), _scope(work), _nulls(work)
-        with outcomes(staged, stored, the.dataset.key, differs, scope, nulls) as found:
+        with outcomes(staged, stored, load.dataset.key, differs, scope, nulls) as found:
             _refuse(work, staged, stored, found)
             _warn_of_collisions(work, found)
             took = round((time.monotonic() - began) * 1000)
@@ -131,18 +131,18 @@ def _scope(work: SparkWork) -> "Column | None":
     """Which stored rows go when the stage does not have them; None for all."""
     from pyspark.sql.functions import lit
 
-    the = work.load
-    if not the.deletes_base:
+    load = work.load
+    if not load.deletes_base:
         return lit(False)
     scope = (
-        work.sql(increment_scope(the.model, the.dataset, the.dialect, "v") or "TRUE")
-        if the.delete_scope
+        work.sql(increment_scope(load.model, load.dataset, load.dialect, "v") or "TRUE")
+        if load.delete_scope
         else None
     )
-    soft = the.dataset.historization.soft_delete
+    soft = load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete":
         return scope
-    live = work.sql("TRUE" + the.live("v"))
+    live = work.sql("TRUE" + load.live("v"))
     return live if scope is None else scope & live
 
 
@@ -198,10 +198,10 @@ def _refuse_moved(work: SparkWork, found: Outcomes) -> None:
     from pyspark.sql.functions import col
 
     names = [each.name for each in business_keys(work.load.dataset)]
-    came = found.actions.where(column("action") == APPEARED).select("r").alias("came")
+    arrived = found.actions.where(column("action") == APPEARED).select("r").alias("came")
     went = found.actions.where(column("action").isin(VANISHED, KEPT)).select("v").alias("went")
     same = (col(f"came.r.{quoted(name)}").eqNullSafe(col(f"went.v.{quoted(name)}")) for name in names)
-    if keys := work.keys(came.join(went, reduce(and_, same), "left_semi"), "r."):
+    if keys := work.keys(arrived.join(went, reduce(and_, same), "left_semi"), "r."):
         work.refuse("KEYS_CHANGED", KEYS_CHANGED, keys)
 
 

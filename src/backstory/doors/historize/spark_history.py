@@ -18,13 +18,13 @@ from backstory.doors.historize.preflight import mass_delete
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_maintenance import maintained
-from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import base_shape
 from backstory.doors.historize.spark_versions import beginning, closing, versions
 from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.change import NOTHING, Change
 from backstory.model.instant import EPOCH, iso, parse_instant
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
@@ -100,13 +100,13 @@ class PlannedHistory:
             come = come.unionByName(closing(work, found, table), allowMissingColumns=True)
         count = found.appeared + found.changed + closes
         change = Change(outcome.counts, positions, come, properties=properties, expected=count)
-        made = work.commit(table, change, work.note(**more))
-        return replace(outcome, version=str(made and made.snapshot_id))
+        built = work.commit(table, change, work.note(**more))
+        return replace(outcome, version=str(built and built.snapshot_id))
 
 
 @contextmanager
 def planned_history(
-    work: SparkWork, base: "DataFrame", before: Standing, loaded: Outcome
+    work: SparkWork, base: "DataFrame", before: TablePlan, loaded: Outcome
 ) -> Iterator[PlannedHistory]:
     """Compare the base's rows with the open versions; nothing is written.
 
@@ -115,7 +115,7 @@ def planned_history(
     began = time.monotonic()
     newest = None if before.table is None else newest_of(work.store, before.table)
     late = newest is not None and newest >= work.run.instant
-    with translated(before.wanted.table):
+    with translate_faults(before.wanted.table):
         before = maintained(work, before)
         live, open_ = _live(work, base), _open_versions(work, before)
         checks = {
@@ -140,13 +140,13 @@ def _open() -> "Column":
 
 def _live(work: SparkWork, base: "DataFrame") -> "DataFrame":
     """The base's rows that are not flagged as deleted, with the columns that a version takes."""
-    the = work.load
+    load = work.load
     rows = base.alias("r")
-    if flag := the.live("r"):
+    if flag := load.live("r"):
         rows = rows.where(work.sql(f"TRUE{flag}"))
-    names = [the.dataset.key, *(each.input or each.name for each in the.mirrored), Role.ROW_HASH]
+    names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), Role.ROW_HASH]
     rows = rows.select(*(column(name) for name in names))
-    if the.dataset.historization.duplicate_keys == "reject":
+    if load.dataset.historization.duplicate_keys == "reject":
         return rows
     return work.collapsed(rows)
 
@@ -158,7 +158,7 @@ def _compared(work: SparkWork, live: "DataFrame") -> "DataFrame":
     return live if dating or work.run.dry_run else live.select(*map(quoted, names))
 
 
-def _open_versions(work: SparkWork, before: Standing) -> "DataFrame":
+def _open_versions(work: SparkWork, before: TablePlan) -> "DataFrame":
     """The open versions, with what the join needs of them and their place."""
     rows, rules = before.rows.where(_open()), work.load.dataset.historization
     if rules.delete_scope or rules.effective_dating or work.run.dry_run:
@@ -182,7 +182,7 @@ def _scope(work: SparkWork) -> "Column | None":
     return work.sql(scope) if scope else None
 
 
-def _refuse(work: SparkWork, live: "DataFrame", before: Standing, found: Outcomes) -> None:
+def _refuse(work: SparkWork, live: "DataFrame", before: TablePlan, found: Outcomes) -> None:
     """P1 to P4, P6, P7."""
     dataset, rules = work.load.dataset, work.load.dataset.historization
     conditions = {"NULL_KEY": dataset.key, "NULL_ROW_HASH": Role.ROW_HASH}
@@ -206,23 +206,23 @@ def _refuse(work: SparkWork, live: "DataFrame", before: Standing, found: Outcome
             work.refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dating.column} than before.", keys)
 
 
-def _repeated_open(work: SparkWork, before: Standing) -> list[str]:
+def _repeated_open(work: SparkWork, before: TablePlan) -> list[str]:
     key = work.load.dataset.key
     twice = before.rows.where(_open()).groupBy(quoted(key)).count().where(column("count") > 1)
     return _business_keys(work, before, twice.select(quoted(key)))
 
 
-def _keys_of(work: SparkWork, before: Standing, found: Outcomes, *outcome: str) -> list[str]:
+def _keys_of(work: SparkWork, before: TablePlan, found: Outcomes, *outcome: str) -> list[str]:
     """Business keys of stored versions with an outcome."""
     keys = found.actions.where(column("action").isin(*outcome))
     return _business_keys(work, before, keys.select(side("v", work.load.dataset.key)))
 
 
-def _business_keys(work: SparkWork, before: Standing, keys: "DataFrame") -> list[str]:
+def _business_keys(work: SparkWork, before: TablePlan, keys: "DataFrame") -> list[str]:
     return work.keys(before.rows.join(keys.limit(100), work.load.dataset.key, "left_semi"))
 
 
-def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: Standing) -> None:
+def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: TablePlan) -> None:
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
     told = "Versions begin or end at or after the load's timestamp."

@@ -81,7 +81,7 @@ def recover(work: SparkWork) -> None:
 
 
 @contextmanager
-def leased(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
+def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
     """Hold the history for a load of both tables, and give it as it then stands.
 
     What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
@@ -125,9 +125,9 @@ def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTabl
     """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
     told = {LEASE: None if lease is None else json.dumps(asdict(lease))}
-    made = _commit(store, hist, Change(properties=told))
+    built = _commit(store, hist, Change(properties=told))
     held = existing(store, name)
-    if lease_of(held) != lease or snapshot_of(held) != (made or before):
+    if lease_of(held) != lease or snapshot_of(held) != (built or before):
         raise conflict(name)
     return held
 
@@ -135,8 +135,8 @@ def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTabl
 def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> int | None:
     """The snapshot, if the commit made one."""
     note = Note(DOOR, "", more)
-    made = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
-    return made.snapshot_id if made else None
+    built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
+    return built.snapshot_id if built else None
 
 
 def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:

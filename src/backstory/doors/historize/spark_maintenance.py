@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import Role
-from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import hist_shape
 from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
@@ -33,7 +33,7 @@ def maintain(work: SparkWork) -> None:
         _update(work, named, lambda rows: _relabelled(work, rows, work.store.spark.table(table)))
 
 
-def maintained(work: SparkWork, before: Standing) -> Standing:
+def maintained(work: SparkWork, before: TablePlan) -> TablePlan:
     """The versions with the hashes and labels that they are about to have."""
     rows = before.rows
     if work.run.rehash:

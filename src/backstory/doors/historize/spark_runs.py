@@ -129,11 +129,11 @@ def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, un
     """Whether versions begin or end at an instant; without one, whether the history is not younger."""
     from pyspark.sql.functions import lit
 
-    at = lit(iso(wrote_at or until)).cast("timestamp")
+    instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))
     if wrote_at:
-        return bool(rows.where((column(Role.STARTED) == at) | (column(Role.ENDED) == at)).take(1))
-    return bool(rows.where(column(Role.STARTED) <= at).take(1)) or not rows.take(1)
+        return bool(rows.where((column(Role.STARTED) == instant) | (column(Role.ENDED) == instant)).take(1))
+    return bool(rows.where(column(Role.STARTED) <= instant).take(1)) or not rows.take(1)
 
 
 def _log(store: Store, table: str) -> "DataFrame | None":

@@ -13,7 +13,7 @@ from backstory.model.change import Change
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import absent, column
 from backstory.stores.iceberg.schema import spark_type
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TablePlan:
     """A table before a load, read as the load will leave its schema; nothing is written yet.
 
     `rows` has the wanted columns under their names and types, those that only the table has, `_file`,
@@ -71,14 +71,14 @@ class Standing:
         return self.table is not None and self.table.rows > 0
 
 
-def standing(
+def plan_table(
     store: Store,
     wanted: Shape,
     columns: Sequence[ModelColumn],
     former: Sequence[str],
     dialect: Dialect,
     allowed: Callable[[ddl.Plan[ModelColumn]], None] = lambda _: None,
-) -> Standing:
+) -> TablePlan:
     """The table under its name or a former one.
 
     Raises Refused for a table of another layout, for what a plan refuses, for a type that Iceberg cannot
@@ -87,14 +87,14 @@ def standing(
     names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
     table = next(filter(None, (load(store, name) for name in names)), None)
     if table is None:
-        return Standing(wanted, columns, None, empty_rows(store, wanted), ddl.Plan())
+        return TablePlan(wanted, columns, None, empty_rows(store, wanted), ddl.Plan())
     require_layout(table, wanted.layout)
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
     plan = ddl.plan(wanted.table.name, columns, types, dialect)
     allowed(plan)
     into = _evolved(_renamed(table.shape, plan.renamed), plan, wanted)
     snapshot = table.iceberg.currentSnapshot()
-    return Standing(
+    return TablePlan(
         wanted,
         columns,
         table,
@@ -107,7 +107,7 @@ def standing(
 
 
 def _rows(store: Store, table: StoredTable, plan: ddl.Plan[ModelColumn], into: Shape) -> "DataFrame":
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
         now = {each.name: _now(each.name, plan.renamed) for each in table.shape.columns}
@@ -123,7 +123,7 @@ def _now(name: str, renamed: Mapping[str, str]) -> str:
     return name
 
 
-def synchronised(work: SparkWork, before: Standing) -> StoredTable:
+def apply_shape(work: SparkWork, before: TablePlan) -> StoredTable:
     """Create, rename or evolve the table, each in one commit, and give it.
 
     Raises TryAgain if rows were written to it since it was looked at.
@@ -153,8 +153,8 @@ def _changed(
 ) -> tuple[StoredTable, int | None]:
     """The table after the change, and the snapshot that it should have then."""
     assert change.into is not None
-    made = work.commit(table, change, replace(work.note(), token=""))
-    newest = made.snapshot_id if made else None
+    built = work.commit(table, change, replace(work.note(), token=""))
+    newest = built.snapshot_id if built else None
     return existing(work.store, change.into.table), newest or snapshot
 
 

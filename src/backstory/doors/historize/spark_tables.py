@@ -44,30 +44,30 @@ def _types(shape: Shape) -> dict[str, str]:
     return {each.name: spark_type(each.type) for each in shape.columns}
 
 
-def base_shape(the: Load) -> Shape:
+def base_shape(plan: Load) -> Shape:
     """The base table: a row for each record, by its business keys."""
-    return _shape(the, the.dataset.name, base_columns(the.dataset), Layout.BASE)
+    return _shape(plan, plan.dataset.name, base_columns(plan.dataset), Layout.BASE)
 
 
-def hist_shape(the: Load) -> Shape:
+def hist_shape(plan: Load) -> Shape:
     """The history table; retired columns only stand in tables that have them."""
-    return _shape(the, the.dataset.hist_name, the.hist.target_columns, Layout.HIST)
+    return _shape(plan, plan.dataset.hist_name, plan.hist.target_columns, Layout.HIST)
 
 
-def _shape(the: Load, name: str, columns: Sequence[ModelColumn], layout: Layout) -> Shape:
+def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout) -> Shape:
     key = [each.name for each in columns if each.system_role is Role.BUSINESS_KEY and each.active]
     live = tuple(Column(each.name, column_type(each)) for each in columns if each.active)
-    return Shape(TableName(the.schema, name), live, tuple(key), layout)
+    return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 
 
-def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", frozenset[str]]:
+def stage_rows(store: Store, stage: Stage, plan: Load) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns that it brings.
 
     Of a table that Fivetran keeps in history or soft-delete mode they are the rows that are true now, unless
     the model itself takes the mark of deletion for one. Raises Refused for a missing table or column, and
     for a type that does not fit.
     """
-    columns = user_columns(the.dataset)
+    columns = user_columns(plan.dataset)
     if stage.path:
         rows = _file_rows(store, stage, columns)
         return rows.select(*_renamed(columns)), frozenset()
@@ -83,10 +83,10 @@ def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", froz
             raise Refused(
                 "missing-column", f"{stage.name} has no column {source}.", "Mend the model.", [source]
             )
-        if not ddl.fits(stored[source], each, the.dialect):
+        if not ddl.fits(stored[source], each, plan.dialect):
             raise Refused(
                 "STAGE_TYPE",
-                f"{stage.name}.{source} is {stored[source]}, and {each.name} {the.dialect.type_of(each)} "
+                f"{stage.name}.{source} is {stored[source]}, and {each.name} {plan.dialect.type_of(each)} "
                 "does not hold all of its values.",
                 "Cast it in the stage, or widen the column.",
                 [each.name],
@@ -94,16 +94,16 @@ def stage_rows(store: Store, stage: Stage, the: Load) -> tuple["DataFrame", froz
     brought = frozenset(name for name in LOAD_COLUMNS if name in stored)
     rows = (
         store.spark.table(store.sql_name(found.shape.table))
-        if _marks_deletion(the)
+        if _marks_deletion(plan)
         else delivered_rows(store, found.shape)
     )
     return rows.select(*_renamed(columns), *(column(name) for name in sorted(brought))), brought
 
 
-def _marks_deletion(the: Load) -> bool:
+def _marks_deletion(plan: Load) -> bool:
     """Whether the dataset's flag of deletion is Fivetran's own: then flagged rows are needed."""
-    soft = the.dataset.historization.soft_delete
-    flags = [each for each in user_columns(the.dataset) if soft and each.name == soft.column]
+    soft = plan.dataset.historization.soft_delete
+    flags = [each for each in user_columns(plan.dataset) if soft and each.name == soft.column]
     return any((each.input or each.name) == DELETED for each in flags)
 
 

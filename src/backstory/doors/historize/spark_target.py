@@ -15,10 +15,10 @@ from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
-from backstory.doors.historize.spark_lease import LEASE, leased, recover, refuse_leased
+from backstory.doors.historize.spark_lease import LEASE, hold_lease, recover, refuse_leased
 from backstory.doors.historize.spark_maintenance import maintain
 from backstory.doors.historize.spark_runs import known_run
-from backstory.doors.historize.spark_standing import Standing, standing, synchronised
+from backstory.doors.historize.spark_standing import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.stage_rows import column_type
@@ -29,7 +29,7 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.spark.settled import settled
+from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.frames import rows_as
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.locks import writing
@@ -91,7 +91,7 @@ class SparkTarget(Target):
                 "Use engine: auto; --sql prints the four steps.",
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
-        with settled(self._store.spark):
+        with hold_settings(self._store.spark):
             outcome = self._loaded(work, finished)
         if not run.dry_run:
             told = {"receipt": json.dumps(finished(outcome).to_dict()), **counted(outcome)}
@@ -108,8 +108,8 @@ class SparkTarget(Target):
             with self._planned(work, base, hist) as (_, history):
                 told = history.outcome.schema_changes
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
-            synchronised(work, base)
-            synchronised(work, hist)
+            apply_shape(work, base)
+            apply_shape(work, hist)
             maintain_base(work)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
@@ -120,34 +120,40 @@ class SparkTarget(Target):
                     work, (base, {} if planned is None else planned.counts), (hist, history.outcome.counts)
                 )
                 return history.outcome
-            base_table = synchronised(work, base)
-            hist_table = synchronised(work, hist)
+            base_table = apply_shape(work, base)
+            hist_table = apply_shape(work, hist)
             if planned is None or planned.found.nothing:
                 return history.commit(work, hist_table, finished)
             if history.found.nothing:
                 planned.commit(work, base_table)
                 return history.outcome
-            with leased(work, base_table, hist_table) as held:
+            with hold_lease(work, base_table, hist_table) as held:
                 planned.commit(work, base_table)
                 return history.commit(work, held, finished, {LEASE: None})
 
-    def _standing(self, work: SparkWork) -> tuple[Standing, Standing]:
-        the, store = work.load, self._store
-        base = standing(store, base_shape(the), the.base_columns, the.dataset.former_names, self.dialect)
-        hist = standing(
+    def _standing(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
+        model_load, store = work.load, self._store
+        base = plan_table(
             store,
-            hist_shape(the),
-            the.hist.target_columns,
-            the.hist.former_names,
+            base_shape(model_load),
+            model_load.base_columns,
+            model_load.dataset.former_names,
             self.dialect,
-            lambda plan: require_hist_columns(the, plan.added),
+        )
+        hist = plan_table(
+            store,
+            hist_shape(model_load),
+            model_load.hist.target_columns,
+            model_load.hist.former_names,
+            self.dialect,
+            lambda plan: require_hist_columns(model_load, plan.added),
         )
         refuse_leased(hist.table)
         return base, hist
 
     @contextmanager
     def _planned(
-        self, work: SparkWork, base: Standing, hist: Standing, told: Sequence[str] = ()
+        self, work: SparkWork, base: TablePlan, hist: TablePlan, told: Sequence[str] = ()
     ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
         """Base and history compared; `told` are schema changes that were made already."""
         loaded = Outcome(schema_changes=[*told, *base.changes, *hist.changes], steps=[Step("preflight")])
@@ -188,7 +194,7 @@ class SparkTarget(Target):
         deliver(store, TableChange([shape.table], Note(DOOR, ""), plan))
 
 
-def _rehearse(work: SparkWork, *tables: tuple[Standing, Mapping[str, int]]) -> None:
+def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:
     """Tell what a dry run would make of base and history."""
     for before, counts in tables:
         told = {name: count for name, count in counts.items() if name != "unchanged"}

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import Role
-from backstory.doors.historize.spark_standing import Standing
+from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.table import TableName
 from backstory.stores.iceberg.frames import known_rows_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def beginning(work: SparkWork, found: Outcomes, before: Standing, *, late: bool) -> "DataFrame":
+def beginning(work: SparkWork, found: Outcomes, before: TablePlan, *, late: bool) -> "DataFrame":
     """The records that begin a version: key, hash, and past.
 
     Only where the history knows the load's instant or a later one (`late`) can it have been interrupted.

@@ -111,7 +111,7 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
         raise preflight.rejection("EMPTY_SNAPSHOT", f"The stage of {load.dataset.name} is empty.")
 
 
-def synchronised(
+def apply_shape(
     engine: Engine, load: Load, table: str, columns: Sequence[Column], former: Sequence[str]
 ) -> list[str]:
     """Bring a table to its columns, and tell what changed."""

@@ -27,11 +27,11 @@ from backstory.doors.historize.runs import (
 from backstory.doors.historize.sql_history import load_history, run_statements
 from backstory.doors.historize.sql_registry import Registry
 from backstory.doors.historize.sql_tables import (
+    apply_shape,
     refresh_views,
     refuse_empty_stage,
     require_base,
     staged,
-    synchronised,
 )
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.work import Run, Target, place_name
@@ -98,9 +98,9 @@ class SqlTarget(Target):
         instant: datetime | None = known.load_timestamp
         if not wrote(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
-        started, at = Role.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
+        started, moment = Role.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # Where none wrote before it: the history is not younger than the run.
-        told = f"{started} = {at} OR {Role.ENDED} = {at}" if instant else f"{started} <= {at}"
+        told = f"{started} = {moment} OR {Role.ENDED} = {moment}" if instant else f"{started} <= {moment}"
         tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
         there = [table for table in tables if self.columns(schema, table) is not None]
         return self._any(schema, there, told) or not (instant or self._any(schema, there, "1 = 1"))
@@ -162,7 +162,7 @@ class SqlTarget(Target):
             require_base(engine, load)
         else:
             load = staged(engine, load, run.stage)
-        changes = synchronised(engine, load, dataset.name, load.base_columns, dataset.former_names)
+        changes = apply_shape(engine, load, dataset.name, load.base_columns, dataset.former_names)
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             preflight.run_checks(engine, load, preflight.base_checks(load), values)
@@ -173,7 +173,7 @@ class SqlTarget(Target):
                 warn_of_collisions(load, dict(zip(differing(load, "s", "b"), counts, strict=True)))
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
-        changes += synchronised(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)
+        changes += apply_shape(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)
         load = with_archive(load, self.columns)
         run_statements(engine, list(maintenance(load, run)), values)
         refresh_views(engine, load)

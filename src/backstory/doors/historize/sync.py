@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from backstory.doors.historize.columns import FORKED, TAIL, base_columns, made, mirrored
+from backstory.doors.historize.columns import FORKED, TAIL, base_columns, mirrored, technical
 from backstory.doors.historize.model import Column, Dataset, HistState, Role
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
 from backstory.errors import Refused
@@ -62,8 +62,8 @@ def _once(base: Dataset, previous: HistState | None, now: datetime) -> HistState
         state_labels=previous.state_labels if previous else base.historization.state_labels,
         prune_watermark=previous.prune_watermark if previous else None,
         target_columns=(
-            made(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
-            made(
+            technical(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
+            technical(
                 base.key,
                 Role.ENTITY_KEY,
                 former=[f"{name}_key" for name in _former_bases(base, previous)],
@@ -71,7 +71,7 @@ def _once(base: Dataset, previous: HistState | None, now: datetime) -> HistState
             *live,
             *retired,
             *forks,
-            *(made(role, role, nullable=role is Role.ENDED) for role in TAIL),
+            *(technical(role, role, nullable=role is Role.ENDED) for role in TAIL),
         ),
     )
 

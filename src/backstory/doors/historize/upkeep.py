@@ -12,9 +12,9 @@ from typing import Any
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import Dataset, HistState, Model, Role
-from backstory.doors.historize.preparing import adopted, prepared
+from backstory.doors.historize.preparing import adopted, prepare_load
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.run import historized
+from backstory.doors.historize.run import datasets_to_load
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
@@ -52,7 +52,7 @@ class Upkeep:
     @cached_property
     def dataset(self) -> Dataset:
         """The dataset; UsageError for one that the model does not have, or that has no history."""
-        found = historized(self.model, self.name)
+        found = datasets_to_load(self.model, self.name)
         if not found:
             raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
         return found[0]
@@ -169,7 +169,7 @@ class Upkeep:
         Without `apply` nothing is written. Raises Refused (KEY_PRESENT) while the base has the record.
         """
         history = self.history()
-        load = prepared(self.model, self.dataset, self.state, self.target.dialect)
+        load = prepare_load(self.model, self.dataset, self.state, self.target.dialect)
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
         with self.target.holding(self.schema, self.dataset, run), self.engine.transaction():
             _refuse_present(load, history, self.engine, key)

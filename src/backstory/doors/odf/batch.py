@@ -15,8 +15,8 @@ from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused
 from backstory.stores.iceberg.literals import quoted
+from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
 from backstory.strategies.events.plan import has_map
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -26,7 +26,7 @@ from backstory.stores.iceberg.literals import absent, literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.events.plan import Happened, numbered, order
+from backstory.strategies.events.plan import Happened, number_events, order
 from backstory.strategies.events.terms import Terms
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ DOOR = "odf"
 TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
 
 
-def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
+def event_of(meeting: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
     """What the commit of so many rows says of itself; a manifest is told where it is another than before."""
-    work, the, head = at.work, at.the, at.head
+    work, dataset, head = meeting.work, meeting.dataset, meeting.head
     contents = dict(head.event.get("contents") or {})
     if work.content is not None:
         contents[work.source_name] = work.content
@@ -55,7 +55,7 @@ def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, An
         "run_id": work.run.run_id,
         **({"token": work.token} if work.token else {}),
         "file": work.fetched.name,
-        "manifest_hash": the.manifest_hash,
+        "manifest_hash": dataset.manifest_hash,
     }
     if work.fetched.spelled is not None:
         event["path"] = work.fetched.spelled
@@ -63,8 +63,8 @@ def event_of(at: Meeting, rows: int, watermark: datetime | None) -> dict[str, An
         event["contents"] = contents
     if snapshot_time := _snapshot_time(work, head):
         event["snapshot_time"] = snapshot_time
-    if head.event.get("manifest_hash") != the.manifest_hash:
-        event["manifest"] = dict(the.dataset.document)
+    if head.event.get("manifest_hash") != dataset.manifest_hash:
+        event["manifest"] = dict(dataset.dataset.document)
     return event
 
 
@@ -96,36 +96,40 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
 
 @contextmanager
 def rows_change(
-    at: Meeting, event: dict[str, Any], came: Batch, found: Happened, terms: Terms
+    meeting: Meeting, event: dict[str, Any], arrived: Batch, found: Happened, terms: Terms
 ) -> Iterator[Change]:
     """The events, numbered, and the block that tells of them."""
-    columns, names = at.the.columns, [field.name for field in came.data]
-    with numbered(found.events, found.rows, order(terms, came.data), at.head.next_offset) as placed:
-        yield block_change(at, event, came, columns.stored(placed, names, literal(at.now)), +found.counts)
+    columns, names = meeting.dataset.columns, [field.name for field in arrived.data]
+    with number_events(
+        found.events, found.rows, order(terms, arrived.data), meeting.head.next_offset
+    ) as placed:
+        yield block_change(
+            meeting, event, arrived, columns.stored(placed, names, literal(meeting.now)), +found.counts
+        )
 
 
 def block_change(
-    at: Meeting,
+    meeting: Meeting,
     event: dict[str, Any],
-    came: Batch | None = None,
+    arrived: Batch | None = None,
     rows: "DataFrame | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
     """A block of the chain, with the rows that it tells of and the columns that are new."""
     from pyspark.sql import Observation
 
-    store, table, before = at.work.store, at.the.table, at.head.block
+    store, table, before = meeting.work.store, meeting.dataset.table, meeting.head.block
     assert table is not None
     into = None
-    if came is not None:
-        wanted = columns_from(at.the.columns.schema(came.data, dated=came.dated))
+    if arrived is not None:
+        wanted = columns_from(meeting.dataset.columns.schema(arrived.data, dated=arrived.dated))
         _refuse_retyped(table, wanted)
         into = extended(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     written = Observation()
     if rows is not None:
         shape = into or table.shape
-        rows = hashed(rows, at.the.columns.vocab.offset_column, written)
+        rows = hashed(rows, meeting.dataset.columns.vocab.offset_column, written)
         rows = rows.withColumns(absent(shape.columns, rows.columns))
 
     def told(pending: StoredTable) -> Mapping[str, str]:
@@ -133,11 +137,11 @@ def block_change(
             event["logical_hash"] = _written_hash(written.get, event)
         types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
-        block = Block(sequence, previous, at.now, "AddData", event)
-        return {TOKEN: at.work.token or block.hash, **block.properties()}
+        block = Block(sequence, previous, meeting.now, "AddData", event)
+        return {TOKEN: meeting.work.token or block.hash, **block.properties()}
 
     into = into if into != table.shape else None
-    properties = _properties(at, came)
+    properties = _properties(meeting, arrived)
     return Change(dict(counts), come=rows, into=into, properties=properties, snapshot=True, told=told)
 
 
@@ -192,11 +196,11 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     return hash_of(written)
 
 
-def _properties(at: Meeting, came: Batch | None) -> dict[str, str]:
+def _properties(meeting: Meeting, arrived: Batch | None) -> dict[str, str]:
     """The dataset's columns, once they are known."""
-    if came is None or at.the.schema is not None:
+    if arrived is None or meeting.dataset.schema is not None:
         return {}
-    source = at.work.source
+    source = meeting.work.source
     declared = declared_schema(source.read) if source.preprocess is None else None
-    document = document_of(came.data, declared, at.the.columns.time, dated=came.dated)
+    document = document_of(arrived.data, declared, meeting.dataset.columns.time, dated=arrived.dated)
     return {SCHEMA: canonical(document)}

@@ -17,8 +17,8 @@ from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
-from backstory.doors.odf.preparing import prepared
-from backstory.doors.odf.querying import failing_rows_refused, queried
+from backstory.doors.odf.preparing import prepare_file
+from backstory.doors.odf.querying import refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
@@ -33,11 +33,11 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
 from backstory.sources.fetched import Fetched
-from backstory.spark.settled import settled
-from backstory.stores.iceberg.faults import translated
+from backstory.spark.settled import hold_settings
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.events.plan import Happened, gapless, happened
-from backstory.strategies.events.sides import PLACE, near
+from backstory.strategies.events.columns import PLACE, prune_log
+from backstory.strategies.events.plan import Happened, close_gaps, merge_delivery
 from backstory.strategies.events.terms import Moment, Strategy, Terms
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def deliver_file(
             frame, content = _read(store, dataset(), source, fetched, run, held)
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
-            frame = held.enter_context(queried(store, frame, source.preprocess, name.schema))
+            frame = held.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
         work = Work(store, source, fetched, after, run, token, frame, declared, content, dataset)
@@ -91,27 +91,27 @@ class FileDelivery:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
         """Compare the rows with the dataset as it stands."""
-        work, the = self.work, self.work.dataset()
-        head = head_to_extend(store, the)
+        work, dataset = self.work, self.work.dataset()
+        head = head_to_extend(store, dataset)
         note = note_of(work)
-        if _is_outrun(work, the, head) or _has_run(work, the):
-            known = _receipt(the, head, head.system_time)
-            yield Plan(the.table, None, note, lambda _: (known, False))
+        if _is_outrun(work, dataset, head) or _has_run(work, dataset):
+            known = _receipt(dataset, head, head.system_time)
+            yield Plan(dataset.table, None, note, lambda _: (known, False))
             return
         now, notes = work.run.system_time, []
         if head.system_time is not None and now < head.system_time:
             notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
             now = head.system_time
-        meeting = Meeting(work, the, head, now)
+        meeting = Meeting(work, dataset, head, now)
         with _compared(meeting) as (change, receipt):
             told = replace(receipt, notes=(*notes, *receipt.notes))
 
             def ended(committed: Committed | None) -> tuple[DatasetReceipt, bool]:
                 if committed is not None:
-                    write_log(store, the.name)
+                    write_log(store, dataset.name)
                 return told, committed is not None
 
-            yield Plan(the.table, change, note, ended, work.run.dry_run)
+            yield Plan(dataset.table, change, note, ended, work.run.dry_run)
 
 
 @contextmanager
@@ -123,11 +123,11 @@ def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]
         return
     event = event_of(meeting, 0, head.watermark)
     change = block_change(meeting, event) if says_more(event, head) else None
-    yield change, _receipt(meeting.the, head, meeting.now)
+    yield change, _receipt(meeting.dataset, head, meeting.now)
 
 
 def _read(
-    store: Store, the: Registered, source: Source, fetched: Fetched, run: Run, held: ExitStack
+    store: Store, dataset: Registered, source: Source, fetched: Fetched, run: Run, held: ExitStack
 ) -> "tuple[DataFrame | None, str | None]":
     """The rows of a file, while `held` is open, and for a strict changelog a digest of it.
 
@@ -136,8 +136,8 @@ def _read(
     run.stage("Preparing data")
     folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
-    logs = cache_of(store, the.name)
-    ready = prepared(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
+    logs = cache_of(store, dataset.name)
+    ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
     if isinstance(source.merge, ChangelogStream) and source.merge.validation is Validation.STRICT:
@@ -145,30 +145,30 @@ def _read(
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
-    told = told_columns(the.dataset, source)
+    told = told_columns(dataset.dataset, source)
     return read_batch(store, ready, source.read, schema, folder, told, held=held), content
 
 
-def _is_outrun(work: Work, the: Registered, head: Head) -> bool:
+def _is_outrun(work: Work, dataset: Registered, head: Head) -> bool:
     """Whether another pull was faster: it may have brought the same or something newer.
 
     The next pull asks from there, or of another place, if the manifest names one by now.
     """
-    if the.table is None or work.after is None:
+    if dataset.table is None or work.after is None:
         return False
-    moved = fetch_hash(the.dataset.polling) != fetch_hash(work.source)
+    moved = fetch_hash(dataset.dataset.polling) != fetch_hash(work.source)
     state = work.fetched.state
     return moved or head.polled != work.after or (state is not None and head.state_of(work.source) == state)
 
 
-def _has_run(work: Work, the: Registered) -> bool:
+def _has_run(work: Work, dataset: Registered) -> bool:
     """Whether this run committed the file before (R81): the log knows of runs whose snapshots expired."""
     token = work.token
-    if token is None or the.table is None:
+    if token is None or dataset.table is None:
         return False
-    told = blocks(the.table)
+    told = blocks(dataset.table)
     if not told or told[-1].sequence:
-        told = logged(work.store, the.table)
+        told = logged(work.store, dataset.table)
     return any(block.event.get("token") == token for block in told)
 
 
@@ -180,35 +180,35 @@ def _repeats(work: Work, head: Head) -> bool:
 
 @contextmanager
 def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
-    work, the, head = meeting.work, meeting.the, meeting.head
+    work, dataset, head = meeting.work, meeting.dataset, meeting.head
     work.run.stage("Merging data")
-    columns = the.columns
+    columns = dataset.columns
     inferred = not work.declared and work.source.preprocess is None
-    with settled(work.store.spark):
-        came = batch(frame, work.source, columns, the.expected, inferred=inferred)
+    with hold_settings(work.store.spark):
+        arrived = batch(frame, work.source, columns, dataset.expected, inferred=inferred)
     refuse_lost_order(work)
     late = refuse_late(work, head)
-    terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=came.timed)
+    terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=arrived.timed)
     with ExitStack() as held:
-        with timed("plan"), translated(the.name), failing_rows_refused():
-            fallback = _in_column(work.fetched.event_time or meeting.now, came)
-            moment = Moment(meeting.now, fallback, _in_column(head.watermark, came), head.next_offset)
-            if terms.strategy is Strategy.CHANGELOG and not came.placed:
+        with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
+            fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
+            moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
+            if terms.strategy is Strategy.CHANGELOG and not arrived.placed:
                 # A correction's two halves stand right beside each other.
-                came = replace(came, rows=gapless(came.rows, PLACE))
-            stored = _stored(work, the, came, terms) if head.next_offset else None
-            found = held.enter_context(happened(stored, came.rows, terms, moment))
-            refuse_failed(found.seen.get(came.seen, {}), columns.time)
+                arrived = replace(arrived, rows=close_gaps(arrived.rows, PLACE))
+            stored = _stored(work, dataset, arrived, terms) if head.next_offset else None
+            found = held.enter_context(merge_delivery(stored, arrived.rows, terms, moment))
+            refuse_failed(found.seen.get(arrived.seen, {}), columns.time)
             refuse_problems(found, terms, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
-        held.enter_context(translated(the.name))
-        held.enter_context(failing_rows_refused())
-        change = held.enter_context(_change(meeting, came, found, terms))
-        yield change, replace(_receipt(the, head, meeting.now, found), notes=tuple(notes))
+        held.enter_context(translate_faults(dataset.name))
+        held.enter_context(refuse_failing_rows())
+        change = held.enter_context(_change(meeting, arrived, found, terms))
+        yield change, replace(_receipt(dataset, head, meeting.now, found), notes=tuple(notes))
 
 
 @contextmanager
-def _change(meeting: Meeting, came: Batch, found: Happened, terms: Terms) -> Iterator[Change | None]:
+def _change(meeting: Meeting, arrived: Batch, found: Happened, terms: Terms) -> Iterator[Change | None]:
     """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
     if meeting.work.run.dry_run:
         yield Change(+found.counts) if found.rows else None
@@ -216,31 +216,33 @@ def _change(meeting: Meeting, came: Batch, found: Happened, terms: Terms) -> Ite
     event = event_of(meeting, found.rows, meeting.head.watermark_after(found.newest))
     if found.rows:
         meeting.work.run.stage("Committing data")
-        with rows_change(meeting, event, came, found, terms) as change:
+        with rows_change(meeting, event, arrived, found, terms) as change:
             yield change
-    elif says_more(event, meeting.head) or (meeting.the.schema is None and came.known):
-        yield block_change(meeting, event, came if came.known else None)
+    elif says_more(event, meeting.head) or (meeting.dataset.schema is None and arrived.known):
+        yield block_change(meeting, event, arrived if arrived.known else None)
     else:
         yield None
 
 
-def _stored(work: Work, the: Registered, came: Batch, terms: Terms) -> "DataFrame":
-    rows = work.store.spark.table(work.store.sql_name(the.name))
-    stored = the.columns.logged(rows, [field.name for field in came.data])
-    long = the.table is not None and the.table.rows > LONG
-    return near(stored, came.rows, terms) if long else stored
+def _stored(work: Work, dataset: Registered, arrived: Batch, terms: Terms) -> "DataFrame":
+    rows = work.store.spark.table(work.store.sql_name(dataset.name))
+    stored = dataset.columns.logged(rows, [field.name for field in arrived.data])
+    long = dataset.table is not None and dataset.table.rows > LONG
+    return prune_log(stored, arrived.rows, terms) if long else stored
 
 
-def _in_column(instant: datetime | None, came: Batch) -> datetime | date | None:
+def _in_column(instant: datetime | None, arrived: Batch) -> datetime | date | None:
     """An instant as the event-time column has it."""
-    return instant.date() if instant is not None and came.dated else instant
+    return instant.date() if instant is not None and arrived.dated else instant
 
 
 def _receipt(
-    the: Registered, head: Head, now: datetime | None, found: Happened | None = None
+    dataset: Registered, head: Head, now: datetime | None, found: Happened | None = None
 ) -> DatasetReceipt:
     counts = {name: found.counts[name] if found else 0 for name in COUNTS}
     if found is None or not found.rows:
-        return DatasetReceipt(the.dataset.name, "up-to-date", counts, None, head.watermark, now)
+        return DatasetReceipt(dataset.dataset.name, "up-to-date", counts, None, head.watermark, now)
     span = (head.next_offset, head.next_offset + found.rows - 1)
-    return DatasetReceipt(the.dataset.name, "updated", counts, span, head.watermark_after(found.newest), now)
+    return DatasetReceipt(
+        dataset.dataset.name, "updated", counts, span, head.watermark_after(found.newest), now
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets, refuse_repeated
 from backstory.doors.odf.encodings import encoded
-from backstory.doors.odf.inspecting import Inspected, inspected, inspected_file
+from backstory.doors.odf.inspecting import Inspected, inspect_dataset, inspected_file
 from backstory.doors.odf.manifests import find_manifests
 from backstory.doors.odf.pulling import Asked, exit_code, pull
 from backstory.doors.odf.pushing import Pushed, push
@@ -90,17 +90,19 @@ def events(
     store: Store, name: str, encoding: str | None = None, *, namespace: str = NAMESPACE
 ) -> "DataFrame":
     """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
-    the = registry.existing(store, namespace, name)
-    rows = store.spark.table(store.sql_name(the.name))
+    dataset = registry.existing(store, namespace, name)
+    rows = store.spark.table(store.sql_name(dataset.name))
     if encoding is None:
         return rows
-    if encoding not in {"op", "observed"} or (encoding == "observed" and the.columns.encoding is None):
+    if encoding not in {"op", "observed"} or (encoding == "observed" and dataset.columns.encoding is None):
         raise UsageError(
             "no-encoding",
             f"The log of {name} cannot be read as {encoding}.",
             "Snapshots, upserts and changelogs are read as op or observed, ledgers and appends as op.",
         )
-    return encoded(rows, the.columns, the.table.shape.key if the.table else (), Encoding(encoding))
+    return encoded(
+        rows, dataset.columns, dataset.table.shape.key if dataset.table else (), Encoding(encoding)
+    )
 
 
 def ingest(
@@ -118,12 +120,12 @@ def listed(store: Store, *, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
     found = []
     for each in registry.datasets(store, namespace):
         head = head_of(store, each)
-        the = each.dataset
+        dataset = each.dataset
         found.append(
             {
-                "dataset": the.name,
-                "source": "polling" if the.polling else "push" if the.push else None,
-                "merge": [source.merge.kind for _, source in the.sources()],
+                "dataset": dataset.name,
+                "source": "polling" if dataset.polling else "push" if dataset.push else None,
+                "merge": [source.merge.kind for _, source in dataset.sources()],
                 "pulled": iso(head.system_time) if head.system_time else None,
                 "records": head.next_offset,
                 "blocks": head.block.sequence + 1 if head.block else 0,
@@ -135,7 +137,7 @@ def listed(store: Store, *, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
 
 def inspect(store: Store, name: str, *, namespace: str = NAMESPACE) -> Inspected:
     """A dataset's manifest, schema, lints and head; UsageError if there is no such dataset."""
-    return inspected(store, registry.existing(store, namespace, name))
+    return inspect_dataset(store, registry.existing(store, namespace, name))
 
 
 def is_file(one: str | Path) -> bool:
@@ -172,4 +174,4 @@ def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool
         return each
     added = add_one(store, each, dry_run=dry_run)
     watcher.added(added)
-    return each if dry_run and each.table is None else registry.at(store, each.name)
+    return each if dry_run and each.table is None else registry.reload(store, each.name)

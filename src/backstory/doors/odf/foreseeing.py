@@ -9,7 +9,7 @@ from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.lints import Lint, lints
-from backstory.doors.odf.querying import names_others, queried
+from backstory.doors.odf.querying import names_others, run_query
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError
 from backstory.stores.iceberg.store import Store
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 NAMELESS: Final = pa.month_day_nano_interval()
 
 
-def foreseen(store: Store, the: Registered) -> list[Lint]:
+def foreseen(store: Store, dataset: Registered) -> list[Lint]:
     """The findings about a dataset, those about the outputs of its queries among them.
 
     Raises UsageError for a query that a manifest must not hold, or that does not fit the declared columns.
     """
-    refuse_forbidden_queries(store, the.name, the.dataset)
+    refuse_forbidden_queries(store, dataset.name, dataset.dataset)
     found = []
-    for path, source in the.dataset.sources():
-        output = output_of(store, the, path, source)
-        found += lints(the.dataset, output, getattr(source, "source_name", None))
+    for path, source in dataset.dataset.sources():
+        output = output_of(store, dataset, path, source)
+        found += lints(dataset.dataset, output, getattr(source, "source_name", None))
     return found
 
 
-def output_of(store: Store, the: Registered, path: Path_, source: Source) -> pa.Schema | None:
+def output_of(store: Store, dataset: Registered, path: Path_, source: Source) -> pa.Schema | None:
     """The columns after preprocess; None if there is no query, or nobody declares what it reads.
 
     A query that reads other tables may have to wait for them.
@@ -46,11 +46,11 @@ def output_of(store: Store, the: Registered, path: Path_, source: Source) -> pa.
     if source.preprocess is None or declared is None or not declared.fields_:
         return None
     rows = store.spark.createDataFrame([], from_arrow_schema(arrow_schema(declared)))
-    place = the.dataset.place((*path, "preprocess"))
-    waits = names_others(store, source.preprocess, the.name.schema)
+    place = dataset.dataset.place((*path, "preprocess"))
+    waits = names_others(store, source.preprocess, dataset.name.schema)
     try:
-        with queried(store, rows, source.preprocess, the.name.schema) as made:
-            return pa.schema([_field(column) for column in made.schema])
+        with run_query(store, rows, source.preprocess, dataset.name.schema) as built:
+            return pa.schema([_field(column) for column in built.schema])
     except UsageError as wrong:
         if waits and wrong.code == "wrong-query":
             return None

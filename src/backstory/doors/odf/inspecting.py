@@ -52,10 +52,12 @@ class Inspected:
         }
 
 
-def inspected(store: Store, the: Registered) -> Inspected:
+def inspect_dataset(store: Store, dataset: Registered) -> Inspected:
     """A dataset of the warehouse."""
-    found = _foreseen(store, the)
-    return Inspected(the.dataset, found, str(the.name), _stored_schema(the), _head(head_of(store, the)))
+    found = _foreseen(store, dataset)
+    return Inspected(
+        dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head_of(store, dataset))
+    )
 
 
 def inspected_file(path: Path) -> list[Inspected]:
@@ -67,30 +69,33 @@ def inspected_file(path: Path) -> list[Inspected]:
     return found
 
 
-def _foreseen(store: Store, the: Registered) -> list[Lint]:
+def _foreseen(store: Store, dataset: Registered) -> list[Lint]:
     """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
     try:
-        return foreseen(store, the)
+        return foreseen(store, dataset)
     except UsageError as wrong:
-        return [Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy), *lints(the.dataset)]
+        return [
+            Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy),
+            *lints(dataset.dataset),
+        ]
 
 
-def newest_rows(store: Store, the: Registered, count: int, skip: int) -> "DataFrame":
+def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "DataFrame":
     """The newest rows without the very newest `skip`, by their offsets, oldest first."""
     from pyspark.sql.functions import col
 
-    assert the.table is not None
-    offset = col(quoted(the.columns.vocab.offset_column))
-    end = head_of(store, the).next_offset - skip
-    rows = store.spark.table(store.sql_name(the.name))
+    assert dataset.table is not None
+    offset = col(quoted(dataset.columns.vocab.offset_column))
+    end = head_of(store, dataset).next_offset - skip
+    rows = store.spark.table(store.sql_name(dataset.name))
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
-def symbols(the: Registered) -> dict[str, dict[Any, str]]:
+def symbols(dataset: Registered) -> dict[str, dict[Any, str]]:
     """For the column of operations, if the table has one, the symbols of its codes."""
-    if the.columns.encoding is not Encoding.OP:
+    if dataset.columns.encoding is not Encoding.OP:
         return {}
-    return {the.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
+    return {dataset.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
@@ -112,23 +117,23 @@ def _kind_first(node: Any) -> Any:
     return [_kind_first(each) for each in node] if isinstance(node, list) else node
 
 
-def _stored_schema(the: Registered) -> Mapping[str, Any] | None:
+def _stored_schema(dataset: Registered) -> Mapping[str, Any] | None:
     """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
-    if the.table is None or the.schema is None:
-        return the.schema
-    own = {each["name"]: each for each in _system_fields(the)}
-    told = {each["name"]: each for each in the.schema["fields"]}
-    names = [column.name for column in the.table.shape.columns]
-    return {**the.schema, "fields": [told.get(name) or own[name] for name in names]}
+    if dataset.table is None or dataset.schema is None:
+        return dataset.schema
+    own = {each["name"]: each for each in _system_fields(dataset)}
+    told = {each["name"]: each for each in dataset.schema["fields"]}
+    names = [column.name for column in dataset.table.shape.columns]
+    return {**dataset.schema, "fields": [told.get(name) or own[name] for name in names]}
 
 
-def _system_fields(the: Registered) -> Any:
+def _system_fields(dataset: Registered) -> Any:
     """The system columns; only an event time may be NULL."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    fields = to_arrow_schema(the.columns.schema([]))
-    time = the.columns.time
+    fields = to_arrow_schema(dataset.columns.schema([]))
+    time = dataset.columns.time
     return data_schema_of(pa.schema([f.with_nullable(f.name == time) for f in fields]))["fields"]
 
 

@@ -72,20 +72,20 @@ class _Desk:
     source: Source
     columns: Columns | None
 
-    def error(self, code: str, at: Path_, message: str, remedy: str) -> Lint:
+    def error(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
         """A mistake in a part of the source."""
-        return self._lint(code, Level.ERROR, at, message, remedy)
+        return self._lint(code, Level.ERROR, path, message, remedy)
 
-    def warning(self, code: str, at: Path_, message: str, remedy: str) -> Lint:
+    def warning(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
         """What is likely a mistake."""
-        return self._lint(code, Level.WARNING, at, message, remedy)
+        return self._lint(code, Level.WARNING, path, message, remedy)
 
-    def note(self, code: str, at: Path_, message: str, remedy: str) -> Lint:
+    def note(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
         """What one should know."""
-        return self._lint(code, Level.NOTE, at, message, remedy)
+        return self._lint(code, Level.NOTE, path, message, remedy)
 
-    def _lint(self, code: str, level: Level, at: Path_, message: str, remedy: str) -> Lint:
-        path = (*self.path, *at)
+    def _lint(self, code: str, level: Level, place: Path_, message: str, remedy: str) -> Lint:
+        path = (*self.path, *place)
         return Lint(code, level, message, self.dataset.line(path), self.dataset.place(path), remedy)
 
     @property

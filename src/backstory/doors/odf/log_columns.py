@@ -8,7 +8,7 @@ from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
+from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import LETTERS, Encoding, Op
 
 if TYPE_CHECKING:

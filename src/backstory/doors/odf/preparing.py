@@ -28,7 +28,7 @@ class Prepared:
     bound: Bound
 
 
-def prepared(
+def prepare_file(
     path: Path,
     name: str,
     steps: Sequence[Decompress | Pipe],

@@ -19,7 +19,7 @@ from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
-from backstory.doors.odf.receipts import DatasetReceipt, summed, worst
+from backstory.doors.odf.receipts import DatasetReceipt, sum_up, worst
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of, head_to_extend
 from backstory.engine.deliver import Plan, deliver
@@ -70,12 +70,12 @@ def pull(store: Store, dataset: Registered, asked: Asked) -> DatasetReceipt:
     """Ask the polling source of a dataset; its error, if there is one, stands in the receipt."""
     run = asked.run()
     try:
-        return told(_pulled(store, dataset, asked, run))
+        return tell_notes(_pulled(store, dataset, asked, run))
     except BackstoryError as error:
-        return failed(store, dataset, error)
+        return failure_of(store, dataset, error)
 
 
-def failed(store: Store, dataset: Registered, error: BackstoryError) -> DatasetReceipt:
+def failure_of(store: Store, dataset: Registered, error: BackstoryError) -> DatasetReceipt:
     """The receipt of a dataset that stays as it is."""
     head = Head()
     with suppress(BackstoryError):
@@ -84,7 +84,7 @@ def failed(store: Store, dataset: Registered, error: BackstoryError) -> DatasetR
     return DatasetReceipt(name, "failed", watermark=head.watermark, system_time=head.system_time, error=error)
 
 
-def told(receipt: DatasetReceipt) -> DatasetReceipt:
+def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
     """The same receipt, once its notes were told."""
     for note in receipt.notes:
         log.warning(note, dataset=receipt.dataset)
@@ -113,10 +113,10 @@ def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> Datase
         for receipt in _ingested(store, dataset, source, answer, asking, run, after=head.polled):
             receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
     except BackstoryError as error:
-        before = failed(store, dataset, error)
-        found = replace(summed(receipts, before), status="failed", error=error)
+        before = failure_of(store, dataset, error)
+        found = replace(sum_up(receipts, before), status="failed", error=error)
     else:
-        found = summed(receipts, asked_in_vain)
+        found = sum_up(receipts, asked_in_vain)
     if not run.dry_run and found.status != "updated":
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     notes = (*answer.warnings, *found.notes)
@@ -149,7 +149,7 @@ def _ingested(
 
 def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
     """The dataset as it stands whenever it is asked for; one that is not added stays as it is."""
-    return (lambda: dataset) if dataset.table is None else (lambda: registry.at(store, dataset.name))
+    return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
 def _asking(
@@ -198,8 +198,8 @@ class WatermarkDelivery:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
         """A block without rows; none if the watermark is the one that there is."""
-        the = registry.at(store, self.name)
-        head, watermark, name = head_to_extend(store, the), self.watermark, the.dataset.name
+        dataset = registry.reload(store, self.name)
+        head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name
         if head.watermark is not None and watermark < head.watermark:
             raise Refused(
                 "watermark-back",
@@ -208,23 +208,23 @@ class WatermarkDelivery:
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
         nothing = Fetched(Path(), "--set-watermark", None, None)
-        work = Work(store, by_hand, nothing, None, self.run, None, None, False, None, lambda: the)
+        work = Work(store, by_hand, nothing, None, self.run, None, None, False, None, lambda: dataset)
         if watermark == head.watermark:
             same = DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
-            yield Plan(the.table, None, note_of(work), lambda _: same)
+            yield Plan(dataset.table, None, note_of(work), lambda _: same)
             return
         now = max(filter(None, (self.run.system_time, head.system_time)))
-        meeting = Meeting(work, the, head, now)
+        meeting = Meeting(work, dataset, head, now)
         change = block_change(meeting, event_of(meeting, 0, watermark))
 
         def ended(committed: Committed | None) -> DatasetReceipt:
             if committed is not None:
-                write_log(store, the.name)
+                write_log(store, dataset.name)
             return DatasetReceipt(
                 name, "updated", watermark=watermark, system_time=now, before=head.watermark
             )
 
-        yield Plan(the.table, change, note_of(work), ended, self.run.dry_run)
+        yield Plan(dataset.table, change, note_of(work), ended, self.run.dry_run)
 
 
 def exit_code(receipts: Sequence[DatasetReceipt]) -> int:

@@ -15,8 +15,8 @@ from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Read
-from backstory.doors.odf.pulling import Asked, failed, told
-from backstory.doors.odf.receipts import DatasetReceipt, summed
+from backstory.doors.odf.pulling import Asked, failure_of, tell_notes
+from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import head_of
 from backstory.errors import BackstoryError, Failed, UsageError
@@ -65,14 +65,14 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> Dat
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
             fetched = Fetched(path, path.name, pushed.event_time, None)
             read = _read_as(source, pushed.input_format)
-            standing = partial(registry.at, store, dataset.name)
+            standing = partial(registry.reload, store, dataset.name)
             receipt, _ = deliver_file(store, dataset.name, standing, read, fetched, run)
         except BackstoryError as error:
-            return replace(summed(receipts, failed(store, dataset, error)), status="failed", error=error)
-        receipts.append(told(receipt))
+            return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
+        receipts.append(tell_notes(receipt))
     if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
-    return replace(summed(receipts, nothing), before=head.watermark)
+    return replace(sum_up(receipts, nothing), before=head.watermark)
 
 
 def source_of(dataset: Registered, pushed: Pushed) -> AddPushSource | None:
@@ -80,19 +80,19 @@ def source_of(dataset: Registered, pushed: Pushed) -> AddPushSource | None:
 
     A dataset without any source takes everything as it comes, by a source `auto` (section 3.6, B69).
     """
-    the, name = dataset.dataset, pushed.source_name
-    if name is None and len(the.push) == 1:
-        name = next(iter(the.push))
+    known, name = dataset.dataset, pushed.source_name
+    if name is None and len(known.push) == 1:
+        name = next(iter(known.push))
     wanted = name or "default"
-    if wanted in the.disabled_push:
+    if wanted in known.disabled_push:
         return None
-    if wanted in the.push:
-        return the.push[wanted]
-    if the.push or the.polling is not None:
+    if wanted in known.push:
+        return known.push[wanted]
+    if known.push or known.polling is not None:
         raise UsageError(
             "no-source",
-            f"The dataset {the.name} has no push source {wanted}.",
-            f"It has {', '.join(the.push) or 'a polling source only: use `backstory pull`'}.",
+            f"The dataset {known.name} has no push source {wanted}.",
+            f"It has {', '.join(known.push) or 'a polling source only: use `backstory pull`'}.",
         )
     format_ = pushed.input_format or _ending(pushed.files[0])
     read = TypeAdapter(Read).validate_python(_reading(format_))

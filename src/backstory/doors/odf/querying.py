@@ -12,7 +12,7 @@ from backstory.doors.odf.source_rules import INPUT
 from backstory.doors.odf.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.spark.parsed_queries import cause_of, refuse_session_values
-from backstory.spark.settled import settled
+from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
 
@@ -27,7 +27,7 @@ REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
 
 
 @contextmanager
-def queried(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
+def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
     """The output of the step without an alias; each query sees `input` and the steps before it.
 
     `namespace` is the schema of the datasets that a query may name. Raises UsageError for SQL that does
@@ -40,7 +40,7 @@ def queried(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Itera
     others_read(store, namespace, text, frozenset({view}))
     rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
     try:
-        with settled(store.spark):
+        with hold_settings(store.spark):
             found = store.spark.sql(text)
         refuse_session_values(found._jdf.queryExecution().analyzed())  # noqa: SLF001
         yield found
@@ -60,7 +60,7 @@ def names_others(store: Store, sql: Sql, namespace: str) -> bool:
 
 
 @contextmanager
-def failing_rows_refused() -> Iterator[None]:
+def refuse_failing_rows() -> Iterator[None]:
     """Raises Refused when a query fails on a value, as `cast('x' as int)` does; other faults pass."""
     from pyspark.errors import PySparkException
 

@@ -52,7 +52,7 @@ def worst(errors: Iterable[BackstoryError | None]) -> int:
     return next((code for code in (2, 3, 75, 1) if code in codes), 0)
 
 
-def summed(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
+def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
     """One receipt for the commits of a pull (decision O17); `before` if there was none."""
     if not receipts:
         return before

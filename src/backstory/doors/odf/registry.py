@@ -153,7 +153,7 @@ def datasets(store: Store, namespace: str) -> list[Registered]:
     return [each for table in found if table and (each := registered(table))]
 
 
-def at(store: Store, name: TableName) -> Registered:
+def reload(store: Store, name: TableName) -> Registered:
     """The dataset that a table is, as it stands now."""
     table = load(store, name)
     found = None if table is None else registered(table)

@@ -50,9 +50,9 @@ def document_of(
     from pyspark.sql.pandas.types import to_arrow_type
 
     told = {field.name: field for field in arrow_schema(declared)} if declared else {}
-    made = [told.get(f.name) or pa.field(f.name, to_arrow_type(f.dataType)) for f in fields]
+    built = [told.get(f.name) or pa.field(f.name, to_arrow_type(f.dataType)) for f in fields]
     when = pa.field(time, pa.date32() if dated else pa.timestamp("us", "UTC"))
-    return data_schema_of(pa.schema([when, *made]))
+    return data_schema_of(pa.schema([when, *built]))
 
 
 def storable(field: "StructField") -> "StructField":

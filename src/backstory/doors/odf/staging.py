@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.read_options import read_options
-from backstory.engine.shipping import parquet_frame, shipped
+from backstory.engine.shipping import parquet_frame, ship_files
 from backstory.formats.memory import TooLarge
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Rows, Told
@@ -122,7 +122,7 @@ def sent(
         return frame_of(store, pa.Table.from_batches(kept, schema))
     files = [BatchFile(path) for path in _parts(_emptied(kept, batches), schema, folder, size)]
     lease.hold(str(folder), 0)
-    there = held.enter_context(shipped(store, [("rows", each) for each in files]))
+    there = held.enter_context(ship_files(store, [("rows", each) for each in files]))
     return parquet_frame(store, there, schema)
 
 

@@ -163,27 +163,28 @@ class Head:
         return self.block.system_time if self.block else None
 
 
-def head_to_extend(store: Store, the: Registered) -> Head:
+def head_to_extend(store: Store, dataset: Registered) -> Head:
     """The head of a dataset that a commit shall follow.
 
     Raises Refused if its table holds more rows than the newest commit that is known tells of, as when others
     expired a commit that the log did not have yet: its offsets would be used twice. So for fewer rows, where
     all that tells of commits is the log.
     """
-    head = head_of(store, the)
-    rows, told = (the.table.rows if the.table else 0), head.next_offset
-    if the.table is None or rows == told or (rows < told and next(walk(the.table), None) is not None):
+    head = head_of(store, dataset)
+    rows, told = (dataset.table.rows if dataset.table else 0), head.next_offset
+    if dataset.table is None or rows == told or (rows < told and next(walk(dataset.table), None) is not None):
         return head
+    name = dataset.dataset.name
     raise Refused(
         "log-behind" if rows > told else "rows-lost",
-        f"The table of {the.dataset.name} holds {rows} rows, and its newest known commit tells of {told}.",
+        f"The table of {name} holds {rows} rows, and its newest known commit tells of {told}.",
         "Nothing was written; take table and log from a backup, or add the manifest under another name.",
     )
 
 
-def head_of(store: Store, the: Registered) -> Head:
+def head_of(store: Store, dataset: Registered) -> Head:
     """The head of a dataset, also of one that is not there yet."""
-    return Head(None if the.table is None else newest_block(store, the.table))
+    return Head(None if dataset.table is None else newest_block(store, dataset.table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,6 @@ class Meeting:
     """A delivery and the dataset that it meets, as it stands now; `now` is the commit's system time."""
 
     work: Work
-    the: Registered
+    dataset: Registered
     head: Head
     now: datetime

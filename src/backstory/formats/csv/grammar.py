@@ -16,9 +16,9 @@ from backstory.formats.encoded import lines
 class NotScannable(ValueError):
     """The text is no field; `at` is where its quote opens, or where it goes on once that is `closed`."""
 
-    def __init__(self, at: int, *, closed: bool) -> None:
-        super().__init__(f"byte {at}")
-        self.at, self.closed = at, closed
+    def __init__(self, place: int, *, closed: bool) -> None:
+        super().__init__(f"byte {place}")
+        self.at, self.closed = place, closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
     """All fields of a text of whole rows; raises NotScannable at a field that breaks the grammar."""
-    at, again = 0, bool(text)
+    place, again = 0, bool(text)
     while again:
-        found = grammar.field.match(text, at)
+        found = grammar.field.match(text, place)
         if found is None:
-            closed = grammar.value.match(text, at) if grammar.value else None
-            raise NotScannable(closed.end() if closed else at, closed=closed is not None)
+            closed = grammar.value.match(text, place) if grammar.value else None
+            raise NotScannable(closed.end() if closed else place, closed=closed is not None)
         yield found
-        at = found.end()
-        again = at < len(text) or found["end"] == grammar.separator
+        place = found.end()
+        again = place < len(text) or found["end"] == grammar.separator
 
 
 def plain(field: re.Match[bytes], grammar: Grammar) -> bytes:
@@ -82,14 +82,14 @@ def rewritten(text: bytes, grammar: Grammar) -> bytes:
     Raises NotScannable for what breaks the grammar.
     """
     q = grammar.quote
-    made = []
+    built = []
     for field in fields(text, grammar):
         quoted = field["quoted"]
         if quoted is None or not grammar.escape or grammar.escape not in quoted:
-            made.append(field[0])
+            built.append(field[0])
         else:
-            made.append(q + plain(field, grammar).replace(q, q + q) + q + field["end"])
-    return b"".join(made)
+            built.append(q + plain(field, grammar).replace(q, q + q) + q + field["end"])
+    return b"".join(built)
 
 
 def last_end(text: bytes, grammar: Grammar) -> int:

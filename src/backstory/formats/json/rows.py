@@ -132,8 +132,8 @@ def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, loads(line)
             except NotJson as stop:
-                at = f", character {stop.at + 1}" if stop.at >= 0 else ""
-                raise malformed(name, f"line {number}{at}", f"it is not JSON: {stop}") from None
+                where = f", character {stop.at + 1}" if stop.at >= 0 else ""
+                raise malformed(name, f"line {number}{where}", f"it is not JSON: {stop}") from None
 
 
 def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:

@@ -20,18 +20,18 @@ class Number(str):
 class NotJson(ValueError):
     """What is wrong, in words, and at which character of the text; -1 if that is not known."""
 
-    def __init__(self, why: str, at: int = -1) -> None:
+    def __init__(self, why: str, place: int = -1) -> None:
         super().__init__(why)
-        self.at = at
+        self.at = place
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    built = dict(pairs)
+    if len(built) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise NotJson(f"an object has the key `{twice[:40]}` twice")
-    return made
+    return built
 
 
 def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -88,28 +88,28 @@ def _written(value: Any) -> str:
 
 def line_of_element(text: str, keys: list[str], element: int) -> int:
     """The line of an element of the array that the keys lead to, in a text that `loads` has read."""
-    at = _past_blanks(text, 0)
+    place = _past_blanks(text, 0)
     for key in keys:
-        at = _value_of(text, at, key)
-    at = _past_blanks(text, at + 1)
+        place = _value_of(text, place, key)
+    place = _past_blanks(text, place + 1)
     for _ in range(element):
-        _, at = _DECODER.raw_decode(text, at)
-        at = _past_blanks(text, _past_blanks(text, at) + 1)
-    return text.count("\n", 0, at) + 1
+        _, place = _DECODER.raw_decode(text, place)
+        place = _past_blanks(text, _past_blanks(text, place) + 1)
+    return text.count("\n", 0, place) + 1
 
 
-def _value_of(text: str, at: int, key: str) -> int:
-    """Where the value of a key begins in the object at `at`."""
-    at = _past_blanks(text, at + 1)
+def _value_of(text: str, place: int, key: str) -> int:
+    """Where the value of a key begins in the object at `place`."""
+    place = _past_blanks(text, place + 1)
     while True:
-        found, at = _DECODER.raw_decode(text, at)
-        at = _past_blanks(text, _past_blanks(text, at) + 1)
+        found, place = _DECODER.raw_decode(text, place)
+        place = _past_blanks(text, _past_blanks(text, place) + 1)
         if found == key:
-            return at
-        _, at = _DECODER.raw_decode(text, at)
-        at = _past_blanks(text, _past_blanks(text, at) + 1)
+            return place
+        _, place = _DECODER.raw_decode(text, place)
+        place = _past_blanks(text, _past_blanks(text, place) + 1)
 
 
-def _past_blanks(text: str, at: int) -> int:
-    found = _BLANKS.match(text, at)
-    return found.end() if found else at
+def _past_blanks(text: str, place: int) -> int:
+    found = _BLANKS.match(text, place)
+    return found.end() if found else place

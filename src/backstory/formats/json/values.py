@@ -36,16 +36,16 @@ def typed(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     """The values as an array of the field's type; Refused for one that is not of it, or NULL and required."""
     type_ = field.type
     if pa.types.is_struct(type_):
-        made = _structs(values, field, column)
+        built = _structs(values, field, column)
     elif pa.types.is_list(type_):
-        made = _lists(values, field, column)
+        built = _lists(values, field, column)
     elif pa.types.is_map(type_):
-        made = _maps(values, field, column)
+        built = _maps(values, field, column)
     else:
         return _scalars(values, field, column)
     if not field.nullable:
-        refuse_nulls(made, field.name, column.name, column.place)
-    return made
+        refuse_nulls(built, field.name, column.name, column.place)
+    return built
 
 
 def _scalars(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
@@ -120,15 +120,15 @@ def _structs(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     for row, place in enumerate(rows):
         if column.strict and (extra := [key for key in values[place] if key not in names]):
             raise unknown(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
-    made = [
+    built = [
         typed([values[row].get(each.name) for row in rows], child(field, each), inner) for each in field.type
     ]
-    if not made:
+    if not built:
         return pa.array([value and {} for value in values], field.type)
     # What is NULL itself asks nothing of its fields: they are made of the others, and then spread.
     order = iter(range(len(rows)))
     spread = pa.array([None if value is None else next(order) for value in values], pa.int64())
-    return pa.StructArray.from_arrays(made, fields=list(field.type)).take(spread)
+    return pa.StructArray.from_arrays(built, fields=list(field.type)).take(spread)
 
 
 def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
@@ -136,11 +136,11 @@ def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     rows = [row for row, value in enumerate(values) for _ in value or ()]
     items = [item for value in values for item in value or ()]
     inner = typed(items, child(field, field.type.value_field, "itemType"), column.of(rows))
-    made = pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
-    row = unfit(made, field)
+    built = pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
+    row = unfit(built, field)
     if row is not None:
         raise column.refused(row, field, values[row])
-    return made
+    return built
 
 
 def _maps(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
@@ -160,12 +160,12 @@ def _maps(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
 
 def _offsets(values: list[Any]) -> pa.Array:
     """Where each list begins; NULL marks a list that is NULL."""
-    made: list[int | None] = []
+    built: list[int | None] = []
     end = 0
     for value in values:
-        made.append(None if value is None else end)
+        built.append(None if value is None else end)
         end += len(value or ())
-    return pa.array([*made, end], pa.int32())
+    return pa.array([*built, end], pa.int32())
 
 
 def _require(values: list[Any], kind: type, field: pa.Field, column: Column) -> None:

@@ -92,7 +92,7 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
             raise _no_table(name)
         count, start, length = _HEADER.unpack(head)
         told = file.read(max(0, start - _HEADER.size))
-    fields, at, place = [], 1, 0
+    fields, position, place = [], 1, 0
     while told[place : place + 1] not in {_END_OF_FIELDS, b""}:
         if len(told) < place + _FIELD.size:
             raise _no_table(name)
@@ -104,9 +104,9 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
             column = named.decode(encoding).strip()
         except UnicodeDecodeError:
             raise malformed(name, "", f"the column name {named!r} is not {encoding}") from None
-        fields.append(DbfField(column, letter.decode("latin-1"), at, size, decimals))
-        at, place = at + size, place + _FIELD.size
-    if not fields or at > length:
+        fields.append(DbfField(column, letter.decode("latin-1"), position, size, decimals))
+        position, place = position + size, place + _FIELD.size
+    if not fields or position > length:
         raise _no_table(name)
     return Dbf(path, name, tuple(fields), count, start, length)
 

@@ -33,10 +33,10 @@ def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]
         shapes = shapefile.Reader(shp=file).iterShapes()
     for number in range(1, count + 1):
         try:
-            made = _text(next(shapes))
+            built = _text(next(shapes))
         except _BROKEN as stop:
             raise malformed(name, f"row {number}", f"the geometry cannot be read ({stop})") from None
-        yield made
+        yield built
 
 
 def _text(shape: Any) -> str | None:
@@ -62,8 +62,8 @@ def _placed(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
     if shape.shapeType in _LINES:
         return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
     if shape.shapeType in _POLYGONS:
-        made = polygons(parts)
-        return ("MultiPolygon", made) if len(made) > 1 else ("Polygon", made[0] if made else [])
+        built = polygons(parts)
+        return ("MultiPolygon", built) if len(built) > 1 else ("Polygon", built[0] if built else [])
     raise ValueError(f"GeoJSON has no {shape.shapeTypeName}")
 
 
@@ -72,14 +72,14 @@ def _refuse_broken_bounds(file: BinaryIO, name: str, count: int) -> None:
     file.seek(0)
     if file.read(len(_FILE_CODE)) != _FILE_CODE or size < _HEADER:
         raise malformed(name, "", "its .shp is no shapefile")
-    at, number = _HEADER, 0
-    while at < size:
+    place, number = _HEADER, 0
+    while place < size:
         number += 1
-        file.seek(at)
+        file.seek(place)
         head = file.read(_RECORD.size)
         length = _RECORD.unpack(head)[1] * 2 if len(head) == _RECORD.size else 0
-        at += _RECORD.size + length
-        if length < _SHORTEST or at > size:
+        place += _RECORD.size + length
+        if length < _SHORTEST or place > size:
             raise malformed(name, f"row {number}", "its geometry is not whole")
     if number != count:
         raise malformed(name, "", f"the table has {count} rows, and the .shp {number} geometries")

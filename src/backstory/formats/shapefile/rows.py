@@ -182,11 +182,11 @@ def _rows(table: Dbf, shapes: BinaryIO) -> Iterator[_Row]:
 
 
 def _texts(part: Sequence[_Row], field: DbfField, encoding: str, name: str) -> list[str | None]:
-    made = []
+    built = []
     for number, record, _ in part:
         cell = field.cell(record)
         try:
-            made.append(field.text(cell.decode(encoding)))
+            built.append(field.text(cell.decode(encoding)))
         except UnicodeDecodeError:
             raise unreadable(name, f"row {number}", field.name, cell, f"String in {encoding}") from None
-    return made
+    return built

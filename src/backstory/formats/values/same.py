@@ -23,10 +23,10 @@ def same(values: pa.Array, type_: pa.DataType) -> pa.Array:
         return values.cast(pa.decimal256(_WIDEST, 0)).cast(type_)
     if t.is_integer(type_) and t.is_floating(stored):
         return _whole(values, type_)
-    made = values.cast(type_)
-    if not _equal(made.cast(stored), values):
+    built = values.cast(type_)
+    if not _equal(built.cast(stored), values):
         raise pa.ArrowInvalid("a value does not fit")
-    return made
+    return built
 
 
 def _whole(values: pa.Array, type_: pa.DataType) -> pa.Array:

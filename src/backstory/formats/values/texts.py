@@ -85,9 +85,9 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
     """Instants; what has no zone is UTC, and a date alone its midnight."""
     if pattern is not None:
         text = pattern.rfc3339(text)
-    made = _at_once(text)
-    if made is not None:
-        return made
+    built = _at_once(text)
+    if built is not None:
+        return built
     # RFC 3339 allows small letters.
     text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ALONE, r"\1T00:00:00Z")
     return parse(text, column)
@@ -97,9 +97,9 @@ def _at_once(text: pa.Array) -> pa.Array | None:
     """The instants if all cells have a zone or none has one, as in nearly every file."""
     for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
-            made = text.cast(type_).cast(pa.timestamp("us", "UTC"))
+            built = text.cast(type_).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             continue
-        if not pc.any(pc.or_(pc.less(made, _FIRST), pc.greater(made, _LAST))).as_py():
-            return made
+        if not pc.any(pc.or_(pc.less(built, _FIRST), pc.greater(built, _LAST))).as_py():
+            return built
     return None

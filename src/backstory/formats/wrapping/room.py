@@ -30,13 +30,13 @@ class Bound:
     def copy(self, packed: Readable, target: Path, name: str) -> None:
         """Write all that comes to `target`; Refused, with nothing left there, for more than the bound."""
         count = 0
-        with target.open("wb") as made:
+        with target.open("wb") as built:
             while block := packed.read(BLOCK):
                 count += len(block)
                 if count > self.most:
-                    made.truncate(0)
+                    built.truncate(0)
                     raise self.passed(name)
-                made.write(block)
+                built.write(block)
 
     def passed(self, name: str) -> Refused:
         """The error for a file that is larger."""

@@ -14,7 +14,7 @@ from backstory.observe.metrics import COMMITS, timed
 from backstory.stores.iceberg.create import builder, drop, refuse_existing, rename
 from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
 from backstory.stores.iceberg.evolve import stage
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.lineage import without_row_ids
 from backstory.stores.iceberg.positions import positions_of
@@ -37,7 +37,7 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
         return _make(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
         return _move(store, table.shape.table, change)
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         staged = stage(store, table, change)
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
             settle(staged)
@@ -77,7 +77,7 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
     """Create the table of the change's shape, with the rows that come; one that is there makes way."""
     shape = change.into
     assert shape is not None
-    with translated(shape.table):
+    with translate_faults(shape.table):
         building = builder(store, shape)
         for name, value in change.properties.items():
             building = building.withProperty(name, value)
@@ -199,7 +199,7 @@ def _finish(
         adding.set(name, value)
     ours: int | None = None
     try:
-        with translated(table), timed("commit"):
+        with translate_faults(table), timed("commit"):
             adding.commit()
             ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
             settle(transaction)

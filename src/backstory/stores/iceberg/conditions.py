@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from backstory.model.change import Change
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import absent
 from backstory.stores.iceberg.positions import positions_of
@@ -41,7 +41,7 @@ def change_where(
     With `into` the table gets that shape in the same commit, rows or not; it may only have columns more.
     """
     shape = into or table.shape
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         positions = {}
         if table.rows:
             rows = store.spark.table(store.sql_name(table.shape.table))

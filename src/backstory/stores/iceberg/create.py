@@ -9,7 +9,7 @@ from typing import Any
 from backstory.model.layout import YEAR
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import partition_spec, sort_order
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
@@ -64,13 +64,13 @@ def builder(store: Store, shape: Shape) -> Any:
 
 def drop(store: Store, table: TableName) -> bool:
     """Drop the table with its files; whether there was one."""
-    with translated(table):
+    with translate_faults(table):
         return bool(store.iceberg().dropTable(store.identifier(table), True))
 
 
 def rename(store: Store, table: TableName, name: TableName) -> None:
     """Give the table another name; its data, columns and properties stay where they are."""
-    with translated(table):
+    with translate_faults(table):
         store.iceberg().renameTable(store.identifier(table), store.identifier(name))
 
 

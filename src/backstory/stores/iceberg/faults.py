@@ -40,7 +40,7 @@ SPARK_GONE = "spark-gone"
 
 
 @contextmanager
-def translated(table: TableName | str) -> Iterator[None]:
+def translate_faults(table: TableName | str) -> Iterator[None]:
     """Raises TryAgain for conflicts and a busy catalog, Failed for anything else of JVM and storage.
 
     An error of our own that a Python worker met is raised as itself.

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from backstory.formats.delivered import arrow_schema
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -30,7 +30,7 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 def rows_of(store: Store, table: StoredTable) -> "DataFrame":
     """Every row of the table."""
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         return store.spark.table(store.sql_name(table.shape.table))
 
 

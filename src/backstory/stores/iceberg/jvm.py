@@ -103,10 +103,10 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
     """A Java array of a class; py4j makes none, and no longs of small numbers, by itself."""
-    made = jvm.java.lang.reflect.Array.newInstance(of, len(values))
+    built = jvm.java.lang.reflect.Array.newInstance(of, len(values))
     for place, value in enumerate(values):
-        made[place] = value
-    return made
+        built[place] = value
+    return built
 
 
 def schema_json(jvm: Any, schema: Any) -> str:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def retyped(rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]) -> "DataFrame":
+def retype_rows(
+    rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]
+) -> "DataFrame":
     """The rows with these columns and their ids, each cast from its stored type; one without is NULL.
 
     A value that does not fit ends the job with Refused, which names the column.

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import arrow_schema
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.lineage import ROW_ID, keeps_row_ids
 from backstory.stores.iceberg.literals import column, instant, literals, quoted
@@ -42,7 +42,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
     schema = pa.schema([*table_schema(table), *PLACE, *ids])
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
-    with translated(table.shape.table):
+    with translate_faults(table.shape.table):
         frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), keys, since)
         names = [quoted(name) for name in schema.names]
         return frame.select(*names).toArrow().cast(schema)

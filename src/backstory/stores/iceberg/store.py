@@ -12,7 +12,7 @@ from backstory.model.layout import layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import catalog, gateway, identifier, is_reserved, namespace
 from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.port import DISORDER, Snapshot
@@ -147,7 +147,7 @@ class StoredTable:
 
 def load(store: Store, table: TableName) -> StoredTable | None:
     """The table as it stands now, or None if there is no such table or schema."""
-    with translated(table):
+    with translate_faults(table):
         catalog = store.iceberg()
         identifier = store.identifier(table)
         if not catalog.tableExists(identifier):
@@ -185,7 +185,7 @@ def called(shape: Shape) -> str:
 
 def tables(store: Store, schema: str | None = None) -> list[TableName]:
     """Every table of the catalog or of one of its schemas, sorted."""
-    with translated(store.catalog):
+    with translate_faults(store.catalog):
         catalog = store.iceberg()
         namespaces = {".".join(each.levels()): each for each in catalog.listNamespaces()}
         return sorted(

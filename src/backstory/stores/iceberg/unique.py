@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backstory.model.table import TableName
-from backstory.stores.iceberg.faults import translated
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
 from backstory.stores.refusals import repeated_key
 
@@ -19,7 +19,7 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
     from pyspark.sql.functions import sum as total
 
     repeats = f"repeats {uuid.uuid4()}"
-    with translated(table):
+    with translate_faults(table):
         counted = rows.groupBy(*map(column, by)).agg(count(lit(1)).alias(repeats))
         shared = counted.where(column(repeats) > 1)
         keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]

@@ -16,8 +16,8 @@ from uuid import uuid4
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.instant import EPOCH
 from backstory.stores.iceberg.literals import literal
-from backstory.strategies.events.happening import WHAT, judged
-from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, STORED, TIME, beside, field, timed
+from backstory.strategies.events.columns import LEAD, OP, PLACE, ROW, STORED, TIME, align, field, timed
+from backstory.strategies.events.outcomes import WHAT, classify
 from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
 from backstory.strategies.observed import observed
 
@@ -65,7 +65,7 @@ def problem_code(problem: str) -> int:
 
 
 @contextmanager
-def happened(
+def merge_delivery(
     logged: "DataFrame | None", delivered: "DataFrame", terms: Terms, moment: Moment
 ) -> Iterator[Happened]:
     """Compare a delivery with a log, both as `sides` lays them out; each is read once.
@@ -78,7 +78,7 @@ def happened(
     own = f"events {uuid4()}"
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         delivered = timed(logged, delivered, terms, moment)
-    judging = judged(beside(logged, delivered, terms), terms, moment)
+    judging = classify(align(logged, delivered, terms), terms, moment)
     told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in _COUNTED))
     events = told.select(_events(terms, moment)).select("event.*").persist()
     try:
@@ -151,9 +151,9 @@ def _events(terms: Terms, moment: Moment) -> "Column":
     problem = element_at(
         create_map(*(lit(each) for name in PROBLEMS for each in (name, problem_code(name)))), what
     )
-    made = when(what.isin(*PROBLEMS), array(event(problem, filled, row, filled)))
+    built = when(what.isin(*PROBLEMS), array(event(problem, filled, row, filled)))
     if terms.strategy is Strategy.CHANGELOG:
-        return explode(made.when(what == "told", array(event(col(OP), filled, row, filled)))).alias("event")
+        return explode(built.when(what == "told", array(event(col(OP), filled, row, filled)))).alias("event")
     before = col(STORED)
     corrected = [event(lit(int(Op.CORRECT_TO)), filled, row, filled)]
     if terms.pairs:
@@ -162,8 +162,8 @@ def _events(terms: Terms, moment: Moment) -> "Column":
     gone = (col(TIME), row) if terms.strategy is Strategy.SNAPSHOT else (before[TIME], before[ROW])
     retracted_at = gone[0] if terms.retracts_in_place else literal(moment.fallback)
     retracted = event(lit(int(Op.RETRACT)), retracted_at, gone[1], retracted_at)
-    made = made.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
-    return explode(made.when(what == "corrected", array(*corrected))).alias("event")
+    built = built.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
+    return explode(built.when(what == "corrected", array(*corrected))).alias("event")
 
 
 def order(terms: Terms, row_fields: Sequence[Any]) -> "list[Column]":
@@ -194,7 +194,9 @@ def has_map(type_: object) -> bool:
 
 
 @contextmanager
-def numbered(events: "DataFrame", rows: int, by: "Sequence[Column]", start: int) -> "Iterator[DataFrame]":
+def number_events(
+    events: "DataFrame", rows: int, by: "Sequence[Column]", start: int
+) -> "Iterator[DataFrame]":
     """The events sorted, with `offset` from `start` on without a gap; many never go through one task."""
     from pyspark.sql.functions import lit
     from pyspark.sql.functions import monotonically_increasing_id as placed_id
@@ -207,12 +209,12 @@ def numbered(events: "DataFrame", rows: int, by: "Sequence[Column]", start: int)
     placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
     placed = placed.withColumn(OFFSET, placed_id()).persist()
     try:
-        yield gapless(placed, OFFSET, start)
+        yield close_gaps(placed, OFFSET, start)
     finally:
         placed.unpersist()
 
 
-def gapless(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
+def close_gaps(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
     """The rows, which `monotonically_increasing_id` numbered in a column, numbered from `start` on.
 
     They are counted first, so they must lie in the same partitions whenever they are read.

@@ -104,8 +104,8 @@ def historize(
         if step.begins is not None:
             assert row is not None
             _require_later(history, key, started)
-            made, word = hist_key(key, started), rules.words[step.begins]
-            after[made] = Version(made, key, row.row_hash, row.values, started, None, word, run, started)
+            built, word = hist_key(key, started), rules.words[step.begins]
+            after[built] = Version(built, key, row.row_hash, row.values, started, None, word, run, started)
     ratio = rules.max_delete_ratio
     if ratio is not None and exceeds(len(gone), ratio, len(open_)):
         raise Rejected("MASS_DELETE", gone)

@@ -30,36 +30,36 @@ def newest_open_start(rows: "DataFrame") -> "DataFrame":
     return rows.where(column(ACTIVE)).agg(count(lit(1)).alias("open"), newest)
 
 
-def re_versioned(name: str, value: "Column", at: int, *, where: "Column | None" = None) -> "Column":
+def re_versioned(name: str, value: "Column", moment: int, *, where: "Column | None" = None) -> "Column":
     """Which versions a change of a column at `at` (microseconds) touches (6.3 and 6.4).
 
     Versions that start then and have another value, and open ones from before; of these `where`
     tells those that the change concerns, every one if it is left out.
     """
-    before = column(ACTIVE) & (column(START) < instant(at))
-    return ((column(START) == instant(at)) & differs(name, value)) | (
+    before = column(ACTIVE) & (column(START) < instant(moment))
+    return ((column(START) == instant(moment)) & differs(name, value)) | (
         before if where is None else before & where
     )
 
 
-def succeeded(rows: "DataFrame", name: str, value: "Column", at: int) -> "DataFrame":
+def succeeded(rows: "DataFrame", name: str, value: "Column", moment: int) -> "DataFrame":
     """What versions that `re_versioned` tells become: closed ones, which keep their ids, and successors."""
     from pyspark.sql.functions import array, explode, lit, when
 
-    turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(at)
+    turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
     # One row for a version that starts then, two for an older one: as it was, and its successor.
     turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
     rows = rows.withColumn(turn, explode(turns))
     new = column(turn)
     closes = ~new
-    follows = new & (column(START) < instant(at))
+    follows = new & (column(START) < instant(moment))
     ids = {ROW_ID: when(~follows, column(ROW_ID))} if ROW_ID in rows.columns else {}
     return rows.withColumns(
         {
             **ids,
             name: when(new, value).otherwise(column(name)),
-            START: when(follows, instant(at)).otherwise(column(START)),
-            END: when(closes, instant(at - MILLISECOND))
+            START: when(follows, instant(moment)).otherwise(column(START)),
+            END: when(closes, instant(moment - MILLISECOND))
             .when(follows, instant(_OPEN_END))
             .otherwise(column(END)),
             ACTIVE: when(closes, lit(False)).when(follows, lit(True)).otherwise(column(ACTIVE)),

@@ -8,7 +8,7 @@ from backstory.model.schema import Column as TableColumn
 from backstory.stores.iceberg.conditions import change_where, delete_where, update_where
 from backstory.stores.iceberg.frames import known_rows_of, rows_of
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of
-from backstory.stores.iceberg.retype import retyped
+from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.unique import refuse_repeated
@@ -128,7 +128,7 @@ def _reshaped(store: Store, table: StoredTable, operation: Reshape) -> Change:
         return Change(into=into)
     rows = known_rows_of(store, table)
     if new_types:
-        rows = retyped(rows, into.columns, {each.name: each.type for each in operation.before.columns})
+        rows = retype_rows(rows, into.columns, {each.name: each.type for each in operation.before.columns})
     if by is not None:
         refuse_repeated(into.table, rows, into.source_key, by)
     return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)

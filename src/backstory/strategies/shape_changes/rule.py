@@ -95,48 +95,48 @@ def copy_column(table: Content, source: str, target: str) -> Content:
     return table.having(target).mapped(lambda row: [row | {target: row[source]}])
 
 
-def add_in_history(table: Content, column: str, value: object, at: datetime) -> Content:
+def add_in_history(table: Content, column: str, value: object, instant: datetime) -> Content:
     """Each open version gets a successor that starts at `at` with the value (6.3).
 
     Raises:
         TooEarly: An open version starts after `at`.
     """
     table = table.having(column)
-    if not _open_at(table, at):
+    if not _open_at(table, instant):
         return table
 
     def change(row: Row) -> list[Row]:
-        if row[START] == at:
+        if row[START] == instant:
             return [row | {column: value}]
         if not row[ACTIVE] or row[START] is None:
             return [row]
-        return [_closed(row, at), row | {column: value, START: at, END: TMAX, ACTIVE: True}]
+        return [_closed(row, instant), row | {column: value, START: instant, END: TMAX, ACTIVE: True}]
 
     return table.mapped(change)
 
 
-def drop_in_history(table: Content, column: str, at: datetime) -> Content:
+def drop_in_history(table: Content, column: str, instant: datetime) -> Content:
     """Each open version with a value gets a successor that starts at `at` without it (6.4).
 
     The column stays, and so does what it held before. Raises TooEarly as `add_in_history`.
     """
-    if column not in table.columns or not _open_at(table, at):
+    if column not in table.columns or not _open_at(table, instant):
         return table
 
     def change(row: Row) -> list[Row]:
-        if row[START] == at:
+        if row[START] == instant:
             return [row | {column: None}]
         if not row[ACTIVE] or row[START] is None or row[column] is None:
             return [row]
-        return [_closed(row, at), row | {column: None, START: at, END: TMAX, ACTIVE: True}]
+        return [_closed(row, instant), row | {column: None, START: instant, END: TMAX, ACTIVE: True}]
 
     return table.mapped(change)
 
 
-def _open_at(table: Content, at: datetime) -> bool:
+def _open_at(table: Content, instant: datetime) -> bool:
     """Whether there are open versions; all of them must have started by then."""
     open_versions = [row for row in table.rows if row[ACTIVE]]
-    if any(_instant(row[START]) > at for row in open_versions):
+    if any(_instant(row[START]) > instant for row in open_versions):
         raise TooEarly
     return bool(open_versions)
 
@@ -146,8 +146,8 @@ def _instant(value: object) -> datetime:
     return value if isinstance(value, datetime) else datetime.min.replace(tzinfo=EPOCH.tzinfo)
 
 
-def _closed(row: Row, at: datetime) -> Row:
-    return row | {ACTIVE: False, END: at - timedelta(microseconds=MILLISECOND)}
+def _closed(row: Row, instant: datetime) -> Row:
+    return row | {ACTIVE: False, END: instant - timedelta(microseconds=MILLISECOND)}
 
 
 def to_history(table: Content, flag: str, now: datetime) -> Content:

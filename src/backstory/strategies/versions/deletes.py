@@ -26,17 +26,17 @@ def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
     target = _targets(versions, deletes)
     order = np.lexsort((deletes.end, target))
     order = order[target[order] >= 0]
-    at, end = target[order], deletes.end[order]
-    head = np.ones(len(at), bool)
-    head[1:] = at[1:] != at[:-1]
-    open_ = (versions.active[at] == TRUE) | (versions.end[at] >= end - MILLISECOND)
-    late = np.zeros(len(at), bool)
+    instant, end = target[order], deletes.end[order]
+    head = np.ones(len(instant), bool)
+    head[1:] = instant[1:] != instant[:-1]
+    open_ = (versions.active[instant] == TRUE) | (versions.end[instant] >= end - MILLISECOND)
+    late = np.zeros(len(instant), bool)
     late[1:] = end[1:] - end[:-1] > MILLISECOND
     applied = _before_first(np.where(head, ~open_, late), head)
 
     new_end, new_active = versions.end.copy(), versions.active.copy()
-    new_end[at[applied]] = end[applied]
-    new_active[at[applied]] = FALSE
+    new_end[instant[applied]] = end[applied]
+    new_active[instant[applied]] = FALSE
     missed = len(deletes.code) - int(np.count_nonzero(applied))
     return versions.ended(new_end, new_active), missed
 

@@ -70,15 +70,15 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
         update.values.schema,
     )
     versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
-    kept, gone, removed = make_room(versions.at(versions.kind == STORED), first)
-    listed = _joined(kept.at(~gone), versions.at(versions.kind != STORED))
+    kept, gone, removed = make_room(versions.chosen(versions.kind == STORED), first)
+    listed = _joined(kept.chosen(~gone), versions.chosen(versions.kind != STORED))
     chains = Chains.link(listed.by_start(), first, removed)
 
     final = chains.final()
     ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
-    closed, missed = close(chains.versions.at(final), Deletes(np.concatenate(codes[4:]), ends))
+    closed, missed = close(chains.versions.chosen(final), Deletes(np.concatenate(codes[4:]), ends))
     outcome = _Outcome(
-        stored, versions, cells, chains, final, _joined(closed, listed.at(listed.start == NO_TIME))
+        stored, versions, cells, chains, final, _joined(closed, listed.chosen(listed.start == NO_TIME))
     )
     ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
     return outcome.actions(ignored)

@@ -29,7 +29,7 @@ class Versions:
         """The number of versions."""
         return len(self.row)
 
-    def at(self, places: np.ndarray) -> Self:
+    def chosen(self, places: np.ndarray) -> Self:
         """The versions at these places, or where a mask is true."""
         return type(self)(
             *(getattr(self, name)[places] for name in ("row", "kind", "code", "start", "end", "active"))
@@ -49,7 +49,7 @@ class Versions:
     def by_start(self) -> Self:
         """Sorted by key, start, kind and row; versions without a start left out."""
         order = np.lexsort((self.row, self.kind, self.start, self.code))
-        return self.at(order[self.start[order] != NO_TIME])
+        return self.chosen(order[self.start[order] != NO_TIME])
 
 
 def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray
     end = np.where(reaching, s0 - MILLISECOND, stored.end)
     active = np.where(reaching, FALSE, stored.active)
     removed = np.full(len(first), -1)
-    going = stored.at(gone)
+    going = stored.chosen(gone)
     latest_first = np.lexsort((going.row, -going.start))
     removed[going.code[latest_first]] = going.row[latest_first]
     return stored.ended(end, active), gone, removed
@@ -120,7 +120,7 @@ class Chains:
         Stored versions that share a key and a start, against the law, all stay unless the delivery
         writes that start.
         """
-        versions = self.versions.at(~self.orphan)
+        versions = self.versions.chosen(~self.orphan)
         differs = (versions.code[1:] != versions.code[:-1]) | (versions.start[1:] != versions.start[:-1])
         last = np.append(differs, True)[: versions.count]
         group = np.cumsum(np.append(0, last[:-1]))[: versions.count]

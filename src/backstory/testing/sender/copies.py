@@ -85,10 +85,10 @@ def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> Co
     rows: dict[Key, Row] = {}
     repeated: list[Key] = []
     for row in table.to_pylist():
-        at = tuple(row[name] for name in key)
-        if at in rows:
-            repeated.append(at)
-        rows[at] = row
+        instant = tuple(row[name] for name in key)
+        if instant in rows:
+            repeated.append(instant)
+        rows[instant] = row
     columns = tuple(Column(field.name, _type(field.type)) for field in table.schema)
     return Copy(tuple(key), columns, rows, repeated)
 
@@ -114,15 +114,15 @@ def _type(type_: pa.DataType) -> ColumnType:
     return ColumnType(_KINDS.get(type_, Kind.STRING))
 
 
-def difference(before: Copy, after: Copy, at: datetime, *, history: bool) -> Difference:
+def difference(before: Copy, after: Copy, instant: datetime, *, history: bool) -> Difference:
     """What a source connector would send for the change from one copy to the next, made at `at`.
 
     New keys are replaced, changed ones updated with the unmodified mark on what stayed, vanished
     ones deleted. With `history` the rows carry the columns of history mode.
     """
-    stamp: Row = {SYNCED: at}
+    stamp: Row = {SYNCED: instant}
     if history:
-        stamp |= {START: at, END: TMAX, ACTIVE: True}
+        stamp |= {START: instant, END: TMAX, ACTIVE: True}
     names = [column.name for column in after.columns if column.name not in after.key]
     replace, update = [], []
     for key, row in after.rows.items():
@@ -132,8 +132,8 @@ def difference(before: Copy, after: Copy, at: datetime, *, history: bool) -> Dif
         elif any(old.get(name) != row[name] for name in names):
             update.append({n: row[n] for n in after.key} | _changes(old, row, names) | stamp)
     gone = [row for key, row in before.rows.items() if key not in after.rows]
-    delete = [row | {SYNCED: at, END: at} for row in gone]
-    earliest = [row | {START: at} for row in (*replace, *update)] if history else []
+    delete = [row | {SYNCED: instant, END: instant} for row in gone]
+    earliest = [row | {START: instant} for row in (*replace, *update)] if history else []
     return Difference(replace, update, delete, earliest)
 
 

@@ -54,20 +54,20 @@ def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Chang
     is_new = column not in subject.shape.columns
     if not is_new:
         subject.require_values(column)
-    given, at = value(asked.default_value, column), time(asked.operation_timestamp)
+    given, instant = value(asked.default_value, column), time(asked.operation_timestamp)
     into = subject.having(column) if is_new else None
-    return subject.change(AddInHistory(column, given, at, into))
+    return subject.change(AddInHistory(column, given, instant, into))
 
 
 def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Change | None:
     """Give each open version that has a value a successor without; the column stays (6.4)."""
     subject.require_history()
     column = subject.shape.called(asked.column)
-    at = time(asked.operation_timestamp)
+    instant = time(asked.operation_timestamp)
     if column is None:
         return None
     subject.require_values(column)
-    return subject.change(DropInHistory(column, at))
+    return subject.change(DropInHistory(column, instant))
 
 
 def rename(subject: Subject, asked: sdk.RenameColumn) -> Change | None:

@@ -115,21 +115,21 @@ class ByKind:
         if not isinstance(node.get("kind"), str):
             raise _wrong(f"this {self.noun} has no kind", f"Kinds are {', '.join(kinds)}.")
         kind = node["kind"]
-        at = () if alone else ("kind",)
+        path = () if alone else ("kind",)
         if kind.lower() in self.refused:
-            raise _wrong(*self.refused[kind.lower()], at)
+            raise _wrong(*self.refused[kind.lower()], path)
         if kind.lower() not in {each.lower() for each in kinds}:
-            raise _wrong(f"{kind!r} is no kind of {self.noun}", near(kind, kinds), at)
+            raise _wrong(f"{kind!r} is no kind of {self.noun}", near(kind, kinds), path)
         return node
 
 
-def wrong(why: str, remedy: str, *at: str) -> PydanticCustomError:
+def wrong(why: str, remedy: str, *path: str) -> PydanticCustomError:
     """What a validator raises: a clause, a sentence that says what to do, and the key it is about."""
-    return _wrong(why, remedy, at)
+    return _wrong(why, remedy, path)
 
 
-def _wrong(why: str, remedy: str, at: tuple[str, ...] = ()) -> PydanticCustomError:
-    return PydanticCustomError("wrong_part", "{why}", {"why": why, "remedy": remedy, "at": at})
+def _wrong(why: str, remedy: str, path: tuple[str, ...] = ()) -> PydanticCustomError:
+    return PydanticCustomError("wrong_part", "{why}", {"why": why, "remedy": remedy, "at": path})
 
 
 def _models(source: Any) -> dict[str, type[BaseModel]]:

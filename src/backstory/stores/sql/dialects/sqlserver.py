@@ -165,12 +165,12 @@ class SqlServer(TemplateDialect):
         return "SYSUTCDATETIME()"
 
     def render_create_schema_if_not_exists(self, schema: str) -> str:
-        made = self.string_literal(f"CREATE SCHEMA {self.quote_ident(schema)}")
-        return f"IF SCHEMA_ID({self.string_literal(schema)}) IS NULL EXEC({made})"
+        built = self.string_literal(f"CREATE SCHEMA {self.quote_ident(schema)}")
+        return f"IF SCHEMA_ID({self.string_literal(schema)}) IS NULL EXEC({built})"
 
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
-        made = super().render_create_table_if_not_exists_from_columns(table, columns)
-        body = made.replace("CREATE TABLE IF NOT EXISTS", "CREATE TABLE", 1)
+        built = super().render_create_table_if_not_exists_from_columns(table, columns)
+        body = built.replace("CREATE TABLE IF NOT EXISTS", "CREATE TABLE", 1)
         return f"IF OBJECT_ID({self.string_literal(table)}) IS NULL\n{body}"
 
     def render_add_column(self, table: str, column: SqlColumn) -> str:

@@ -5,7 +5,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from backstory.stores.iceberg.literals import literal
-from backstory.strategies.events.sides import (
+from backstory.strategies.events.columns import (
     AFTER,
     BEFORE,
     DELIVERED,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 WHAT: Final = "what"
 
 
-def judged(rows: "DataFrame", terms: Terms, moment: Moment) -> "DataFrame":
+def classify(rows: "DataFrame", terms: Terms, moment: Moment) -> "DataFrame":
     """The rows with `what` becomes of each.
 
     It is appended, corrected, retracted, unchanged, conflicts, told, nothing, or a problem; a correction or
@@ -68,7 +68,7 @@ def _first(rules: "Mapping[str, Column]") -> "Column":
 
     names = list(rules)
     chosen = functions.when(rules[names[0]], names[0])
-    return reduce(lambda made, name: made.when(rules[name], name), names[1:], chosen)
+    return reduce(lambda built, name: built.when(rules[name], name), names[1:], chosen)
 
 
 def _delivered() -> "Column":

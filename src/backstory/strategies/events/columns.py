@@ -32,7 +32,7 @@ def field(struct: str, name: str) -> "Column":
     return col(struct).getField(name)
 
 
-def beside(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms) -> "DataFrame":
+def align(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms) -> "DataFrame":
     """Both sides, each row with the record's last event (`stored`), the row before and the row after.
 
     Rows of one record stand in the order of the log, then of their arrival, where that has a meaning.
@@ -79,7 +79,7 @@ def _placed(side: "DataFrame", source: int, terms: Terms) -> "DataFrame":
     return side.select(*(each.alias(f"{KEY} {n}") for n, each in enumerate(identity)), *by, told)
 
 
-def near(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFrame":
+def prune_log(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFrame":
     """The log's rows between the least and the greatest delivered key: no others are meant.
 
     Where keys or times grow, the log's old files are not read then; the delivered keys are read once
@@ -105,10 +105,10 @@ def near(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFram
             bounds.append((value, is_time, value, literal))
     aggregates = [each(told) for *_, told, _ in bounds for each in (least, greatest)]
     untimed, *ends = delivered.agg(count_if(col(TIME).isNull()), *aggregates).collect()[0]
-    for (value, is_time, _, made), low, high in zip(bounds, ends[::2], ends[1::2], strict=True):
+    for (value, is_time, _, built), low, high in zip(bounds, ends[::2], ends[1::2], strict=True):
         # A row without a time means one of any time.
         if low is not None and not (untimed and is_time):
-            logged = logged.where(value.between(made(low), made(high)))
+            logged = logged.where(value.between(built(low), built(high)))
     return logged
 
 
