@@ -148,7 +148,12 @@ def odf_snapshot(store, tmp_path):
     return InWarehouse(Table(store, dataset.table.shape.table), e(0), timedelta(days=1))
 
 
-@pytest.mark.parametrize("way", ["fivetran", "model_on_spark", "model_on_duckdb", "odf_snapshot"])
+ON_SPARK = [
+    pytest.param(way, marks=pytest.mark.spark) for way in ("fivetran", "model_on_spark", "odf_snapshot")
+]
+
+
+@pytest.mark.parametrize("way", [*ON_SPARK, pytest.param("model_on_duckdb", marks=pytest.mark.database)])
 def test_one_life_has_one_meaning(request, way):
     """The same at every instant, now, and for a record that went and came back."""
     life = request.getfixturevalue(way)
