@@ -1,0 +1,69 @@
+"""What a history is, whichever door keeps it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from backstory.errors import Refused
+from backstory.model.history import Archive, History
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def history(layout, table, columns, key, **more):
+    named = tuple(Column(name, ColumnType(Kind.STRING)) for name in columns.split())
+    return History(Shape(TableName("s", table), named, tuple(key.split()), layout), **more)
+
+
+OWN = "row_hash load_run_id loaded_at version_started_at version_ended_at version_state"
+LAYOUTS = {
+    "a model's": history(Layout.HIST, "c_hist", f"c_hist_key c_key k a {OWN}", "k"),
+    "Fivetran's": history(
+        Layout.FIVETRAN_HISTORY, "c", "k a _fivetran_start _fivetran_end _fivetran_active", "k"
+    ),
+    "a dataset's": history(
+        Layout.ODF, "c", "offset system_time event_time k a", "k",
+        own=frozenset({"offset", "system_time", "event_time"}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_users_columns_are_those_that_the_source_sent(kept):
+    """Key and attributes are the same, whatever a layout keeps beside them."""
+    assert ["k", "a"] == [each.name for each in kept.user_columns]
+    assert ["a"] == [each.name for each in kept.attributes]
+
+
+def test_a_column_of_a_dataset_may_be_called_as_fivetran_calls_its_own():
+    """What the table itself says to be its own counts, and nothing else."""
+    kept = history(Layout.ODF, "c", "offset k _fivetran_x", "k", own=frozenset({"offset"}))
+
+    assert ["k", "_fivetran_x"] == [each.name for each in kept.user_columns]
+
+
+def test_keys_go_by_the_names_of_the_tables():
+    """A model's history has a key of versions and one of records, called after history and base."""
+    kept = LAYOUTS["a model's"]
+
+    assert ("c_hist_key", "c_key") == (kept.version_key, kept.record_key)
+
+
+def test_an_archive_has_its_name_before_it_is_there():
+    """And keeps a former one until it takes the new one."""
+    assert LAYOUTS["a model's"].archive_name == "c_hist_archive"
+    assert history(Layout.HIST, "c", "k", "k", archive=Archive("b_archive")).archive_name == "b_archive"
+
+
+def test_what_may_be_pruned_is_not_told():
+    """A time before the watermark is refused, the watermark itself and all later ones are not."""
+    kept = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
+
+    assert NOON == kept.whole_at(NOON)
+    with pytest.raises(Refused) as refused:
+        kept.whole_at(NOON - timedelta(microseconds=1))
+    assert ("PRUNED", True) == (refused.value.code, "2026-01-31T12:00:00.000000Z" in refused.value.message)
