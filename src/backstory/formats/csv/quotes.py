@@ -88,9 +88,9 @@ def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
 def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
     """Behind the last such letter that is in no value; 0 if there is none."""
     place = text.rfind(letter, 0, end)
-    while place >= 0:
-        before = int(np.searchsorted(places, place))
-        if (before + inside) & 1 == 0:
-            return place + 1
-        place = text.rfind(letter, 0, int(places[before - 1])) if before else -1
-    return 0
+    if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
+        return place + 1
+    # In a long value each letter may lie between two quotes: all are looked at, at once.
+    letters = np.flatnonzero(np.frombuffer(text, np.uint8, end) == letter[0])
+    outside = letters[(np.searchsorted(places, letters) + inside) & 1 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
