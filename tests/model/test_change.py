@@ -17,7 +17,7 @@ def test_rows_are_told_by_outcome():
 
 
 def test_a_new_table_is_told():
-    assert ["the table crm.a is made"] == Change(into=SHAPE).lines(None)
+    assert ["the table is made"] == Change(into=SHAPE).lines(None)
 
 
 def test_a_new_shape_is_told_column_by_column():

@@ -56,7 +56,8 @@ class Change:
 
     def lines(self, shape: Shape | None = None) -> list[str]:
         """The change in words, a line for each part of it; `shape` is the table's before it."""
-        rows = [f"{count} rows {outcome}" for outcome, count in self.counts.items() if count]
+        told = ((count, "row" if count == 1 else "rows", outcome) for outcome, count in self.counts.items())
+        rows = [" ".join(map(str, each)) for each in told if each[0]]
         rows += ["all rows are written anew"] if self.whole else []
         names = [f"column {old} is called {new}" for old, new in self.renamed.items() if old != new]
         back = [] if self.back_to is None else [f"the table is as at snapshot {self.back_to}"]
@@ -66,7 +67,7 @@ class Change:
         if self.into is None:
             return []
         if shape is None or self.anew:
-            return [f"the table {self.into.table} is made"]
+            return ["the table is made"]
         known = {self.renamed.get(each.name, each.name): each.type for each in shape.columns}
         new = {each.name: each.type for each in self.into.columns}
         name = self.into.table

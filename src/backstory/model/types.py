@@ -84,6 +84,11 @@ class ColumnType:
         return str(self.kind)
 
     @property
+    def name(self) -> str:
+        """The type without its parts, a foreign one by its own name, such as `list` or `uuid`."""
+        return str(self) if self.foreign or self.kind not in NESTED_KINDS else self.kind.lower()
+
+    @property
     def flat(self) -> bool:
         """Whether a source's row can carry a value of it: neither nested nor of another tool's type."""
         return not self.foreign and self.kind not in NESTED_KINDS

@@ -54,6 +54,7 @@ def test_histories_of_any_batch(table, history):
 
 @FEWER
 @given(live_batches())
+@pytest.mark.tables_on("iceberg")
 def test_live_rows_planned_where_spark_runs(spread_table, history):
     """64 to 78: as if they were too large for the driver."""
     check(spread_table(LIVE, history.stored), history)
@@ -61,6 +62,7 @@ def test_live_rows_planned_where_spark_runs(spread_table, history):
 
 @FEWER
 @given(wild_batches())
+@pytest.mark.tables_on("iceberg")
 def test_histories_planned_where_spark_runs(spread_table, history):
     """81 to 91: as if they were too large for the driver."""
     check(spread_table(HISTORY, history.stored), history)

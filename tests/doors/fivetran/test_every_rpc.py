@@ -94,6 +94,7 @@ BROKEN = {"catalog": "broken"}
 PATIENT = {"WriteBatch", "WriteHistoryBatch", "AlterTable", "Truncate", "Migrate", "CreateTable"}
 
 
+@pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize("kind", ["database", "warehouse"])
 def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, store, tmp_path, kind):
     """11, 20, 22: each RPC over it ends in a status, a failure or a task, never in `not_found` of what

@@ -98,7 +98,7 @@ def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
     assert current(history) == []
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("iceberg")
 def test_alter_brings_retypes_and_drops_them(place):
     """F21: by later definitions too, whichever of `_file` and `_file_` came first."""
     place = place.alter(f"{LIVE} _row_id:INT _spec_id_ _spec_id")

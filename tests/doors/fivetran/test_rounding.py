@@ -18,6 +18,7 @@ ENCODINGS = [PLAIN, Encoding(Format.PARQUET, Compression.OFF, False, "null-marke
 MEMORIES = {"small": Memory(1 << 28), "spread": Memory(0)}
 
 
+@pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=["csv", "parquet"])
 def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, encoding, memory):

