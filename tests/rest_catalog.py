@@ -5,6 +5,7 @@ one jar of 200 MB) would answer by rules of its own about who may commit what.
 """
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pyspark
 
+from backstory.spark.connectors import SQLITE_JDBC
+
 ICEBERG, JETTY = "1.11.0", "12.1.10"
-MAVEN = "https://repo1.maven.org/maven2"
 KEPT = Path("~/.cache/backstory/rest-catalog").expanduser()
 ARTIFACTS = (
     *(
@@ -49,22 +51,32 @@ ARTIFACTS = (
     "jakarta/servlet/jakarta.servlet-api/6.0.0/jakarta.servlet-api-6.0.0.jar",
     "org/apache/httpcomponents/core5/httpcore5/5.3.6/httpcore5-5.3.6.jar",
     "com/github/ben-manes/caffeine/caffeine/2.9.3/caffeine-2.9.3.jar",
+    f"org/xerial/sqlite-jdbc/{SQLITE_JDBC}/sqlite-jdbc-{SQLITE_JDBC}.jar",
 )
 # Of Spark's own jars, so that no other Iceberg and no other Jetty is among them.
 OF_SPARK = ("hadoop-client-*", "jackson-*", "avro-1*", "slf4j-api*", "log4j-*", "RoaringBitmap*")
 
 
 def jars() -> list[Path]:
-    """The server's jars, fetched once; together some 13 MB."""
+    """The server's jars, fetched once; together some 27 MB."""
     KEPT.mkdir(parents=True, exist_ok=True)
     return [_kept(artifact) for artifact in ARTIFACTS]
+
+
+def _central() -> str:
+    """Where the resolver that Spark brings looks for jars."""
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    with zipfile.ZipFile(ivy) as classes:
+        resolver = classes.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
+    (found,) = set(re.findall(rb"https://[\w./-]+/maven2/", resolver))
+    return found.decode()
 
 
 def _kept(artifact: str) -> Path:
     jar = KEPT / artifact.rpartition("/")[2]
     if not zipfile.is_zipfile(jar):
         part = jar.with_suffix(f".{os.getpid()}")
-        with urllib.request.urlopen(f"{MAVEN}/{artifact}", timeout=120) as answer:
+        with urllib.request.urlopen(_central() + artifact, timeout=120) as answer:
             part.write_bytes(answer.read())
         part.rename(jar)
     return jar
@@ -77,8 +89,7 @@ def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = Path(pyspark.__file__).parent / "jars"
-    sqlite = sorted(Path("~/.ivy2.5.2/jars").expanduser().glob("org.xerial_sqlite-jdbc-*.jar"))
-    path = [*jars(), *sqlite, *(jar for name in OF_SPARK for jar in sorted(own.glob(f"{name}.jar")))]
+    path = [*jars(), *(jar for name in OF_SPARK for jar in sorted(own.glob(f"{name}.jar")))]
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command += ["-cp", ":".join(map(str, path)), "org.apache.iceberg.rest.RESTCatalogServer"]
     warehouse = folder / "warehouse"
