@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START, SYNCED
-from backstory.strategies.actions import FILE, POSITION, Actions
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.actions import Actions
 from backstory.strategies.live_rows import plan as live_rows
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.strategies.versions import plan as intervals

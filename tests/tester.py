@@ -19,7 +19,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.instant import TMAX
-from backstory.model.layout import ACTIVE, DELETED, END, ROW_ID, START, SYNCED, SYSTEM_COLUMNS
+from backstory.model.layout import ACTIVE, DELETED, END, FIVETRAN_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.strategies.unmodified import UNMODIFIED
 from backstory.testing.sender.batch_files import write_batch_file
 from backstory.testing.sender.client import Sender
@@ -84,7 +84,7 @@ def definition(name: str, told: Mapping[str, object]) -> common.Table:
         add_column(table, column, _type(type_), key=column in key)
     add_column(table, SYNCED, "UTC_DATETIME")
     if not key:
-        add_column(table, ROW_ID, "STRING", key=True)
+        add_column(table, FIVETRAN_ID, "STRING", key=True)
     if told.get("history_mode"):
         for column, type_ in HISTORY_SYSTEM.items():
             add_column(table, column, type_, key=column == START)
@@ -216,7 +216,7 @@ def _values(change: Change, table: common.Table) -> dict[str, object]:
     brought = change.kind in {"upsert", "update"}
     values = {}
     for column in table.columns:
-        if column.name == ROW_ID or column.name not in SYSTEM_COLUMNS:
+        if column.name == FIVETRAN_ID or column.name not in SYSTEM_COLUMNS:
             told = column.name in change.row and (brought or column.primary_key)
             values[column.name] = change.row[column.name] if told else blanks[change.kind]
     return values

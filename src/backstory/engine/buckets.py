@@ -26,6 +26,7 @@ from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import END, START
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.faults import translate_faults
@@ -35,7 +36,7 @@ from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import may_be_touched
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import carrying
-from backstory.strategies.actions import FILE, POSITION, ROW_ID, Actions
+from backstory.strategies.actions import Actions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,15 +7,15 @@ from functools import singledispatch
 
 import pyarrow as pa
 
-from backstory.formats.delivered import arrow_schema
+from backstory.formats.delivered import arrow_schema, rows_as
 from backstory.model.change import Change
+from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Shape
 from backstory.stores.casting import cast_batch
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.memory.store import MemoryStore, MemoryTable, rows_of
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.refusals import repeated_key
-from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.shape_changes import rule
 from backstory.strategies.shape_changes.operations import (
     AddInHistory,
@@ -52,7 +52,7 @@ def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Cha
     stored = tuple(row | {POSITION: place} for place, row in enumerate(rows))
     after = rule.apply(rule.Content((*shape.names, POSITION), shape.key, stored), operation)
     if isinstance(operation, Rewriting):
-        come = _table(operation.into, after.rows)
+        come = rows_as(operation.into.columns, after.rows)
         return Change(come=come, into=operation.into, whole=True, counted="rewritten")
     return _touched(shape, rows, after.rows, operation)
 
@@ -75,12 +75,7 @@ def _touched(shape: Shape, rows: Sequence[Row], after: Sequence[Row], operation:
     come = [row for place in gone for row in became.get(place, [])]
     places = pa.table({FILE: pa.array([""] * len(gone)), POSITION: pa.array(gone, pa.int64())})
     outcome = "updated" if come else "deleted"
-    return Change({outcome: len(gone)}, places, _table(shape, come) if come else None, into)
-
-
-def _table(shape: Shape, rows: Sequence[Row]) -> pa.Table:
-    schema = arrow_schema({each.name: each.type for each in shape.columns})
-    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+    return Change({outcome: len(gone)}, places, rows_as(shape.columns, come) if come else None, into)
 
 
 def _exactly(values: Iterable[object]) -> list[object]:

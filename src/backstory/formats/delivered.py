@@ -1,7 +1,8 @@
 """All files of one kind as rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from backstory.formats.memory import Lease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.model.schema import Column
 from backstory.model.types import ColumnType
 
 _READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
@@ -19,6 +21,12 @@ THREADS = 2
 def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
     """The Arrow schema of columns of these types."""
     return pa.schema([pa.field(name, arrow_type(type_)) for name, type_ in columns.items()])
+
+
+def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A few rows as an Arrow table of these columns; what a row lacks is NULL."""
+    schema = arrow_schema({each.name: each.type for each in columns})
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
 def read_files(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import Violated
+from backstory.formats.delivered import rows_as
 from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
@@ -19,7 +20,6 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import rows_as
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 
@@ -68,7 +68,7 @@ class LogDelivery:
             yield Plan(log, None, Note(DOOR, ""), lambda _: None)
             return
         newest, counts = missing[-1], {"inserted": len(missing)}
-        rows = rows_as(shape, list(map(row_of, missing)))
+        rows = rows_as(shape.columns, list(map(row_of, missing)))
         note = Note(DOOR, newest.hash, {**newest.properties(), LOGGED: str(newest.sequence)})
         yield Plan(log, Change(counts, come=rows, into=None if log else shape), note, lambda _: None)
 

@@ -13,12 +13,12 @@ from typing import Final
 PREFIX: Final = "_fivetran_"
 SYNCED: Final = "_fivetran_synced"
 DELETED: Final = "_fivetran_deleted"
-ROW_ID: Final = "_fivetran_id"
+FIVETRAN_ID: Final = "_fivetran_id"
 START: Final = "_fivetran_start"
 END: Final = "_fivetran_end"
 ACTIVE: Final = "_fivetran_active"
 HISTORY_COLUMNS: Final = (START, END, ACTIVE)
-SYSTEM_COLUMNS: Final = (SYNCED, DELETED, ROW_ID, "_fivetran_index", *HISTORY_COLUMNS)
+SYSTEM_COLUMNS: Final = (SYNCED, DELETED, FIVETRAN_ID, "_fivetran_index", *HISTORY_COLUMNS)
 
 # Bases and histories of a model.
 STARTED: Final = "version_started_at"

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.stores.iceberg import snapshots
@@ -21,9 +22,9 @@ def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
             "committed_at": snapshot.committed_at,
             "snapshot_id": snapshot.id,
             "operation": snapshot.operation,
-            "door": snapshot.told("backstory.door"),
-            "token": snapshot.told("backstory.token"),
-            "counts": json.loads(snapshot.told("backstory.counts") or "{}"),
+            "door": snapshot.told(DOOR),
+            "token": snapshot.told(TOKEN),
+            "counts": json.loads(snapshot.told(COUNTS) or "{}"),
             **(_block(snapshot) if of_dataset else {}),
         }
         for snapshot in reversed(snapshots.known(stored))

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from backstory.model.places import ROW_ID
 from backstory.strategies.compare import taken
-
-FILE = "_file"
-POSITION = "_pos"
-# Iceberg's id of a row, which it keeps when it changes; a slice has the column, NULL where there are none.
-ROW_ID = "_row_id"
 
 
 @dataclass(frozen=True, slots=True)

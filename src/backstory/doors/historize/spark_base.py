@@ -20,13 +20,13 @@ from backstory.doors.historize.spark_tables import base_shape, stage_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import Refused
 from backstory.model.change import Change
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
-from backstory.strategies.actions import FILE, POSITION, ROW_ID
 from backstory.strategies.scd2.frames.cases import side
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 

@@ -24,11 +24,11 @@ from backstory.doors.historize.spark_versions import beginning, closing, version
 from backstory.doors.historize.spark_work import BASE, RECEIPT, SparkWork
 from backstory.model.change import NOTHING, Change
 from backstory.model.instant import EPOCH, iso, parse_instant
+from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.scd2.frames.cases import KEY, side
 from backstory.strategies.scd2.frames.count import tally
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes

@@ -18,7 +18,7 @@ from backstory.doors.historize.spark_runs import UNDONE, first_of
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, TryAgain
-from backstory.model.change import Change, Note
+from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.refusals import conflict
@@ -144,7 +144,7 @@ def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
     if current is None or int(current.snapshotId()) == lease.base:
         return
     name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
-    if current.summary().get("backstory.token") != lease.load or expired:
+    if current.summary().get(TOKEN) != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
     if lease.base is None:

@@ -18,6 +18,7 @@ from backstory.doors.historize.runs import (
     wrote,
 )
 from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
+from backstory.model.change import TOKEN
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.jvm import ancestors
@@ -68,7 +69,7 @@ def _of(told: Any) -> Known:
 def _told(store: Store, table: StoredTable, tokens: set[str]) -> tuple[list[Any], bool]:
     """The summaries of a run's commits that stand, and whether there are others that do not."""
     past, snapshots = ancestors(store.jvm, table.iceberg), list(table.iceberg.snapshots())
-    found = [each for each in snapshots if each.summary().get("backstory.token") in tokens]
+    found = [each for each in snapshots if each.summary().get(TOKEN) in tokens]
     undone = [each for each in snapshots if each.summary().get(UNDONE) in tokens]
     since = max((each.sequenceNumber() for each in undone if int(each.snapshotId()) in past), default=-1)
     standing = [

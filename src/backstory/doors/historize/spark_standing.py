@@ -10,6 +10,7 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage_rows import column_type
 from backstory.errors import Refused
 from backstory.model.change import Change
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
@@ -22,7 +23,6 @@ from backstory.stores.port import require_layout
 from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.strategies.actions import FILE, POSITION, ROW_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

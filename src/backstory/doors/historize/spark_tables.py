@@ -14,6 +14,7 @@ from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_rows import column_type, read_stage
 from backstory.errors import Refused
 from backstory.model.layout import DELETED, Layout
+from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import delivered_rows
@@ -23,7 +24,6 @@ from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, load
 from backstory.stores.iceberg.workers import carrying
 from backstory.stores.sql import ddl
-from backstory.strategies.actions import FILE, POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

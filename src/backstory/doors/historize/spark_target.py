@@ -25,12 +25,12 @@ from backstory.doors.historize.stage_rows import column_type
 from backstory.doors.historize.work import Run, Target, place_name, run_row
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError, Failed, Refused
+from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
-from backstory.stores.iceberg.frames import rows_as
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.locks import writing
 from backstory.stores.port import require_layout
@@ -183,7 +183,7 @@ class SparkTarget(Target):
             return
         columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
         shape = Shape(TableName(META, table), columns, (), Layout.RUN_LOG)
-        store, added = self._store, Change({"inserted": len(rows)}, come=rows_as(shape, rows))
+        store, added = self._store, Change({"inserted": len(rows)}, come=rows_as(shape.columns, rows))
 
         def plan() -> tuple[StoredTable | None, Change]:
             table = load(store, shape.table)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.model.places import ROW_ID
 from backstory.model.table import TableName
 from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.actions import ROW_ID
 from backstory.strategies.scd2.frames import begin, close
 from backstory.strategies.scd2.frames.cases import HASH, KEY
 from backstory.strategies.scd2.plan import Outcomes

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backstory.model.layout import ACTIVE, START
+from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.jvm import data_file, rewriting
-from backstory.stores.iceberg.lineage import FIELD_IDS, ROW_ID, keeps_row_ids, without_row_ids
+from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable

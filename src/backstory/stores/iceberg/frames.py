@@ -1,12 +1,9 @@
 """Arrow tables as Spark DataFrames, exactly."""
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backstory.formats.delivered import arrow_schema
-from backstory.model.schema import Shape
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -37,9 +34,3 @@ def rows_of(store: Store, table: StoredTable) -> "DataFrame":
 def known_rows_of(store: Store, table: StoredTable) -> "DataFrame":
     """The same with the `_row_id` of each, if rows have one: those that are written back keep it."""
     return with_row_ids(table, rows_of(store, table))
-
-
-def rows_as(shape: Shape, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A few rows as an Arrow table of the shape; what a row lacks is NULL."""
-    schema = arrow_schema({each.name: each.type for each in shape.columns})
-    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROW_ID: Final = "_row_id"
 UPDATED_IN: Final = "_last_updated_sequence_number"
 FIELD_IDS: Final = {ROW_ID: 2147483540, UPDATED_IN: 2147483539}
 LINEAGE_SINCE: Final = 3

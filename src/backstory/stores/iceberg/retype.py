@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from backstory.model.places import ROW_ID
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
 from backstory.stores.casting import Changes, cast_batch
-from backstory.stores.iceberg.lineage import ROW_ID
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying

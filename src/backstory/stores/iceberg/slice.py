@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import arrow_schema
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.lineage import ROW_ID, keeps_row_ids
+from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import column, instant, literals, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # Iceberg prunes files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
-PLACE = pa.schema([pa.field("_file", pa.string()), pa.field("_pos", pa.int64())])
+PLACE = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
 
 
 def table_schema(table: StoredTable) -> pa.Schema:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.formats.memory import Memory
+from backstory.model.change import TOKEN
 from backstory.model.layout import layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
@@ -108,7 +109,7 @@ class StoredTable:
     def newest_token(self) -> str | None:
         """The token of the newest commit, if backstory made it."""
         snapshot = self.iceberg.currentSnapshot()
-        return None if snapshot is None else snapshot.summary().get("backstory.token")
+        return None if snapshot is None else snapshot.summary().get(TOKEN)
 
     @property
     def rows(self) -> int:

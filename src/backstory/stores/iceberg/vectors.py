@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.data_files import upload
 from backstory.stores.iceberg.jvm import (
     older_positions,
@@ -43,10 +44,10 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
     """For each `_file` its positions `_pos`."""
     if not removed.num_rows:
         return {}
-    encoded = removed["_file"].combine_chunks().dictionary_encode()
+    encoded = removed[FILE].combine_chunks().dictionary_encode()
     codes = encoded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
-    positions = removed["_pos"].to_numpy()[order]
+    positions = removed[POSITION].to_numpy()[order]
     bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
     return {
         file: BitMap64(positions[bounds[place] : bounds[place + 1]])

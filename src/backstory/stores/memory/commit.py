@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from backstory.errors import Failed
 from backstory.model.change import NOTHING, Change, Committed, Note
+from backstory.model.places import POSITION
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
@@ -142,7 +143,7 @@ def _kept(state: State, change: Change) -> pa.Table:
     rows = state.content
     if change.whole:
         return rows.slice(0, 0)
-    gone = set() if change.gone is None else set(change.gone["_pos"].to_pylist())
+    gone = set() if change.gone is None else set(change.gone[POSITION].to_pylist())
     return rows.filter(pa.array([place not in gone for place in range(rows.num_rows)], pa.bool_()))
 
 

@@ -18,13 +18,14 @@ from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.port import DISORDER, Snapshot
 
 # Iceberg keeps these names for itself, and so does its simulator.
 RESERVED = frozenset(
-    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+    {FILE, POSITION, "_deleted", "_spec_id", "_partition", ROW_ID, "_last_updated_sequence_number"}
 )
 PLENTY = 1 << 40
 _FILE = "memory"
@@ -155,7 +156,7 @@ def read_slice(_store: MemoryStore, table: MemoryTable, keys: pa.Table, since: i
         named = pc.and_(named, _may_be_touched(rows, since))
     places = pa.array(range(rows.num_rows), pa.int64())
     files = pa.array([_FILE] * rows.num_rows, pa.string())
-    return rows.append_column("_file", files).append_column("_pos", places).filter(named)
+    return rows.append_column(FILE, files).append_column(POSITION, places).filter(named)
 
 
 def _values(rows: pa.Table) -> list[tuple[object, ...]]:

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.formats.rows import Rows
-from backstory.strategies.actions import FILE, POSITION, Actions, succeeding
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.actions import Actions, succeeding
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, flagged, key_codes, last_of
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from backstory.model.instant import MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.strategies.actions import ROW_ID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START
-from backstory.strategies.actions import FILE, POSITION, Actions, succeeding
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.actions import Actions, succeeding
 from backstory.strategies.compare import differing, taken
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 from backstory.strategies.versions.deletes import Deletes, close

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from backstory.model.layout import ENDED, STATE
+from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.literals import column
-from backstory.strategies.actions import FILE, POSITION
 from backstory.strategies.scd2.frames.cases import ACTION, closed_state, side
 from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.plan import CHANGED, STORED, VANISHED, Outcomes
