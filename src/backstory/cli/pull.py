@@ -184,7 +184,8 @@ def _given(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
 
 def _tell(receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Told", *, dry_run: bool) -> None:
     if options.answer == "table":
-        tell_changes(changes)
+        if dry_run:  # a pull in earnest looks at its manifest as a dry run of `add` does
+            tell_changes(changes)
         tell_summary(receipts, dry_run=dry_run)
         return
     told = [receipt.to_dict() for receipt in receipts]

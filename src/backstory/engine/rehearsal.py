@@ -25,8 +25,8 @@ def collect_rehearsals() -> Iterator[Told]:
 
 
 def rehearse(shape: Shape | None, change: Change) -> None:
-    """Tell a change of the table of this shape, or of one that it would make."""
+    """Tell a change of the table of this shape, or of one that it would make; the same one once."""
     told, table = _told.get(), change.into or shape
     lines = change.lines(shape)
-    if told is not None and table is not None and lines:
+    if told is not None and table is not None and lines and (table.table, lines) not in told:
         told.append((table.table, lines))

@@ -1,5 +1,6 @@
 """The jars that Spark needs beside itself: where its resolver left them, else for it to fetch."""
 
+import os
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -49,7 +50,17 @@ def bytes_so_far(given: Mapping[str, str]) -> int:
 
 
 def _folder(given: Mapping[str, str]) -> Path:
-    return Path(given.get(IVY) or "~/.ivy2.5.2").expanduser()
+    return Path(given[IVY]).expanduser() if given.get(IVY) else _java_home() / ".ivy2.5.2"
+
+
+def _java_home() -> Path:
+    """The home that Java knows: of the user as the system has him, whatever the variable HOME says."""
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a user of a number alone, as in a container
+        return Path.home()
 
 
 def runtime() -> str:
