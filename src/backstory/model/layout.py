@@ -30,9 +30,13 @@ LOADED_AT: Final = "loaded_at"
 HIST_SUFFIX: Final = "_hist"
 KEY_SUFFIX: Final = "_key"
 
-# Native versions, and what every reader shows of a history.
+# Native versions (native.md V1); the first two are also what every reader shows of a history.
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
+IS_CURRENT: Final = "is_current"
+RECORDED_AT: Final = "recorded_at"
+MEMORY: Final = "_memory"
+VERSIONS_OWN: Final = (VALID_FROM, VALID_TO, IS_CURRENT, RECORDED_AT, MEMORY)
 
 IDENTITY, YEAR = "identity", "year"
 
@@ -83,6 +87,8 @@ class Layout(StrEnum):
         if self in {Layout.BASE, Layout.HIST}:
             keys = {f"{table}{KEY_SUFFIX}", f"{table.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"}
             return column in _MODELS_OWN or column in keys
+        if self is Layout.VERSIONS:
+            return column in VERSIONS_OWN
         return column.startswith(PREFIX)
 
 

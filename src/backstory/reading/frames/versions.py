@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-HISTORIES: Final = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF)
+HISTORIES: Final = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF, Layout.VERSIONS)
 
 
 def history_of(table: StoredTable) -> History:
