@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.model.types import ColumnType, Kind, related, widens
+from backstory.model.types import ColumnType, Kind, fits, related, widens
 
 LIST_OF_LONGS = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
 STRUCT = ColumnType(Kind.STRUCT, parts=(("a", ColumnType(Kind.INT)), ("b", LIST_OF_LONGS)))
@@ -54,3 +54,17 @@ def test_text_stands_for_anything_and_numbers_for_numbers():
     assert related(ColumnType(Kind.LONG), ColumnType(Kind.XML))
     assert related(ColumnType(Kind.LONG), ColumnType.decimal(3, 1))
     assert not related(ColumnType(Kind.LONG), ColumnType(Kind.NAIVE_DATE))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("DECIMAL(5,2)", "DECIMAL(7,4)", True),
+        ("DECIMAL(5,2)", "DECIMAL(6,4)", False),
+        ("DECIMAL(5,2)", "DECIMAL(9,1)", False),
+        ("INT", "LONG", True),
+        ("LONG", "INT", False),
+    ],
+)
+def test_a_value_fits_where_neither_whole_digits_nor_fraction_get_fewer(old, new, answer):
+    assert fits(ColumnType.parse(old), ColumnType.parse(new)) is answer

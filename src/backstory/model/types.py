@@ -107,6 +107,14 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
     )
 
 
+def fits(old: ColumnType, new: ColumnType) -> bool:
+    """Whether every value of the old type is one of the new, stored as it is or anew."""
+    if old.kind is new.kind is Kind.DECIMAL:
+        whole, wider = old.precision - old.scale, new.precision - new.scale
+        return old.scale <= new.scale and whole <= wider
+    return widens(old, new)
+
+
 def related(old: ColumnType, new: ColumnType) -> bool:
     """Whether values of the types can stand for one another: numbers, times, and text for anything."""
     kinds = {old.kind, new.kind}

@@ -9,7 +9,9 @@ from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.staging import PARTLY_VOID
 from backstory.errors import Refused
+from backstory.model.types import fits
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.spark_types import column_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -163,17 +165,7 @@ def _fits_but_for_void(found: "DataType", expected: "DataType") -> bool:
 
 def _fits(found: "DataType", expected: "DataType") -> bool:
     """Whether every value of the one type is one of the other."""
-    from pyspark.sql import types as spark
-
-    whole: list[type] = [spark.IntegerType, spark.LongType]
-    if type(found) in whole and type(expected) in whole:
-        return whole.index(type(found)) <= whole.index(type(expected))
-    if isinstance(found, spark.FloatType) and isinstance(expected, spark.DoubleType):
-        return True
-    if isinstance(found, spark.DecimalType) and isinstance(expected, spark.DecimalType):
-        digits = expected.precision - expected.scale
-        return found.scale <= expected.scale and found.precision - found.scale <= digits
-    return bool(found.simpleString() == expected.simpleString())
+    return fits(column_type(found), column_type(expected))
 
 
 def _retyped(name: str, found: "DataType", expected: "DataType") -> Refused:

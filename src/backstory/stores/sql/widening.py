@@ -1,5 +1,6 @@
 """How a column's type may change (section 4.3)."""
 
+from backstory.model.types import ColumnType, Kind, fits
 from backstory.stores.sql.columns import Datatype, SqlColumn
 
 EQUAL, WIDENING, OTHER = "equal", "widening", "other"
@@ -29,7 +30,9 @@ def _length(old: int | None, new: int | None) -> str:
 
 
 def _decimal(old: SqlColumn, new: SqlColumn) -> str:
-    (p1, s1), (p2, s2) = ((each.decimal_precision or 38, each.decimal_scale or 0) for each in (old, new))
-    if (p1, s1) == (p2, s2):
+    old_type, new_type = (
+        ColumnType(Kind.DECIMAL, each.decimal_precision or 38, each.decimal_scale or 0) for each in (old, new)
+    )
+    if old_type == new_type:
         return EQUAL
-    return WIDENING if s2 >= s1 and p2 - s2 >= p1 - s1 else OTHER
+    return WIDENING if fits(old_type, new_type) else OTHER
