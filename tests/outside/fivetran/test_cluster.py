@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyspark
 import pytest
+from depth import deep
 from destination import definition
 from serving import Ground
 
@@ -21,7 +22,10 @@ from backstory.testing.sender.client import Sender
 pytestmark = pytest.mark.process
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-ROWS, FEW, FILES = 1_000_000, 80_000, 4
+# What a row takes in memory, so many rows of which a driver that may hold `MEMORY` mebibytes plans a few.
+MEBIBYTES_A_ROW = 260 / 1_000_000
+ROWS, FEW, FILES = deep(1_000_000, 250_000), deep(80_000, 20_000), 4
+MEMORY = deep(64, 16)
 CONFIGURATION = """
 [spark]
 "spark.master" = "{master}"
@@ -100,11 +104,19 @@ def files(folder, count, changed):
     return found
 
 
-def ground_of(folder, master, memory="64m"):
+@pytest.fixture(scope="module")
+def ground(master, tmp_path_factory):
     """A warehouse whose servers run on the cluster."""
-    ground = Ground.at(folder / "ground")
-    (ground.folder / "backstory.toml").write_text(CONFIGURATION.format(master=master, memory=memory))
+    ground = Ground.at(tmp_path_factory.mktemp("warehouse") / "ground")
+    settings = CONFIGURATION.format(master=master, memory=f"{MEMORY}m")
+    (ground.folder / "backstory.toml").write_text(settings)
     return ground
+
+
+@pytest.fixture(scope="module")
+def server(ground):
+    with ground.server() as server:
+        yield server
 
 
 def peak_of(process):
@@ -113,17 +125,15 @@ def peak_of(process):
     return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) >> 10
 
 
-def test_a_million_rows_stay_off_the_driver(master, tmp_path):
-    """A batch of a million rows, then one that changes some of them: each one commit. The server's
-    process grows by a fraction of the 260 MiB that the rows take."""
-    ground = ground_of(tmp_path, master)
-    with ground.server() as server:
-        sender = Sender.to(server.address, tmp_path)
-        sender.create("s", TABLE)
-        sizes = []
-        for count, changed in ((FEW, 1), (ROWS, 0), (FEW, 7)):
-            sender.send_files("s", TABLE, {"replace_files": files(tmp_path, count, changed)})
-            sizes.append(peak_of(server.process))
+def test_many_rows_stay_off_the_driver(ground, server, tmp_path):
+    """A few rows, very many, and a few that change: each batch one commit. The server's process grows by a
+    fraction of what the rows take."""
+    sender = Sender.to(server.address, tmp_path)
+    sender.create("s", TABLE)
+    sizes = []
+    for count, changed in ((FEW, 1), (ROWS, 0), (FEW, 7)):
+        sender.send_files("s", TABLE, {"replace_files": files(tmp_path, count, changed)})
+        sizes.append(peak_of(server.process))
     with ground.catalog() as catalog:
         table = catalog.load_table("s.large")
         read = table.scan(selected_fields=("id", "n")).to_arrow().sort_by("id")
@@ -131,24 +141,23 @@ def test_a_million_rows_stay_off_the_driver(master, tmp_path):
     assert read["id"].equals(pa.chunked_array([pa.array(range(ROWS), pa.int64())]))
     expected = pa.chunked_array([pa.array([n + 7 for n in range(FEW)]), pa.array(range(FEW, ROWS))])
     assert read["n"].equals(expected)
-    assert sizes[1] - sizes[0] < 80
+    assert sizes[1] - sizes[0] < ROWS * MEBIBYTES_A_ROW / 2
 
 
-def test_an_unreadable_cell_of_a_task_is_a_task(master, tmp_path):
+def test_an_unreadable_cell_of_a_task_is_a_task(server, tmp_path):
     """A worker's error reaches the sender with file and line."""
-    ground = ground_of(tmp_path, master, memory="0m")
-    with ground.server() as server:
-        sender = Sender.to(server.address, tmp_path)
-        sender.create("s", TABLE)
-        file = seal(tmp_path, b"id,n\n1,1\n2,seven\n", AS_FIVETRAN)
-        reply = server.stub.WriteBatch(
-            sdk.WriteBatchRequest(
-                schema_name="s",
-                table=TABLE,
-                keys={str(file.path): file.key},
-                replace_files=[str(file.path)],
-                file_params=sdk.FileParams(compression="ZSTD", encryption="AES", null_string="(null)"),
-            )
+    sender = Sender.to(server.address, tmp_path)
+    sender.create("s", definition("spoilt", COLUMNS))
+    good = files(tmp_path, ROWS, 0)
+    bad = seal(tmp_path, b"id,n\n1,1\n2,seven\n", AS_FIVETRAN)
+    reply = server.stub.WriteBatch(
+        sdk.WriteBatchRequest(
+            schema_name="s",
+            table=definition("spoilt", COLUMNS),
+            keys={str(each.path): each.key for each in (*good, bad)},
+            replace_files=[str(each.path) for each in (*good, bad)],
+            file_params=sdk.FileParams(compression="ZSTD", encryption="AES", null_string="(null)"),
         )
-        assert f"{file.name}, line 3, column n" in reply.task.message
-        assert "seven" not in reply.task.message
+    )
+    assert f"{bad.name}, line 3, column n" in reply.task.message
+    assert "seven" not in reply.task.message
