@@ -22,17 +22,23 @@ class Table:
     store: "Store"
     name: TableName
 
-    def current(self) -> "DataFrame":
-        """The rows that are true now; of a history with `valid_from` and `valid_to`."""
+    def current(self, *, known_at: str | date | None = None) -> "DataFrame":
+        """The rows that are true now; of a history with `valid_from` and `valid_to`.
+
+        With `known_at` what the table held to be true then: UsageError or Refused where it no longer tells.
+        """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.current(self.store, self.name)
+        return point_in_time.current(self.store, self.name, _given(known_at))
 
-    def as_of(self, time: str | date) -> "DataFrame":
-        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start."""
+    def as_of(self, time: str | date, *, known_at: str | date | None = None) -> "DataFrame":
+        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start.
+
+        With `known_at` by what the table held then: UsageError or Refused where it no longer tells.
+        """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.as_of(self.store, self.name, instant_of(time))
+        return point_in_time.as_of(self.store, self.name, instant_of(time), _given(known_at))
 
     def timeline(self, key: object) -> "Timeline":
         """One record's life; the key is a value, or a mapping of a key of several columns."""
@@ -77,3 +83,7 @@ class Timeline:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _given(time: str | date | None) -> datetime | None:
+    return None if time is None else instant_of(time)

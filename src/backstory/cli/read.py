@@ -36,30 +36,41 @@ def tables(*, options: Options = DEFAULTS) -> None:
     show(found, options.answer, columns)
 
 
-def current(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+def current(
+    table: str, *, known_at: str | None = None, limit: Limit = None, options: Options = DEFAULTS
+) -> None:
     """Show the rows that are true now.
+
+    Example: backstory current crm.customer --known-at 2026-01-31
 
     Args:
         table: The table, as schema.table.
+        known_at: Answer with what the table held at this time.
         limit: At most so many rows.
         options: Common options.
     """
+    known = _time(known_at)
     with opened(options) as store:
-        show_frame(store.table(table).current(), limit, options)
+        show_frame(store.table(table).current(known_at=known), limit, options)
 
 
-def as_of(table: str, time: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+def as_of(
+    table: str, time: str, *, known_at: str | None = None, limit: Limit = None, options: Options = DEFAULTS
+) -> None:
     """Show the rows that were true at a time.
+
+    Example: backstory as-of crm.customer 2026-01-31 --known-at 2026-02-15
 
     Args:
         table: The table, as schema.table.
         time: ISO 8601; UTC without an offset, a date is its first instant.
+        known_at: Answer with what the table held at this time.
         limit: At most so many rows.
         options: Common options.
     """
-    when = parse_instant(time)
+    when, known = parse_instant(time), _time(known_at)
     with opened(options) as store:
-        show_frame(store.table(table).as_of(when), limit, options)
+        show_frame(store.table(table).as_of(when, known_at=known), limit, options)
 
 
 def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
@@ -118,6 +129,10 @@ def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
     with answering():
         rows = (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
     show(rows, options.answer, frame.columns)
+
+
+def _time(given: str | None) -> datetime | None:
+    return None if given is None else parse_instant(given)
 
 
 def _second(instant: datetime | None) -> str | None:

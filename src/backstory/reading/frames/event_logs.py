@@ -1,13 +1,13 @@
 """The lives of records in an event log: from event to event, by event time."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
@@ -37,35 +37,66 @@ def own_columns(table: StoredTable) -> frozenset[str]:
     return frozenset(own - set(table.shape.key))
 
 
-def versions(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Column]":
-    """The rows that are versions, from when and to when each was true (NULL: still).
+def versions(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[DataFrame, Column, Column]":
+    """Of the rows of a log those that are versions, from when and to when each was true (NULL: still).
 
     An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
     other logs the newest event of a record up to a time tells what was true then (odf-ingest.md 2.10): a
     version ends where any later event of its record begins, also where that is told late of an earlier
     time, and what was true at no instant is none.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, col, lag, lit
+    from pyspark.sql.functions import coalesce, col, lit
     from pyspark.sql.functions import min as least
 
-    names, shape = system_columns(table), table.shape
-    rows = store.spark.table(store.sql_name(shape.table)).withColumn("event op", _op(names))
-    time = _instant(rows, names["event_time"])
-    newest_first = Window.partitionBy(*_identity(names, shape)).orderBy(column(names["offset"]).desc())
     if names["events"]:
-        if names["op"] is not None:
-            rows = rows.withColumn("next op", lag("event op").over(newest_first))
-            rows = rows.where(_holds() & ~col("next op").eqNullSafe(lit(int(Op.CORRECT_FROM))))
-        return rows, time, lit(None).cast("timestamp")
-    rows = rows.where(col("event op") != Op.CORRECT_FROM)
-    timely = names["op"] is None and names["event_time"] not in shape.key
-    begun = time if timely else _begun(time, column(names["system_time"]), newest_first)
-    later = newest_first.rowsBetween(Window.unboundedPreceding, -1)
-    rows = rows.withColumn("event begun", begun)
+        rows, time, corrected = events(rows, names, shape)
+        return rows.where(~corrected), time, lit(None).cast("timestamp")
+    rows, later = dated(rows, names, shape)
     rows = rows.withColumn("event ended", least("event begun").over(later))
     begun, ended = col("event begun"), col("event ended")
-    return rows.where(_holds() & coalesce(ended > begun, lit(True))), begun, ended
+    return rows.where(holds() & coalesce(ended > begun, lit(True))), begun, ended
+
+
+def events(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[DataFrame, Column, Column]":
+    """The events of a ledger or an append, the time of each, and whether it was corrected since.
+
+    The system time of its correction is `next told`.
+    """
+    from pyspark.sql.functions import col, lag, lit
+
+    time = _instant(rows, names["event_time"])
+    if names["op"] is None:
+        return rows.withColumn("next told", lit(None).cast("timestamp")), time, lit(False)
+    over = _newest_first(names, shape)
+    rows = rows.withColumn("event op", _op(names)).withColumns(
+        {
+            "next op": lag("event op").over(over),
+            "next told": lag(column(names["system_time"])).over(over),
+        }
+    )
+    return rows.where(holds()), time, col("next op").eqNullSafe(lit(int(Op.CORRECT_FROM)))
+
+
+def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[DataFrame, WindowSpec]":
+    """The events of a log of states with `event begun`, from when each counts; and the later ones of each."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col
+
+    over = _newest_first(names, shape)
+    rows = rows.withColumn("event op", _op(names)).where(col("event op") != Op.CORRECT_FROM)
+    time = _instant(rows, names["event_time"])
+    timely = names["op"] is None and names["event_time"] not in shape.key
+    begun = time if timely else _begun(time, column(names["system_time"]), over)
+    return rows.withColumn("event begun", begun), over.rowsBetween(Window.unboundedPreceding, -1)
+
+
+def _newest_first(names: Mapping[str, Any], shape: Shape) -> "WindowSpec":
+    """The events of a record, the latest told first; in a ledger the time belongs to the record."""
+    from pyspark.sql import Window
+
+    extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
+    key = (column(name) for name in (*shape.key, *extra))
+    return Window.partitionBy(*key).orderBy(column(names["offset"]).desc())
 
 
 def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Column":
@@ -91,16 +122,11 @@ def _instant(rows: "DataFrame", name: str) -> "Column":
     return timestamp_seconds(unix_date(column(name)) * 86_400) if dated else column(name).cast("timestamp")
 
 
-def _holds() -> "Column":
+def holds() -> "Column":
+    """Whether an event brings a state, and does not end one."""
     from pyspark.sql.functions import col
 
     return col("event op").isin(int(Op.APPEND), int(Op.CORRECT_TO))
-
-
-def _identity(names: Mapping[str, Any], shape: Shape) -> "Sequence[Column]":
-    """What makes events those of one record; in a ledger the time belongs to it."""
-    extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
-    return [column(name) for name in (*shape.key, *extra)]
 
 
 def _op(names: Mapping[str, Any]) -> "Column":

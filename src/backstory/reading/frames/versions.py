@@ -1,5 +1,6 @@
 """The versions that a table keeps: the user's columns of each, and from when to when it was true."""
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -7,10 +8,12 @@ import structlog
 from backstory.errors import Refused, UsageError
 from backstory.model.history import History
 from backstory.model.instant import TMAX
-from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO, Layout, Span
+from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames import event_logs
+from backstory.reading.frames.knowledge import rows_known
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
@@ -23,9 +26,12 @@ log = structlog.get_logger()
 HISTORIES: Final = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF, Layout.VERSIONS)
 
 
-def history_of(table: StoredTable) -> History:
-    """The history that a table of a warehouse keeps; UsageError for a table that keeps none."""
-    shape = table.shape
+def history_of(table: StoredTable, shape: Shape | None = None) -> History:
+    """The history that a table of a warehouse keeps; UsageError for a table that keeps none.
+
+    `shape` is that of another time.
+    """
+    shape = shape or table.shape
     if shape.layout not in HISTORIES:
         raise UsageError(
             "no-history",
@@ -36,19 +42,45 @@ def history_of(table: StoredTable) -> History:
     return History(shape, own=own)
 
 
-def versions(store: Store, table: TableName) -> "DataFrame":
-    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true."""
+def versions(store: Store, table: TableName, known_at: datetime | None = None) -> "DataFrame":
+    """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
+
+    With `known_at` as they were known then (native.md V93 and V94). Raises UsageError for a table that keeps
+    no history, and what `rows_known` raises.
+    """
     stored = existing(store, table)
-    history = history_of(stored)
-    if history.shape.layout is Layout.ODF:
-        rows, started, ended = event_logs.versions(store, stored)
+    rows, shape = rows_known(store, stored, known_at)
+    history = history_of(stored, shape)
+    if stored.disorderly:
+        log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
+    if shape.layout is Layout.ODF:
+        rows, started, ended = event_logs.versions(rows, event_logs.system_columns(stored), shape)
+    elif shape.layout is Layout.VERSIONS:
+        (rows, ended), started = _told(rows, known_at), column(VALID_FROM)
     else:
-        if stored.disorderly:
-            log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
-        rows = store.spark.table(store.sql_name(table))
         started, ended = column(history.span.start), ended_at(history)
-    users = (column(each.name).alias(_apart(each.source)) for each in history.user_columns)
-    return rows.select(*users, started.alias(VALID_FROM), ended.alias(VALID_TO))
+    return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
+
+
+def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
+    """The native rows that are versions, and their ends: now, or as they were known (V5, V6).
+
+    A statement that was taken back since is one of what was known then; a memory row is no version ever.
+    """
+    from pyspark.sql.functions import coalesce, col, lit, when
+
+    role = col(f"{MEMORY}.{ROLE}")
+    if known_at is None:
+        return rows.where(role.isNull()), column(VALID_TO)
+    moved_since = col(f"{MEMORY}.{ENDED_AT}") > instant(micros_of(known_at))
+    ended = when(moved_since, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
+    no_fact = coalesce(role, lit("")) != Role.FACT
+    return rows.where(no_fact & (ended.isNull() | (ended > column(VALID_FROM)))), ended
+
+
+def users_of(history: History) -> "list[Column]":
+    """The user's columns under the source's names."""
+    return [column(each.name).alias(_apart(each.source)) for each in history.user_columns]
 
 
 def _apart(name: str) -> str:

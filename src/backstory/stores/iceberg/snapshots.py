@@ -26,6 +26,18 @@ class Snapshot:
         return datetime.fromtimestamp(self.java.timestampMillis() / 1000, UTC)
 
     @property
+    def parent(self) -> int | None:
+        """The commit before it, whether or not that has expired; None for the first."""
+        found = self.java.parentId()
+        return None if found is None else int(found)
+
+    @property
+    def schema_id(self) -> int | None:
+        """The number of the columns' state that it was written with."""
+        found = self.java.schemaId()
+        return None if found is None else int(found)
+
+    @property
     def operation(self) -> str:
         """What it did to files: append, overwrite, replace or delete."""
         return str(self.java.operation())
@@ -51,8 +63,7 @@ def ancestry(table: StoredTable) -> Iterator[Snapshot]:
     found = newest(table)
     while found is not None:
         yield found
-        parent = found.java.parentId()
-        found = None if parent is None else _of(table.iceberg.snapshot(parent))
+        found = None if found.parent is None else _of(table.iceberg.snapshot(found.parent))
 
 
 def _of(java: Any) -> Snapshot | None:

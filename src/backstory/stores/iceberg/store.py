@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +177,16 @@ def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
         tuple(key),
         layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
     )
+
+
+def shape_then(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
+    """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
+    if schema_id is None or schema_id == table.schema_id:
+        return table.shape
+    now, then = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
+    columns = columns_of(store.jvm, then, {each.name: each.called for each in table.shape.columns})
+    key = (then.findColumnName(now.findField(name).fieldId()) for name in table.shape.key)
+    return replace(table.shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
 def called(shape: Shape) -> str:

@@ -1,0 +1,75 @@
+"""The rows that a table had at a recorded time: what was known then."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from backstory.errors import Refused, UsageError
+from backstory.model.instant import iso, parse_instant
+from backstory.model.layout import RECORDED_AT, Layout, layout_of
+from backstory.model.remembered import KNOWN_FROM
+from backstory.model.schema import Shape
+from backstory.reading.frames.event_logs import system_columns
+from backstory.stores.iceberg import snapshots
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.store import Store, StoredTable, shape_then
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRAVELLING = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
+
+
+def rows_known(store: Store, table: StoredTable, known_at: datetime | None) -> "tuple[DataFrame, Shape]":
+    """The stored rows by which a table answers for a recorded time, and their shape; None is now.
+
+    On layout `versions` those that were recorded by then, in their present form (native.md V6); of an event
+    log those that it had then; of any other table those of the newest commit not after it, with the columns
+    of then, and none before the first. Raises UsageError (`known-pruned`) where `versions` no longer tells,
+    Refused (`snapshots-expired`) where the commit is gone.
+    """
+    rows = store.spark.table(store.sql_name(table.shape.table))
+    if known_at is None:
+        return rows, table.shape
+    until = instant(micros_of(known_at))
+    if table.shape.layout is Layout.VERSIONS:
+        require_known(table, known_at)
+        return rows.where(column(RECORDED_AT) <= until), table.shape
+    if table.shape.layout is Layout.ODF:
+        return rows.where(column(system_columns(table)["system_time"]) <= until), table.shape
+    snapshot = snapshot_at(table, known_at)
+    if snapshot is None:
+        return rows.limit(0), table.shape
+    name = store.sql_name(table.shape.table)
+    shape = shape_then(store, table, snapshot.schema_id)
+    if shape.layout in TRAVELLING:  # a sync mode may have changed since
+        names = frozenset(shape.names)
+        shape = replace(shape, layout=layout_of(None, shape.table.name, names))
+    return store.spark.read.option("versionAsOf", str(snapshot.id)).table(name), shape
+
+
+def require_known(table: StoredTable, known_at: datetime) -> None:
+    """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
+    since = table.iceberg.properties().get(KNOWN_FROM)
+    if since and known_at < parse_instant(since):
+        raise UsageError(
+            "known-pruned",
+            f"What {table.shape.table} knew before {iso(parse_instant(since))} was pruned.",
+            "Ask for a later known time.",
+        )
+
+
+def snapshot_at(table: StoredTable, known_at: datetime) -> "snapshots.Snapshot | None":
+    """The commit that made the rows of this time; None before the first, Refused where it is gone."""
+    oldest = None
+    for snapshot in snapshots.ancestry(table):
+        if snapshot.committed_at <= known_at:
+            return snapshot
+        oldest = snapshot
+    if oldest is not None and oldest.parent is not None:
+        raise Refused(
+            "snapshots-expired",
+            f"The commits of {table.shape.table} before {iso(oldest.committed_at)} have expired.",
+            "Ask for a later known time; `backstory log` lists the commits that are kept.",
+        )
+    return None

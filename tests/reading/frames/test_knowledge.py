@@ -1,0 +1,142 @@
+"""What a table held at a recorded time: by its own rows, by its system time, or by the commits it keeps."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from committing import commit, make
+from datasets import Dataset, e, s
+from remembering import E13, E14, day, lives, remembered
+from tables_as_text import instant, table
+
+from backstory.errors import Refused, UsageError
+from backstory.model.change import Change
+from backstory.model.layout import Layout
+from backstory.model.remembered import KNOWN_FROM
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.frames.versions import versions
+from backstory.stores.iceberg import snapshots
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
+from backstory.table import Table
+
+
+def told(frame):
+    return lives(frame.toArrow().to_pylist())
+
+
+def known(found, at=None):
+    """Every version as it was known, then."""
+    return told(versions(found.store, found.name, None if at is None else day(at)))
+
+
+def test_E13_what_did_we_know(store):
+    """V6, V93, V94: statements that were taken back are answers of their time; nothing before the first."""
+    found = remembered(store, "e13", E13)
+    assert [known(found, at) for at in (0, 1, 2, 3, None)] == [
+        [],
+        ["k: a[10,)"],
+        ["k: a[10,20) b[20,)"],
+        ["k: a[10,15) c[15,20) b[20,)"],
+        ["k: a[10,15) c[15,20) b[20,)"],
+    ]
+    assert told(found.as_of(day(17))) == ["k: c[15,20)"]
+    assert told(found.as_of(day(17), known_at=day(2))) == ["k: a[10,20)"]
+    assert told(found.as_of(day(25), known_at=day(1))) == ["k: a[10,)"]
+    assert told(found.current(known_at=day(1))) == ["k: a[10,)"]
+    assert told(found.as_of(day(20))) == ["k: b[20,)"]  # V99: an end belongs to the next version
+
+
+def test_E14_what_was_rewound_stays_known(store):
+    """Facts and marks are read by nobody (V92); the rewind takes back what it took back, and no more."""
+    found = remembered(store, "e14", E14)
+    assert [known(found, at) for at in (1, 2, 3, 4, 5)] == [
+        ["k: a[10,)"],
+        ["k: a[10,20) x[20,)"],
+        ["k: a[10,20) x[20,)", "m: y[20,)"],
+        ["k: a[10,)"],
+        ["k: a[10,20) b[20,)"],
+    ]
+    assert known(found) == known(found, 5)
+    assert told(found.as_of(day(30))) == told(found.current()) == ["k: b[20,)"]
+    name = store.sql_name(found.name)
+    store.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KNOWN_FROM}' = '{day(3).isoformat()}')")
+    assert known(found, 3) == ["k: a[10,20) x[20,)", "m: y[20,)"]
+    with pytest.raises(UsageError) as pruned:
+        found.current(known_at=day(2.5))
+    assert pruned.value.code == "known-pruned"
+    with pytest.raises(UsageError, match="no zone"):
+        found.current(known_at=datetime(2024, 1, 1))
+
+
+def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark, store):
+    """The newest commit not after it; what has expired is refused, before the first there was nothing."""
+    name = TableName("reading", "travelled")
+    columns = {"id": Kind.LONG, "v": Kind.STRING}
+    start = (
+        ("_fivetran_start", Kind.UTC_DATETIME),
+        ("_fivetran_end", Kind.UTC_DATETIME),
+        ("_fivetran_active", Kind.BOOLEAN),
+    )
+    drop(store, name)
+    fields = tuple(Column(each, ColumnType(kind)) for each, kind in (*columns.items(), *start))
+    make(store, Shape(name, fields, ("id",), Layout.FIVETRAN_HISTORY))
+    into = store.sql_name(name)
+
+    def add(text):
+        rows = [tuple(row.values()) for row in table(text)]
+        spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+
+    add("id v start end active\n1 a T1 T3 false")
+    spark.sql(f"ALTER TABLE {into} RENAME COLUMN id TO number")
+    spark.sql(f"ALTER TABLE {into} ADD COLUMN w STRING")
+    spark.sql(f"""ALTER TABLE {into} SET TBLPROPERTIES ('backstory.key' = '["number"]')""")
+    add("id v start end active w\n1 b T3 TMAX true new")
+    found = Table(store, name)
+    first, second = (each.committed_at for each in snapshots.known(existing(store, name))[-2:])
+    before = found.as_of(instant("T2"), known_at=first)
+    assert before.columns == ["id", "v", "valid_from", "valid_to"]
+    assert [(row.id, row.v) for row in before.collect()] == [(1, "a")]
+    assert [row.w for row in found.current(known_at=second).collect()] == ["new"]
+    assert found.current(known_at=second - timedelta(milliseconds=1)).collect() == []
+    assert found.current(known_at=first - timedelta(days=1)).collect() == []
+    spark.sql(
+        f"CALL {store.catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, "
+        f"older_than => TIMESTAMP '{datetime.now(UTC).isoformat()}')"
+    )
+    with pytest.raises(Refused) as gone:
+        found.current(known_at=first)
+    assert gone.value.code == "snapshots-expired"
+    assert found.current(known_at=second).count() == 1
+
+
+def test_a_live_table_is_read_at_a_commit_too(spark, store):
+    name = TableName("reading", "live")
+    drop(store, name)
+    make(store, Shape(name, (Column("id", ColumnType(Kind.LONG)),), ("id",), Layout.FIVETRAN_LIVE))
+    for number in (1, 2):
+        rows = spark.createDataFrame([(number,)], "id LONG").toArrow()
+        commit(store, existing(store, name), Change(come=rows))
+    first = snapshots.known(existing(store, name))[-2].committed_at
+    found = Table(store, name)
+    assert [row.id for row in found.current(known_at=first).collect()] == [1]
+    assert found.current().count() == 2
+    with pytest.raises(UsageError, match="keeps no history"):
+        found.as_of(day(1), known_at=first)
+
+
+def test_an_event_log_goes_by_its_system_time(store, tmp_path):
+    merge = "{kind: Snapshot, primaryKey: [city]}"
+    dataset = Dataset(store, tmp_path, merge, columns="city STRING, population INT")
+    for rows in ("A,1 B,1", "A,2"):
+        assert dataset.push(rows).error is None
+    found = Table(store, dataset.table.shape.table)
+
+    def cities(frame):
+        return sorted((row.city, row.population, row.valid_to) for row in frame.collect())
+
+    assert cities(found.current(known_at=s(1))) == [("A", 1, None), ("B", 1, None)]
+    assert cities(found.as_of(e(2), known_at=s(1))) == cities(found.current(known_at=s(1)))
+    assert [row[:2] for row in cities(found.as_of(e(2), known_at=s(2)))] == [("A", 2)]
+    assert cities(found.current(known_at=s(1) - timedelta(microseconds=1))) == []

@@ -1,0 +1,80 @@
+"""What was told of a record, and when: each version as a rectangle of valid and recorded time."""
+
+from datetime import UTC
+
+import pytest
+from datasets import Dataset, e, word
+from remembering import E13, E14, number, remembered
+
+from backstory.errors import UsageError
+from backstory.reading.frames.statements import statements
+from backstory.table import Table
+
+
+def told(found, key):
+    rows = statements(found.store, found.name, key).orderBy("valid_from", "known_from").toArrow().to_pylist()
+    return [
+        f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})"
+        f" known [{number(row['known_from'])},{number(row['known_to'])})"
+        for row in rows
+    ]
+
+
+def test_a_row_tells_two_steps(store):
+    """V6, V97 by E13 and E14: without gap or overlap, and no remembered fact among them."""
+    found = remembered(store, "stated", E13)
+    assert told(found, {"k": "k"}) == [
+        "a[10,) known [1,2)",
+        "a[10,20) known [2,3)",
+        "a[10,15) known [3,)",
+        "c[15,20) known [3,)",
+        "b[20,) known [2,)",
+    ]
+    with pytest.raises(UsageError, match="The key of"):
+        statements(store, found.name, {"x": 1})
+    found = remembered(store, "stated", E14)
+    assert told(found, {"k": "k"}) == [
+        "a[10,) known [1,2)",
+        "a[10,20) known [2,4)",
+        "a[10,) known [4,5)",
+        "a[10,20) known [5,)",
+        "x[20,) known [2,4)",
+        "b[20,) known [5,)",
+    ]
+    assert told(found, {"k": "m"}) == ["y[20,) known [3,4)"]
+    assert told(found, {"k": "n"}) == []
+
+
+def events(found, *names):
+    rows = statements(found.store, found.name).orderBy("valid_from", "known_from").toArrow().to_pylist()
+    ends = ("valid_from", "valid_to", "known_from", "known_to")
+    return [" ".join(word(row[name]) for name in (*names, *ends)) for row in rows]
+
+
+def test_an_event_is_told_from_its_system_time_on(store, tmp_path):
+    """Until a later one ends it, and one that is told late of an earlier time ends it sooner."""
+    dataset = Dataset(
+        store,
+        tmp_path,
+        "{kind: UpsertStream, primaryKey: [city]}",
+        columns="event_time TIMESTAMP, city STRING, population INT",
+    )
+    for moment, population in ((10, 1), (30, 2), (20, 3)):
+        dataset.push(f"{e(moment).astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')},A,{population}")
+    found = Table(store, dataset.table.shape.table)
+    assert events(found, "population") == [
+        "1 e10 - s1 s2",
+        "1 e10 e30 s2 s3",
+        "1 e10 e20 s3 -",
+        "3 e20 - s3 -",
+        "2 e30 - s2 s3",
+    ]
+
+
+def test_a_corrected_event_was_told_until_then(store, tmp_path):
+    merge = "{kind: Ledger, primaryKey: [city], encoding: op, onConflict: correct}"
+    dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, population INT")
+    for population in (1, 2):
+        dataset.push(f"2024-01-10T00:00:00Z,A,{population}")
+    found = Table(store, dataset.table.shape.table)
+    assert events(found, "population") == ["1 e10 - s1 s2", "2 e10 - s2 -"]

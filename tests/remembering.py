@@ -1,0 +1,78 @@
+"""Tables of layout `versions` as text, for tests: rows of the two axes as native.md draws them.
+
+`k v from to recorded role ended before kind`, blanks between; instants and recorded times are numbers,
+`~` is NULL. `day(10)` is the instant of a number. `lives` writes versions as `k: a[10,20) b[20,)`.
+"""
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+
+from committing import make
+
+from backstory.model.layout import Layout
+from backstory.model.remembered import OWN_COLUMNS
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import drop
+from backstory.table import Table
+
+ZERO = datetime(2024, 2, 29, tzinfo=UTC)
+
+E13 = """
+k a 10 15 2 ~    3 20 ~
+k c 15 20 3 ~    ~ ~  ~
+k b 20 ~  2 ~    ~ ~  ~
+k a 10 10 1 past 2 ~  ~
+"""
+# Two of its life's rows remember facts: a delete of n, and a mark of a copy, whose key is NULL.
+E14 = """
+k a 10 20 4 ~    5 ~  ~
+k b 20 ~  5 ~    ~ ~  ~
+k a 10 10 1 past 2 ~  ~
+k a 10 10 2 past 4 20 ~
+k x 20 20 2 past 4 ~  ~
+m y 20 20 3 past 4 ~  ~
+n z 30 30 3 fact ~ ~  delete
+~ ~ 30 30 3 fact ~ ~  copy
+"""
+
+
+def day(number):
+    """The instant, or recorded time, of a number."""
+    return ZERO + timedelta(days=float(number))
+
+
+def number(instant):
+    return "" if instant is None else f"{(instant - ZERO) / timedelta(days=1):g}"
+
+
+def remembered(store, name, text):
+    """A table `reading.<name>` of these rows, written by nobody who looks at them."""
+    table = TableName("reading", name)
+    drop(store, table)
+    columns = (Column("k", ColumnType(Kind.STRING)), Column("v", ColumnType(Kind.STRING)), *OWN_COLUMNS)
+    make(store, Shape(table, columns, ("k",), Layout.VERSIONS))
+    into = store.sql_name(table)
+    rows = [_row(line.split()) for line in text.strip().splitlines()]
+    store.spark.createDataFrame(rows, store.spark.table(into).schema).writeTo(into).append()
+    return Table(store, table)
+
+
+def _row(words):
+    key, value, start, end, recorded, role, ended, before, kind = (
+        None if word == "~" else word for word in words
+    )
+    start, end, recorded, ended, before = (
+        None if each is None else day(each) for each in (start, end, recorded, ended, before)
+    )
+    memory = (role, ended, before, kind, None, None)
+    return key, value, start, end, end is None, recorded, memory if any(memory) else None
+
+
+def lives(rows):
+    """What rows with `k`, `v`, `valid_from` and `valid_to` tell: a line a record, in their order."""
+    found = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row["k"], row["valid_from"])):
+        found[row["k"]].append(f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})")
+    return [f"{key}: {' '.join(told)}" for key, told in found.items()]
