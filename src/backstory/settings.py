@@ -11,6 +11,7 @@ from typing import Any
 from backstory.errors import UsageError
 
 CATALOG = "backstory"
+CATALOG_FILE = "catalog.db"  # of an embedded warehouse
 SECTIONS = {"catalog", "catalogs", "delivery", "odf", "serve", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
 DRIVER_MEMORY = 1 << 30

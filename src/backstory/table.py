@@ -54,8 +54,9 @@ class Table:
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
         from backstory.reading.commits import commits
+        from backstory.stores.metadata.in_session import InSession
 
-        return commits(self.store, self.name)
+        return commits(InSession(self.store), self.name)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -67,13 +67,12 @@ class Warehouse:
 
     def table(self, name: str) -> "Table":
         """The table `schema.table`, or that of a dataset in `odf`; UsageError if there is none."""
-        from backstory.stores.iceberg.store import existing, load
+        from backstory.stores.iceberg.store import load
+        from backstory.stores.refusals import no_table
 
-        dataset = TableName(ODF, name)
-        if name and load(self.store, dataset) is not None:
-            return Table(self.store, dataset)
-        table = table_name(name)
-        existing(self.store, table)
+        table = named(name, lambda each: load(self.store, each) is not None)
+        if table is None:
+            raise no_table(table_name(name))
         return Table(self.store, table)
 
     def historize(
@@ -234,8 +233,9 @@ class Warehouse:
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""
         from backstory.reading.commits import inventory
+        from backstory.stores.metadata.in_session import InSession
 
-        return inventory(self.store)
+        return inventory(InSession(self.store))
 
     def close(self) -> None:
         """Stop the embedded session; the caller's own is left alone."""
@@ -247,6 +247,18 @@ class Warehouse:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
+    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
+
+    Raises UsageError for what names no table at all.
+    """
+    dataset = TableName(ODF, text)
+    if text and is_there(dataset):
+        return dataset
+    table = table_name(text)
+    return table if is_there(table) else None
 
 
 def table_name(text: str) -> TableName:

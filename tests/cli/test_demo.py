@@ -12,6 +12,7 @@ from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
 from backstory.reading.drawing import draw
 from backstory.reading.frames import point_in_time
+from backstory.stores.metadata.in_session import InSession
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import Sender
 from backstory.testing.sender.copies import Copy, difference, read_copy
@@ -51,7 +52,7 @@ def test_the_table_is_the_rules(spark, arrived):
 
 def test_one_batch_is_one_commit(arrived):
     """20 half years changed something; the other six made no commit."""
-    made = commits(arrived, TABLE)
+    made = commits(InSession(arrived), TABLE)
 
     assert 20 == len(made)
     assert {"fivetran"} == {commit["door"] for commit in made}

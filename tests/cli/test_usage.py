@@ -13,12 +13,24 @@ WRONG = {
     "as-of a.b 9999-12-31T23:59:59-01:00": "unreadable-time",
     "as-of a.b tomorrow": "unreadable-time",
     "tables --warehouse a?b": "question mark",
+    "current a.b --warehouse NONE": "There is no table a.b",
+    "as-of a.b 2026-01-01 --warehouse NONE": "There is no table a.b",
+    "timeline a.b 1 --warehouse NONE": "There is no table a.b",
+    "log a.b --warehouse NONE": "There is no table a.b",
+    "log a --warehouse NONE": "does not name a table",
 }
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_usage_is_told_and_starts_nothing(words, capsys):
-    assert run([*words.split(), "--output", "table"]) == 2
+def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
+    given = words.replace("NONE", str(tmp_path / "none")).split()
+    assert run([*given, "--output", "table"]) == 2
     said = capsys.readouterr()
     assert WRONG[words] in said.err
     assert not said.out
+    assert not (tmp_path / "none").exists()
+
+
+def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
+    assert run(["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]) == 0
+    assert capsys.readouterr().out == "[]\n"

@@ -16,6 +16,7 @@ from backstory.cli.output import console, show
 from backstory.cli.read import opened
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
+from backstory.table import Table
 
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import Store
@@ -43,10 +44,8 @@ def demo(*, options: Options = DEFAULTS) -> None:
         _tell(store)
         _how_to_read(store, options)
         if options.answer == "json":
-            from backstory.reading.commits import commits
-
             console.quiet = False
-            show(commits(store, TABLE), "json")
+            show(warehouse.table(str(TABLE)).log(), "json")
 
 
 def copies() -> Sequence[Path]:
@@ -100,7 +99,6 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _tell(store: "Store") -> None:
-    from backstory.reading.commits import commits
     from backstory.reading.drawing import draw
     from backstory.reading.frames import point_in_time
 
@@ -131,7 +129,7 @@ def _tell(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
-    built = commits(store, TABLE)
+    built = Table(store, TABLE).log()
     shown = ("snapshot_id", "operation", "door", "counts")
     show([{column: row[column] for column in shown} for row in built], "table")
     console.print(f"{len(built)} commits: one for each batch, none for the copies without a change.")

@@ -33,9 +33,9 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
     elif output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows([_cell(row[name], "") for name in names] for row in rows)
+        writer.writerows([_cell(row.get(name), "") for name in names] for row in rows)
     else:
-        cells = [[_cell(row[name], "–") for name in names] for row in rows]
+        cells = [[_cell(row.get(name), "–") for name in names] for row in rows]
         _draw(lay_out(names, cells, console.width if console.is_terminal else None))
 
 

@@ -2,35 +2,51 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
 
 from backstory import warehouse
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.cli.starting import starting
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
 from backstory.observe.logs import log_for_people
+from backstory.reading.commits import commits, inventory
+from backstory.stores.metadata.described import Catalog
+from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.without_spark import open_without_spark
+from backstory.stores.refusals import no_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+told = structlog.get_logger()
+Answer = TypeVar("Answer")
 DEFAULTS = Options()
 # Java compiles no code twice that runs but once.
 FOR_A_MOMENT = "-XX:TieredStopAtLevel=1"
+TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
+TABLES_OF_VERSIONS = [*TABLES[:-1], "memory_rows", "settled", TABLES[-1]]
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
+LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
 def tables(*, options: Options = DEFAULTS) -> None:
-    """Show what the warehouse holds: layout, rows, open versions, last commit."""
-    columns = ["table", "layout", "rows", "open_versions", "last_commit"]
-    with opened(options, brief=True) as store:
-        found = store.tables()
+    """List the tables of the warehouse: layout, rows, open versions, last commit.
+
+    Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
+    that is settled. Spark is not started.
+    """
+    found = ask(options, inventory)
+    columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
     show(found, options.answer, columns)
@@ -50,7 +66,7 @@ def current(
         options: Common options.
     """
     known = _time(known_at)
-    with opened(options) as store:
+    with opened(options, table) as store:
         show_frame(store.table(table).current(known_at=known), limit, options)
 
 
@@ -69,7 +85,7 @@ def as_of(
         options: Common options.
     """
     when, known = parse_instant(time), _time(known_at)
-    with opened(options) as store:
+    with opened(options, table) as store:
         show_frame(store.table(table).as_of(when, known_at=known), limit, options)
 
 
@@ -81,7 +97,7 @@ def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
         key: The key's value, or name=value for each column of a key of several.
         options: Common options.
     """
-    with opened(options, brief=True) as store:
+    with opened(options, table, brief=True) as store:
         life = store.table(table).timeline(_key(key))
         if options.answer == "table":
             console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
@@ -92,27 +108,52 @@ def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """Show a table's commits, newest first; of a dataset with blocks, offsets and watermarks.
+    """List a table's commits, newest first: time, door, token, counts.
+
+    Those of a dataset show its blocks, offsets and watermarks, those of a native table when it was recorded.
+    Spark is not started.
 
     Args:
         table: The table, as schema.table, or a dataset's name.
         limit: At most so many commits.
         options: Common options.
     """
-    with opened(options, brief=True) as store:
-        commits = store.table(table).log()[:limit]
-        of_dataset = bool(commits) and "block" in commits[0]
-        if of_dataset and options.answer == "table":
-            commits = [_block(commit) for commit in commits]
-        if options.answer == "table":
-            commits = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in commits]
-        show(commits, options.answer, LOG_OF_DATASET if of_dataset else LOG)
+
+    def asked(catalog: Catalog) -> list[dict[str, Any]]:
+        found = warehouse.named(table, lambda each: catalog.describe(each) is not None)
+        return commits(catalog, found or warehouse.table_name(table))
+
+    found = ask(options, asked)[:limit]
+    of_dataset, of_versions = (bool(found) and name in found[0] for name in ("block", "recorded_at"))
+    if options.answer == "table":
+        found = [_block(commit) for commit in found] if of_dataset else found
+        found = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in found]
+    show(found, options.answer, LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG)
+
+
+def ask(options: Options, question: Callable[[Catalog], Answer]) -> Answer:
+    """What the metadata of tables tells; Spark is started only where nothing else can read it."""
+    log_for_people(quiet=options.quiet, verbose=options.verbose)
+    try:
+        catalog = open_without_spark(options.settings())
+        if catalog is not None:
+            return question(catalog)
+    except BackstoryError:
+        raise
+    except Exception as stop:
+        told.debug("not readable without Spark", cause=str(stop))
+    with opened(options, brief=True) as started:
+        return question(InSession(started.store))
 
 
 @contextmanager
-def opened(options: Options, *, brief: bool = False) -> Iterator[warehouse.Warehouse]:
-    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower."""
+def opened(options: Options, *tables: str, brief: bool = False) -> Iterator[warehouse.Warehouse]:
+    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower.
+
+    Of `tables` that must be there, one that is not is told of before Spark starts, where that is known.
+    """
     log_for_people(quiet=options.quiet, verbose=options.verbose)
+    _require(options, tables)
     if brief:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
     with starting(options):
@@ -120,6 +161,16 @@ def opened(options: Options, *, brief: bool = False) -> Iterator[warehouse.Wareh
     with started as found:
         yield found
         sys.stdout.flush()
+
+
+def _require(options: Options, tables: Sequence[str]) -> None:
+    catalog = open_without_spark(options.settings()) if tables else None
+    if not isinstance(catalog, Embedded):
+        return
+    there = set(catalog.tables())
+    for name in tables:
+        if warehouse.named(name, there.__contains__) is None:
+            raise no_table(warehouse.table_name(name))
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:

@@ -1,86 +1,73 @@
-"""The commits of a table, and what a warehouse holds."""
+"""The commits of a table, and what a warehouse holds: the same rows whoever read the metadata."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
+from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
-from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.snapshots import Snapshot
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load, tables
+from backstory.stores.metadata.described import Catalog, Described, existing
 
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
 
-def commits(store: Store, table: TableName) -> list[dict[str, Any]]:
-    """A table's commits, newest first: time, snapshot id, door, token, counts; of a dataset its blocks."""
-    stored = existing(store, table)
-    of_dataset = stored.shape.layout is Layout.ODF
+def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
+    """A table's commits, newest first: time, snapshot id, door, token, counts.
+
+    Those of a dataset tell of its blocks, those of layout `versions` of the recorded time (V122). Raises
+    UsageError for a table that is not there.
+    """
+    found = existing(catalog, table)
+    layout = found.shape.layout
     return [
         {
-            "committed_at": snapshot.committed_at,
-            "snapshot_id": snapshot.id,
-            "operation": snapshot.operation,
-            "door": snapshot.told(DOOR),
-            "token": snapshot.told(TOKEN),
-            "counts": json.loads(snapshot.told(COUNTS) or "{}"),
-            **(_block(snapshot) if of_dataset else {}),
+            "committed_at": commit.committed_at,
+            "snapshot_id": commit.id,
+            "operation": commit.operation,
+            "door": commit.properties.get(DOOR),
+            "token": commit.properties.get(TOKEN),
+            "counts": json.loads(commit.properties.get(COUNTS) or "{}"),
+            **(_block(commit.properties) if layout is Layout.ODF else {}),
+            **({"recorded_at": commit.properties.get(RECORDED)} if layout is Layout.VERSIONS else {}),
         }
-        for snapshot in reversed(snapshots.known(stored))
+        for commit in reversed(found.commits)
     ]
 
 
-def _block(snapshot: Snapshot) -> dict[str, Any]:
+def _block(told: Mapping[str, str]) -> dict[str, Any]:
     """What a dataset's commit says of its block; NULLs for a commit that is none, such as a compaction's."""
-    told = {name: snapshot.told(f"backstory.odf.{name}") or None for name in BLOCK}
-    sequence, offsets = told["sequence"], told["offsets"]
+    block = {name: told.get(f"backstory.odf.{name}") or None for name in BLOCK}
+    sequence, offsets = block["sequence"], block["offsets"]
     return {
         "sequence": int(sequence) if sequence else None,
-        "block": told["block"],
-        "system_time": told["system-time"],
+        "block": block["block"],
+        "system_time": block["system-time"],
         "offsets": [int(offset) for offset in offsets.split(",")] if offsets else None,
-        "watermark": told["watermark"],
+        "watermark": block["watermark"],
     }
 
 
-def inventory(store: Store) -> list[dict[str, Any]]:
+def inventory(catalog: Catalog) -> list[dict[str, Any]]:
     """For each table its layout, rows, open versions (NULL without a history) and last commit.
 
-    A table that Spark cannot read, for a column of another tool's type, has NULL for its counts.
+    Rows of layout `versions` are its versions; the rows that are none stand in `memory_rows`, and the
+    interval in which nothing changes any more in `settled` (V122). What cannot be counted is NULL.
     """
-    found = []
-    for name in tables(store):
-        table = load(store, name)
-        if table is None:
-            continue
-        rows, open_ = _counted(store, table)
-        newest = snapshots.newest(table)
-        found.append(
-            {
-                "table": str(name),
-                "layout": table.shape.layout.value,
-                "rows": rows,
-                "open_versions": open_,
-                "last_commit": newest and newest.committed_at,
-            }
-        )
-    return found
+    found = (catalog.describe(name) for name in catalog.tables())
+    return [_held(catalog, table) for table in found if table is not None]
 
 
-def _counted(store: Store, table: StoredTable) -> tuple[int | None, int | None]:
-    """The rows, and the open versions of a history; read from the commit alone where it tells them."""
-    span, newest = table.shape.layout.span, snapshots.newest(table)
-    open_ = span and span.open
-    if newest is None:
-        return 0, 0 if open_ else None
-    if open_ is None and newest.told("total-delete-files") == "0" and newest.told("total-records"):
-        return table.rows, None
-    from pyspark.errors import PySparkException
-
-    asked = ["count(*) AS rows", f"count_if({open_ or 'NULL'}) AS open"]
-    try:
-        (counts,) = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*asked).collect()
-    except PySparkException:
-        return None, None
-    return counts["rows"], counts["open"] if open_ else None
+def _held(catalog: Catalog, table: Described) -> dict[str, Any]:
+    counts, newest = catalog.count(table), table.newest
+    remembers = table.shape.layout is Layout.VERSIONS
+    settled = json.loads(table.properties.get(SETTLED) or "null")
+    return {
+        "table": str(table.shape.table),
+        "layout": table.shape.layout.value,
+        "rows": counts.rows,
+        "open_versions": counts.open,
+        "last_commit": newest and newest.committed_at,
+        **({"memory_rows": counts.memory, "settled": settled} if remembers else {}),
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backstory.errors import Failed, UsageError
-from backstory.settings import Settings
+from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import OWNER_ALONE, launch, quiet
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA = 17
-CATALOG_FILE = "catalog.db"
 EXISTING = 2  # SQLite opens for reading and writing what is there
 
 # In-process Spark on one machine: what a laptop or a small server wants.

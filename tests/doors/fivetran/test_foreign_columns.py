@@ -7,6 +7,7 @@ from tables_as_text import instant
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.in_session import InSession
 
 pytestmark = pytest.mark.tables_on("iceberg")
 
@@ -78,6 +79,6 @@ def test_a_table_that_spark_cannot_read_hides_no_other(sender, store, schema):
     others = Place.made(sender, store, schema, HISTORY, VERSIONS)
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     add(place, "extra", "time")
-    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(store)}
+    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(InSession(store))}
     assert found[str(others.name)] == (4, 2)
     assert found[str(place.name)] == (None, None)

@@ -12,8 +12,10 @@ pytestmark = pytest.mark.process
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
 
 
-def run(*arguments, cwd=None):
-    return subprocess.run([BACKSTORY, *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+def run(*arguments, cwd=None, env=None):
+    return subprocess.run(
+        [BACKSTORY, *arguments], capture_output=True, text=True, cwd=cwd, env=env, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,10 @@ def test_send_tells_what_it_would_send(tmp_path):
     assert 0 == done.returncode, done.stderr
     [told] = json.loads(done.stdout)
     assert (1, 1, 1, [[3]]) == tuple(told[n] for n in ("replace", "update", "delete", "repeated_keys"))
+
+
+@pytest.mark.parametrize("words", [["tables"], ["--help"], ["timeline", "--help"]])
+def test_what_needs_no_spark_needs_no_java(words, tmp_path):
+    done = run(*words, cwd=tmp_path, env={"PATH": "", "JAVA_HOME": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from backstory.stores.iceberg.store import existing
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 # What settings name: jars and classes that Spark loads by itself.
-SETTINGS = {"spark/connectors.py", "spark/session.py"}
+SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
 # Spark's own Java, which is no part of a store.
 OF_SPARK = {"spark/parsed_queries.py", "strategies/observed.py"}
 

@@ -1,7 +1,6 @@
 """All of Iceberg's own Java that is called, each class by its name, and nothing of it anywhere else.
 
-Not all of them are meant for others: a session is asked for each before it is worked with. `jvm` is
-py4j's view of its Java.
+Not all are meant for others: a session is asked for each before it is worked with. `jvm` is its Java.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ NEEDED: Final = (
     "PartitionSpec",
     "SchemaParser",
     "SortOrder",
+    "TableMetadataParser",
     "TableScan",
     "catalog.Namespace",
     "catalog.TableIdentifier",
@@ -119,6 +119,11 @@ def schema_of(jvm: Any, told: str) -> Any:
     return _iceberg(jvm, "SchemaParser").fromJson(told)
 
 
+def metadata_json(jvm: Any, table: Any) -> str:
+    """A table's metadata as JSON."""
+    return str(_iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
+
+
 def is_reserved(jvm: Any) -> Callable[[str], bool]:
     """Whether Iceberg keeps a name for its own columns."""
     return _iceberg(jvm, "MetadataColumns").isMetadataColumn
@@ -157,10 +162,9 @@ def ancestors(jvm: Any, table: Any) -> set[int]:
 
 def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
-    wanted = jvm.java.util.HashSet()
-    for location in locations:
-        wanted.add(location)
-    arguments = array(jvm, _class(jvm, "java.lang.Object"), [table.newScan(), wanted])
+    objects = _class(jvm, "java.lang.Object")
+    wanted = jvm.java.util.HashSet(jvm.java.util.Arrays.asList(array(jvm, objects, [*locations])))
+    arguments = array(jvm, objects, [table.newScan(), wanted])
     return dict(_planner(jvm).evaluate(arguments))
 
 
@@ -209,8 +213,7 @@ def position_deletes(jvm: Any, table: Any, task: Any, location: str, size: int) 
 
 
 def _metrics(jvm: Any, table: Any, location: str, config: Any) -> Any:
-    file = table.io().newInputFile(location)
-    return _iceberg(jvm, "parquet.ParquetUtil").fileMetrics(file, config)
+    return _iceberg(jvm, "parquet.ParquetUtil").fileMetrics(table.io().newInputFile(location), config)
 
 
 def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) -> Any:
@@ -234,12 +237,9 @@ def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) ->
 
 def older_positions(jvm: Any, table: Any, deletes: Sequence[Any], file: str) -> Any:
     """The positions that delete files hide in a file, together."""
-    inputs = {each: table.io().newInputFile(each.location()) for each in deletes}
-    listed = jvm.java.util.ArrayList()
-    for each in deletes:
-        listed.add(each)
-    loader = _iceberg(jvm, "data.BaseDeleteLoader")(_lookup(jvm, inputs))
-    return loader.loadPositionDeletes(listed, file)
+    listed = jvm.java.util.Arrays.asList(array(jvm, _class(jvm, "java.lang.Object"), deletes))
+    inputs = _lookup(jvm, {each: table.io().newInputFile(each.location()) for each in deletes})
+    return _iceberg(jvm, "data.BaseDeleteLoader")(inputs).loadPositionDeletes(listed, file)
 
 
 def vector_writer(jvm: Any, table: Any, previous: Mapping[str, Any]) -> Any:

@@ -98,9 +98,14 @@ def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
 
 def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
     """The columns of an Iceberg schema, in its order; `called` are the source's names where they differ."""
+    return columns_told(fields_of(jvm, schema), called)
+
+
+def columns_told(fields: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns that the fields of a schema's JSON tell of, in their order."""
     return tuple(
         Column(field["name"], _column_type(field["type"], field.get("doc")), called.get(field["name"], ""))
-        for field in fields_of(jvm, schema)
+        for field in fields
     )
 
 

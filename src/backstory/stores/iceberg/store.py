@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
 from backstory.model.layout import layout_of
-from backstory.model.schema import Shape
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.faults import translate_faults
@@ -170,6 +170,11 @@ def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema(), json.loads(properties.get(CALLED) or "{}"))
+    return shape_told(table, columns, properties)
+
+
+def shape_told(table: TableName, columns: tuple[Column, ...], properties: Mapping[str, str]) -> Shape:
+    """The shape that columns and properties tell."""
     key = json.loads(properties.get(KEY) or "[]")
     return Shape(
         table,

@@ -1,0 +1,1 @@
+"""Tables as their Iceberg metadata tells of them: with Spark, or without."""

@@ -1,0 +1,116 @@
+"""What Iceberg's metadata of a table tells, whoever read it, and what every catalog of it answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.stores.iceberg.schema import columns_told
+from backstory.stores.iceberg.store import CALLED, shape_told
+from backstory.stores.refusals import no_table
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit that has not expired: what it did, and what its writer said of it."""
+
+    id: int
+    committed_at: datetime
+    operation: str
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A table as its metadata, in the JSON of Iceberg's specification, tells."""
+
+    shape: Shape
+    told: Mapping[str, Any]
+    location: str
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties."""
+        return self.told.get("properties") or {}
+
+    @property
+    def fields(self) -> Sequence[Mapping[str, Any]]:
+        """The fields of its columns as they are now."""
+        return _fields(self.told)
+
+    @property
+    def commits(self) -> list[Commit]:
+        """Every commit that has not expired, oldest first, also those that were rolled back."""
+        return [_commit(each) for each in self.told.get("snapshots") or []]
+
+    @property
+    def newest(self) -> Commit | None:
+        """The commit whose rows the table has; None for a table that has no commits."""
+        return None if self.snapshot is None else _commit(self.snapshot)
+
+    @property
+    def snapshot(self) -> Mapping[str, Any] | None:
+        """The snapshot of the newest commit."""
+        newest = self.told.get("current-snapshot-id")
+        return next(
+            (each for each in self.told.get("snapshots") or [] if each["snapshot-id"] == newest), None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The rows of a table; `open` are versions that nothing ended, `memory` rows that are no versions.
+
+    What cannot be counted is None.
+    """
+
+    rows: int | None
+    open: int | None
+    memory: int = 0
+
+
+class Catalog(Protocol):
+    """Where tables are described."""
+
+    def tables(self) -> list[TableName]:
+        """Every table, sorted."""
+
+    def describe(self, table: TableName) -> Described | None:
+        """A table as it stands now, or None if there is none."""
+
+    def count(self, table: Described) -> Counts:
+        """The rows of a table."""
+
+
+def described(table: TableName, told: Mapping[str, Any], location: str) -> Described:
+    """The table that metadata at a location tells of."""
+    properties = told.get("properties") or {}
+    columns = columns_told(_fields(told), json.loads(properties.get(CALLED) or "{}"))
+    return Described(shape_told(table, columns, properties), told, location)
+
+
+def existing(catalog: Catalog, table: TableName) -> Described:
+    """The table as it stands now; UsageError if there is none."""
+    found = catalog.describe(table)
+    if found is None:
+        raise no_table(table)
+    return found
+
+
+def _fields(told: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    schemas = told.get("schemas") or [told["schema"]]
+    current = told.get("current-schema-id", schemas[-1].get("schema-id"))
+    found: Sequence[Mapping[str, Any]] = next(
+        each["fields"] for each in schemas if each.get("schema-id") == current
+    )
+    return found
+
+
+def _commit(snapshot: Mapping[str, Any]) -> Commit:
+    summary = dict(snapshot.get("summary") or {})
+    operation = summary.pop("operation", "")
+    committed_at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
+    return Commit(snapshot["snapshot-id"], committed_at, operation, summary)

@@ -1,0 +1,36 @@
+"""How many rows a table has, read with pyiceberg: where its manifests alone do not tell."""
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from backstory.model.layout import Layout
+from backstory.stores.metadata.described import Counts, Described
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+def standing(location: str) -> "Table":
+    """The table whose metadata lies at a location."""
+    from pyiceberg.table import StaticTable
+
+    return StaticTable.from_metadata(location)
+
+
+def read_counts(table: Described, opened: "Table") -> Counts:
+    """The rows, from the columns that tell which are open and which are no versions, batch by batch."""
+    layout = table.shape.layout
+    span = layout.span
+    if span is None:
+        return Counts(opened.scan().count(), None)
+    ends = span.open == f"{span.end} IS NULL"
+    asked = [span.start, span.end] if layout is Layout.VERSIONS else [span.end if ends else span.open]
+    rows = open_ = memory = 0
+    for batch in opened.scan(selected_fields=tuple(asked)).to_arrow_batch_reader():
+        told = batch.column(asked[-1])
+        rows += len(batch)
+        open_ += told.null_count if ends else pc.sum(told).as_py() or 0
+        if layout is Layout.VERSIONS:
+            memory += pc.sum(pc.equal(batch.column(span.start), told)).as_py() or 0
+    return Counts(rows - memory, open_, memory)

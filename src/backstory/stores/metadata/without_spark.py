@@ -1,0 +1,19 @@
+"""Whichever catalog the settings name, read without Spark where that can be."""
+
+from backstory.settings import CATALOG, Settings
+from backstory.stores.metadata.described import Catalog
+from backstory.stores.metadata.embedded import Embedded
+
+_OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
+
+
+def open_without_spark(settings: Settings) -> Catalog | None:
+    """The catalog `backstory` of the settings; None where Spark alone knows how to read it."""
+    if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
+        return None
+    properties = settings.catalogs[CATALOG]
+    if not properties:
+        return Embedded(settings.warehouse)
+    from backstory.stores.metadata.with_pyiceberg import open_catalog
+
+    return open_catalog(properties)

@@ -1,0 +1,124 @@
+"""An embedded warehouse tells the same of its tables without Spark as with it."""
+
+import pyarrow as pa
+import pytest
+from committing import commit, make
+from destination import HISTORY, LIVE, VERSIONS, Place
+
+from backstory.errors import UsageError
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.remembered import OWN_COLUMNS, RECORDED, SETTLED
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.commits import commits, inventory
+from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.scans import read_counts, standing
+from backstory.stores.metadata.with_pyiceberg import open_catalog
+
+STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
+# key, from, to, role: day 3 of which is a memory, and no version.
+TOLD = [(1, 1, 5, None), (1, 5, None, None), (2, 1, 9, None), (3, 3, 3, "past"), (3, 3, None, None)]
+
+
+def day(number):
+    return None if number is None else 1767225600_000000 + number * 86_400_000_000
+
+
+def versions(table, told):
+    """Rows of layout `versions` as its table takes them."""
+    instants = pa.timestamp("us", "UTC")
+    memory = memory_type()
+    keys, starts, ends, roles = zip(*told, strict=True)
+    return pa.table(
+        {
+            "id": pa.array(keys, pa.int32()),
+            "valid_from": pa.array(map(day, starts), pa.int64()).cast(instants),
+            "valid_to": pa.array(map(day, ends), pa.int64()).cast(instants),
+            "is_current": pa.array([end is None for end in ends]),
+            "recorded_at": pa.array(map(day, starts), pa.int64()).cast(instants),
+            "_memory": pa.array([role and {"role": role} for role in roles], memory),
+        }
+    )
+
+
+def memory_type():
+    instants = pa.timestamp("us", "UTC")
+    return pa.struct(
+        [
+            ("role", pa.string()),
+            ("ended_at", instants),
+            ("end_before", instants),
+            ("kind", pa.string()),
+            ("columns", pa.list_(pa.int32())),
+            ("scope", pa.string()),
+        ]
+    )
+
+
+def native(store, schema, name, told, **properties):
+    table = TableName(schema, name)
+    columns = (Column("id", ColumnType(Kind.INT)), *OWN_COLUMNS)
+    make(store, Shape(table, columns, ("id",), Layout.VERSIONS))
+    note = Note("native", "t", {RECORDED: "2026-01-09T00:00:00Z"})
+    change = Change(come=versions(table, told), properties=properties)
+    commit(store, existing(store, table), change, note)
+    return table
+
+
+@pytest.fixture
+def tables(sender, store, schema):
+    """A live table and a history with deletion vectors, versions with and without memories, nothing yet."""
+    live = Place.made(sender, store, schema, LIVE, STORED)
+    live.write(replace="id v n synced \n 1 x 1 T2", update="id v \n 2 y", delete="id \n 3")
+    history = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    history.write(delete="id end \n 3 T7")
+    empty = TableName(schema, "empty")
+    make(store, Shape(empty, (Column("id", ColumnType(Kind.INT)),), ("id",), Layout.FIVETRAN_LIVE))
+    settled = {SETTLED: '[null, "2026-01-02T00:00:00Z"]'}
+    return {
+        live.name: (3, None),
+        history.name: (len(history.rows()), sum(row["_fivetran_active"] for row in history.rows())),
+        native(store, schema, "plain", TOLD[:3]): (3, 1),
+        native(store, schema, "remembering", TOLD, **settled): (4, 2),
+        empty: (0, None),
+    }
+
+
+def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
+    """Rows, open versions, memories and commits, deletion vectors taken off, in the same words."""
+    without, within = Embedded(warehouse), InSession(store)
+    opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
+    there, asked = (
+        {row["table"]: row for row in inventory(catalog) if row["table"].startswith(f"{schema}.")}
+        for catalog in (without, within)
+    )
+    assert there == asked
+    assert {name: (row["rows"], row["open_versions"]) for name, row in there.items()} == {
+        str(name): counts for name, counts in tables.items()
+    }
+    remembering = there[f"{schema}.remembering"]
+    assert remembering["memory_rows"] == 1
+    assert remembering["settled"] == [None, "2026-01-02T00:00:00Z"]
+    assert there[f"{schema}.plain"]["settled"] is None
+    for name in tables:
+        assert commits(without, name) == commits(within, name) == commits(opened, name)
+        assert opened.count(opened.describe(name)) == without.count(without.describe(name))
+        told = without.describe(name)
+        assert told.shape == within.describe(name).shape
+        assert told.newest is None or read_counts(told, standing(told.location)) == without.count(told)
+    newest = commits(without, TableName(schema, "plain"))[0]
+    assert newest["recorded_at"] == "2026-01-09T00:00:00Z"
+
+
+def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        assert inventory(Embedded(folder)) == []
+        with pytest.raises(UsageError, match=r"There is no table a\.b"):
+            commits(Embedded(folder), TableName("a", "b"))
+    (tmp_path / "catalog.db").touch()  # as Spark leaves it that only opened it
+    assert Embedded(tmp_path).tables() == []
+    assert [each.name for each in tmp_path.iterdir()] == ["catalog.db"]
