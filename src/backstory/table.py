@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
@@ -39,6 +40,35 @@ class Table:
         from backstory.reading.frames import point_in_time
 
         return point_in_time.as_of(self.store, self.name, instant_of(time), _given(known_at))
+
+    def diff(
+        self,
+        first: str | date,
+        second: str | date,
+        *,
+        known_at: str | date | None = None,
+        axis: Literal["valid", "recorded"] = "valid",
+        at: str | date | None = None,
+    ) -> "DataFrame":
+        """What changed between two times: `key`, `change`, `before`, `after`, `changed`.
+
+        `change` is added, changed or removed; key, before and after are structs, and `changed` names the
+        columns that differ. On the axis `recorded` what was known at the first time is compared with
+        what was known at the second, of the instant `at` (now). Raises UsageError or Refused as `as_of` does.
+        """
+        from backstory.reading.frames import differences
+
+        between = instant_of(first), instant_of(second)
+        if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
+            raise UsageError(
+                "bad-option",
+                "The axis `valid` goes with known_at, and `recorded` with at.",
+                "Give one of the two.",
+            )
+        if axis == "recorded":
+            time = _given(at) or datetime.now(UTC)
+            return differences.diff_known(self.store, self.name, *between, time)
+        return differences.diff(self.store, self.name, *between, _given(known_at))
 
     def timeline(self, key: object) -> "Timeline":
         """One record's life; the key is a value, or a mapping of a key of several columns."""

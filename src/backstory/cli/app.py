@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
-from backstory.cli import add, datasets, demo, historize, pull, read, send, serve, sql
+from backstory.cli import add, datasets, demo, diff, historize, pull, read, send, serve, sql
 from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
@@ -23,6 +23,7 @@ app.command(historize.historize)
 app.command(read.tables)
 app.command(read.current)
 app.command(read.as_of)
+app.command(diff.diff)
 app.command(read.timeline)
 app.command(read.log)
 app.command(sql.sql)

@@ -65,7 +65,7 @@ def current(
         limit: At most so many rows.
         options: Common options.
     """
-    known = _time(known_at)
+    known = time_given(known_at)
     with opened(options, table) as store:
         show_frame(store.table(table).current(known_at=known), limit, options)
 
@@ -84,7 +84,7 @@ def as_of(
         limit: At most so many rows.
         options: Common options.
     """
-    when, known = parse_instant(time), _time(known_at)
+    when, known = parse_instant(time), time_given(known_at)
     with opened(options, table) as store:
         show_frame(store.table(table).as_of(when, known_at=known), limit, options)
 
@@ -175,14 +175,19 @@ def _require(options: Options, tables: Sequence[str]) -> None:
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
     """Print the rows of a frame; Refused or Failed if they cannot be computed."""
+    show(rows_of_frame(frame, limit), options.answer, frame.columns)
+
+
+def rows_of_frame(frame: "DataFrame", limit: int | None) -> list[dict[str, Any]]:
+    """The rows of a frame; Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import answering
 
     with answering():
-        rows = (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
-    show(rows, options.answer, frame.columns)
+        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
 
 
-def _time(given: str | None) -> datetime | None:
+def time_given(given: str | None) -> datetime | None:
+    """The instant of an option, if it is given."""
     return None if given is None else parse_instant(given)
 
 

@@ -83,6 +83,13 @@ def users_of(history: History) -> "list[Column]":
     return [column(each.name).alias(_apart(each.source)) for each in history.user_columns]
 
 
+def shown_key(shape: Shape) -> list[str]:
+    """The key's columns as readers show them; none where one of them is not the user's."""
+    users = {each.name: each for each in shape.user_columns}
+    columns = [users.get(name) for name in shape.key]
+    return [_apart(each.source) for each in columns if each] if all(columns) else []
+
+
 def _apart(name: str) -> str:
     """A user's own `valid_from` is read as `valid_from_src`."""
     return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name

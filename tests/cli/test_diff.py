@@ -1,0 +1,53 @@
+"""How differences are told: an object a record for programs, a row a changed column for people."""
+
+import json
+
+import pytest
+
+from backstory.cli.app import run
+from backstory.cli.diff import show_differences
+from backstory.cli.options import Options
+
+TOLD = [
+    {
+        "key": {"id": 1},
+        "change": "changed",
+        "before": {"id": 1, "name": "a", "city": None},
+        "after": {"id": 1, "name": "b", "city": "Rome"},
+        "changed": ["name", "city"],
+    },
+    {"key": {"id": 2}, "change": "added", "before": None, "after": {"id": 2}, "changed": []},
+]
+
+
+def test_json_has_columns_of_what_changed_alone(capsys):
+    show_differences(TOLD, Options(output="json"))
+    assert json.loads(capsys.readouterr().out) == [
+        {"key": {"id": 1}, "change": "changed", "columns": {"name": ["a", "b"], "city": [None, "Rome"]}},
+        {"key": {"id": 2}, "change": "added"},
+    ]
+
+
+def test_csv_has_a_row_for_each_changed_column(capsys):
+    show_differences(TOLD, Options(output="csv"))
+    assert capsys.readouterr().out.splitlines() == [
+        "id,change,column,before,after",
+        "1,changed,name,a,b",
+        "1,changed,city,,Rome",
+        "2,added,,,",
+    ]
+    show_differences([], Options(output="csv"))
+    assert capsys.readouterr().out == "key,change,column,before,after\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["a.b", "2024-01-01", "2024-13-01"],
+        ["a.b", "2024-01-01", "2024-02-01", "--at", "2024-01-01"],
+        ["a.b", "2024-01-01", "2024-02-01", "--axis", "recorded", "--known-at", "2024-01-01"],
+        ["a.b", "2024-01-01", "2024-02-01", "--axis", "sideways"],
+    ],
+)
+def test_wrong_usage_starts_nothing(given):
+    assert run(["diff", *given]) == 2
