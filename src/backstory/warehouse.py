@@ -230,6 +230,17 @@ class Warehouse:
 
         return asked(self.store, query)
 
+    def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
+        """The laws of tables, or of all: a record for each law, `table`, `law`, `violations`, `keys` (V114).
+
+        Tables of no known layout are left out of `all`; one that is named is a UsageError.
+        """
+        from backstory.upkeep.checking import check_all
+
+        if all:
+            return check_all(self.store)[0]
+        return [record for table in tables for record in self.table(table).check()]
+
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""
         from backstory.reading.commits import inventory

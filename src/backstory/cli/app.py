@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
-from backstory.cli import add, datasets, demo, diff, historize, pull, read, send, serve, sql
+from backstory.cli import add, check, datasets, demo, diff, historize, pull, read, send, serve, sql
 from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
@@ -26,6 +26,7 @@ app.command(read.as_of)
 app.command(diff.diff)
 app.command(read.timeline)
 app.command(read.log)
+app.command(check.check)
 app.command(sql.sql)
 for command in (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify):
     app.command(command, group=DATASETS)

@@ -6,8 +6,11 @@ are not the user's, from when to when a row was true, and how the table is parti
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
+
+from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 
 # Tables that Fivetran writes.
 PREFIX: Final = "_fivetran_"
@@ -39,15 +42,26 @@ MEMORY: Final = "_memory"
 VERSIONS_OWN: Final = (VALID_FROM, VALID_TO, IS_CURRENT, RECORDED_AT, MEMORY)
 
 IDENTITY, YEAR = "identity", "year"
+_OPEN_END: Final = (TMAX - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The columns from which and up to which a version was true; `open` is SQL of any dialect."""
+    """The columns from which and up to which a version was true; `open` is SQL of any dialect.
+
+    `flag` says whether it is open, `state` what became of it, `written` when it was written. A closed version
+    ends `grain` microseconds before its successor begins. An end at `far` or later, in microseconds since
+    1970, is none.
+    """
 
     start: str
     end: str
     open: str
+    flag: str = ""
+    state: str = ""
+    written: str = ""
+    grain: int = 0
+    far: int | None = None
 
 
 class Layout(StrEnum):
@@ -104,9 +118,11 @@ _DOORS: Final[Mapping[Layout, str]] = {
     Layout.VERSIONS: "native",
 }
 _SPANS: Final[Mapping[Layout, Span]] = {
-    Layout.FIVETRAN_HISTORY: Span(START, END, ACTIVE),
-    Layout.HIST: Span(STARTED, ENDED, f"{ENDED} IS NULL"),
-    Layout.VERSIONS: Span(VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL"),
+    Layout.FIVETRAN_HISTORY: Span(
+        START, END, ACTIVE, flag=ACTIVE, written=SYNCED, grain=MILLISECOND, far=_OPEN_END
+    ),
+    Layout.HIST: Span(STARTED, ENDED, f"{ENDED} IS NULL", state=STATE, written=LOADED_AT),
+    Layout.VERSIONS: Span(VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL", flag=IS_CURRENT, written=RECORDED_AT),
 }
 _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     Layout.FIVETRAN_HISTORY: ((IDENTITY, ACTIVE),),

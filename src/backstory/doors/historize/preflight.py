@@ -13,6 +13,7 @@ from backstory.doors.historize.model import Column, Historization, Role
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
+from backstory.model.keys import told_key
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
@@ -50,13 +51,6 @@ class Check(NamedTuple):
 def rejection(code: str, told: str, keys: Sequence[object] = ()) -> Refused:
     """The error of a check that found something."""
     return Refused(code, told, REMEDIES[code], keys)
-
-
-def told_key(names: Sequence[str], values: Sequence[object]) -> str:
-    """A business key as people write it: the value, or `a=1 b=2`."""
-    if len(names) == 1:
-        return str(values[0])
-    return " ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
 
 
 def stage_checks(load: Load) -> Iterator[Check]:

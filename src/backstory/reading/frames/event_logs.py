@@ -68,7 +68,7 @@ def events(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[
     if names["op"] is None:
         return rows.withColumn("next told", lit(None).cast("timestamp")), time, lit(False)
     over = _newest_first(names, shape)
-    rows = rows.withColumn("event op", _op(names)).withColumns(
+    rows = rows.withColumn("event op", op_of(names)).withColumns(
         {
             "next op": lag("event op").over(over),
             "next told": lag(column(names["system_time"])).over(over),
@@ -83,7 +83,7 @@ def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[D
     from pyspark.sql.functions import col
 
     over = _newest_first(names, shape)
-    rows = rows.withColumn("event op", _op(names)).where(col("event op") != Op.CORRECT_FROM)
+    rows = rows.withColumn("event op", op_of(names)).where(col("event op") != Op.CORRECT_FROM)
     time = _instant(rows, names["event_time"])
     timely = names["op"] is None and names["event_time"] not in shape.key
     begun = time if timely else _begun(time, column(names["system_time"]), over)
@@ -91,12 +91,16 @@ def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[D
 
 
 def _newest_first(names: Mapping[str, Any], shape: Shape) -> "WindowSpec":
-    """The events of a record, the latest told first; in a ledger the time belongs to the record."""
+    """The events of a record, the latest told first."""
     from pyspark.sql import Window
 
+    return Window.partitionBy(*identity_of(names, shape)).orderBy(column(names["offset"]).desc())
+
+
+def identity_of(names: Mapping[str, Any], shape: Shape) -> "list[Column]":
+    """What makes events those of one record; in a ledger the time belongs to it."""
     extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
-    key = (column(name) for name in (*shape.key, *extra))
-    return Window.partitionBy(*key).orderBy(column(names["offset"]).desc())
+    return [column(name) for name in (*shape.key, *extra)]
 
 
 def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Column":
@@ -129,7 +133,7 @@ def holds() -> "Column":
     return col("event op").isin(int(Op.APPEND), int(Op.CORRECT_TO))
 
 
-def _op(names: Mapping[str, Any]) -> "Column":
+def op_of(names: Mapping[str, Any]) -> "Column":
     from pyspark.sql.functions import lit, when
 
     if names["op"] is not None:

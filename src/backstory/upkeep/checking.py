@@ -1,0 +1,145 @@
+"""`check`: the laws of a table's layout, each with how often it is broken and by which keys (V114, V115)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from backstory.errors import MAX_KEYS, UsageError
+from backstory.model import remembered
+from backstory.model.instant import parse_instant
+from backstory.model.layout import SYNCED, Layout
+from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
+from backstory.model.schema import Column
+from backstory.model.table import TableName
+from backstory.model.types import Kind
+from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, existing, tables
+from backstory.upkeep.laws.event_plan import broken_log
+from backstory.upkeep.laws.lives import Broken
+from backstory.upkeep.laws.plan import broken_rows, broken_spans
+from backstory.upkeep.laws.terms import LAWS, Law
+
+TIMES: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
+
+
+def check(store: Store, table: TableName) -> list[dict[str, Any]]:
+    """A record `{"table", "law", "violations", "keys"}` for each law of the table's layout, in one scan.
+
+    `violations` is 0 where the law holds; `keys` are up to ten, as people write them; of `offsets` they are
+    offsets, of `properties` names of properties and columns. UsageError for a table that is not there, or
+    of no layout that backstory knows.
+    """
+    stored = known(store, table)
+    broken = dict(_broken(store, stored)) if stored.rows else {}
+    wrong = sorted(set(misfits(stored)))
+    if wrong:
+        broken[Law.PROPERTIES] = (len(wrong), wrong[:MAX_KEYS])
+    found = ((law, *broken.get(law, (0, []))) for law in LAWS[stored.shape.layout])
+    return [
+        {"table": str(table), "law": law.value, "violations": times, "keys": keys}
+        for law, times, keys in found
+    ]
+
+
+def check_all(store: Store) -> tuple[list[dict[str, Any]], list[TableName]]:
+    """The records of all tables, and the tables of no layout that backstory knows."""
+    records, strange = [], []
+    for table in tables(store):
+        try:
+            records += check(store, table)
+        except UsageError as unknown:
+            if unknown.code != "unknown-layout":
+                raise
+            strange.append(table)
+    return records, strange
+
+
+def known(store: Store, table: TableName) -> StoredTable:
+    """The table as it stands; UsageError for one whose layout is not known."""
+    found = existing(store, table)
+    strange = not found.properties.get(LAYOUT) and found.shape.layout is Layout.FIVETRAN_LIVE
+    if strange and SYNCED not in found.shape.names:
+        raise UsageError(
+            "unknown-layout",
+            f"{table} tells no layout that backstory knows, nor do its columns show one.",
+            "If another tool keeps a history in it, adopt it: backstory adopt.",
+        )
+    return found
+
+
+def _broken(store: Store, table: StoredTable) -> Broken:
+    layout = table.shape.layout
+    wrong = set(misfits(table))
+    if wrong & {*table.shape.key, *_own_names(table)} or set(table.shape.key) - set(table.shape.names):
+        return {}  # what is not there cannot be read
+    if layout is Layout.ODF:
+        return broken_log(store, table)
+    if layout.span is not None:
+        return broken_spans(store, table)
+    return broken_rows(store, table) if Law.UNIQUE_KEY in LAWS[layout] else {}
+
+
+def _own_names(table: StoredTable) -> list[str]:
+    span = table.shape.layout.span
+    names = [] if span is None else [span.start, span.end, span.flag, span.state]
+    if table.shape.layout is Layout.VERSIONS:
+        names += [each.name for each in remembered.OWN_COLUMNS]
+    return [name for name in names if name]
+
+
+def misfits(table: StoredTable) -> Iterator[str]:
+    """The properties and columns of a table that do not agree."""
+    shape, properties = table.shape, table.properties
+    for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
+        if properties.get(name) is None or wanted not in {None, properties[name]}:
+            yield name
+    yield from (name for name in shape.key if shape.column(name) is None)
+    yield from _strange_columns(shape.columns, _own_names(table), shape.layout)
+    if shape.layout is Layout.VERSIONS:
+        yield from _strange_settings(table)
+    if not shape.key and Law.NULL_KEY in LAWS[shape.layout] and shape.layout.span is not None:
+        yield KEY
+
+
+def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
+    """Columns of the layout that are not there, or of another type."""
+    types = {each.name: each.type for each in columns}
+    span = layout.span
+    for name in dict.fromkeys(own):
+        kind = types[name].kind if name in types else None
+        times = set() if span is None else {span.start, span.end}
+        flags = set() if span is None else {span.flag}
+        strange = (name in times and kind not in TIMES) or (name in flags and kind is not Kind.BOOLEAN)
+        if kind is None or strange:
+            yield name
+
+
+def _strange_settings(table: StoredTable) -> Iterator[str]:
+    """Settings of a native table that cannot be read, or that name columns it does not have (V13)."""
+    for name in (TRACK, IGNORE, OVERWRITE):
+        named = _listed(table.properties.get(name))
+        if named is None or set(named) - set(table.shape.names):
+            yield name
+    told = table.properties.get(SETTLED)
+    interval = _listed(told)
+    if interval is None or not _is_interval(interval):
+        yield SETTLED
+    if (told is None) != (table.properties.get(remembered.MEMORY_SINCE) is None):
+        yield remembered.MEMORY_SINCE
+
+
+def _listed(text: str | None) -> list[Any] | None:
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _is_interval(told: Sequence[Any]) -> bool:
+    if not told:
+        return True
+    try:
+        first, last = told
+        return first is None or parse_instant(first) <= parse_instant(last)
+    except (TypeError, ValueError, UsageError):
+        return False

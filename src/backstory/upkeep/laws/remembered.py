@@ -1,0 +1,173 @@
+"""The laws of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from backstory.model.remembered import Role, Told
+from backstory.upkeep.laws.terms import INFINITY, Law, Row, Terms
+
+MARKS = frozenset({Told.COPY, Told.TRUNCATE})
+EVENTS = frozenset({Told.UPSERT, Told.DELETE})
+
+
+def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
+    """A law for each row, or pair of rows, that breaks one of the six."""
+    for row in rows:
+        if not _is_of_its_kind(row):
+            yield Law.MEMORY
+        if not _is_recorded(row, terms.newest):
+            yield Law.RECORDED
+        if row.role == Role.FACT and _is_settled(row.start, terms):
+            yield Law.SETTLED
+    keyed = [row for row in rows if row.keyed]
+    yield from [Law.ONE_BELIEF] * overlapping(keyed)
+    yield from [Law.ONE_FACT] * _repeated(rows, terms)
+    if keyed and (terms.marks or any(is_fact(row) for row in keyed)):
+        yield from [Law.FOLD] * _unfolded(keyed, terms)
+
+
+def _is_of_its_kind(row: Row) -> bool:
+    """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
+    without_length = row.start is not None and row.end == row.start
+    if row.role is None:
+        return row.kind in {None, Told.UPSERT} and row.scope is None
+    if not without_length:
+        return False
+    if row.role == Role.PAST:
+        return row.keyed and row.kind in {None, Told.UPSERT}
+    marked = not row.keyed and row.kind in MARKS
+    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, Told.VOID}))
+
+
+def _is_recorded(row: Row, newest: int | None) -> bool:
+    if row.written is None:
+        return False
+    times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
+    known = newest is None or times[-1] <= newest
+    return known and times == sorted(set(times))
+
+
+def _is_settled(at: int | None, terms: Terms) -> bool:
+    if terms.settled is None or at is None:
+        return False
+    first, last = terms.settled
+    return at <= last and (first is None or first <= at)
+
+
+Statement = tuple[int, int, int, int]
+
+
+def statements(row: Row) -> list[Statement]:
+    """From and to which recorded time it was told that the version held from and to which instant (V6)."""
+    if row.role == Role.FACT or row.start is None or row.written is None:
+        return []
+    end = INFINITY if row.end is None else row.end
+    if row.ended_at is None:
+        told = [(row.written, INFINITY, row.start, end)]
+    else:
+        before = INFINITY if row.end_before is None else row.end_before
+        told = [(row.written, row.ended_at, row.start, before), (row.ended_at, INFINITY, row.start, end)]
+    return [each for each in told if each[0] < each[1] and each[2] < each[3]]
+
+
+def overlapping(rows: Sequence[Row]) -> int:
+    """The pairs of rows of a record of which both were told at one time of one instant."""
+    told = sorted(((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2])
+    found = 0
+    open_: list[Row] = []
+    for start, _, row in told:
+        open_ = [each for each in open_ if max((one[3] for one in statements(each)), default=0) > start]
+        found += sum(_meet(each, row) for each in open_)
+        open_.append(row)
+    return found
+
+
+def _meet(one: Row, other: Row) -> bool:
+    return any(
+        max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
+        for a in statements(one)
+        for b in statements(other)
+    )
+
+
+def is_fact(row: Row) -> bool:
+    """Whether a row stands for an event that still holds (V4)."""
+    if row.role is None:
+        return row.kind == Told.UPSERT
+    return row.role == Role.FACT and row.ended_at is None
+
+
+def _repeated(rows: Sequence[Row], terms: Terms) -> int:
+    """The facts of one instant and sequence beyond the first (V53), a truncate among those of every key.
+
+    Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
+    """
+    events = Counter((row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _says(row))
+    marks = Counter(
+        (row.start, row.kind, row.sequence, row.scope) for row in rows if not row.keyed and is_fact(row)
+    )
+    cleared = {(mark.at, mark.sequence) for mark in terms.marks if mark.kind == Told.TRUNCATE}
+    repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
+    return repeated + len(cleared & set(events))
+
+
+def _says(row: Row) -> bool:
+    return row.kind in EVENTS
+
+
+def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
+    """The instants at which the life is not what the fold makes of the state before and the facts (V23, V24).
+
+    A copy's instant is right by itself: what it listed is read off the table (V31).
+    """
+    versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
+    facts: dict[int, list[Row]] = {}
+    for row in rows:
+        if is_fact(row) and row.start is not None and _says(row):
+            facts.setdefault(row.start, []).append(row)
+    voided = {(row.start, row.scope) for row in rows if is_fact(row) and row.kind == Told.VOID}
+    marks = [mark for mark in terms.marks if (mark.at, mark.scope) not in voided]
+    copied = {mark.at for mark in marks if mark.kind == Told.COPY}
+    cleared = {mark.at: mark.sequence for mark in marks if mark.kind == Told.TRUNCATE}
+    begun = {row.start for row in versions if row.start is not None}
+    moved = begun | {row.end for row in versions if row.end is not None}
+    wrong = 0
+    for at in sorted(moved | set(facts) | set(cleared)):
+        if _is_settled(at, terms):
+            continue
+        before, after = _state(versions, at - 1), _values(_state(versions, at), terms)
+        told = after if at in copied else _told(before, facts.get(at, []), cleared.get(at), terms)
+        wrong += told != after or (at in begun and _values(before, terms) == after)
+    return wrong
+
+
+def _state(versions: Sequence[Row], at: int) -> Row | None:
+    """The version that covers an instant."""
+    covering = [row for row in versions if (row.start or 0) <= at and (row.end is None or at < row.end)]
+    return covering[-1] if covering else None
+
+
+def _values(row: Row | None, terms: Terms) -> dict[str, Any] | None:
+    return None if row is None else {name: row.values.get(name) for name in terms.tracked}
+
+
+def _told(
+    before: Row | None, events: Sequence[Row], cleared: tuple[Any, ...] | None, terms: Terms
+) -> dict[str, Any] | None:
+    """What is known after the events of one instant (V22), a truncate among them by its sequence."""
+    state = _values(before, terms)
+    steps: list[tuple[tuple[Any, ...], Row | None]] = [(row.sequence, row) for row in events]
+    steps += [] if cleared is None else [(cleared, None)]
+    for _, row in sorted(steps, key=lambda each: each[0]):
+        if row is None or row.kind == Told.DELETE:
+            state = None
+            continue
+        asserted = row.columns
+        said = {
+            name: row.values.get(name)
+            for name in terms.tracked
+            if asserted is None or terms.numbers.get(name) in asserted
+        }
+        state = {**(state or dict.fromkeys(terms.tracked)), **said}
+    return state

@@ -1,0 +1,111 @@
+"""The laws of each layout, as data, and what is known of a record's rows to judge them by.
+
+Instants and recorded times are microseconds since 1970, so that each of them can be compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from backstory.model.layout import Layout
+
+INFINITY: Final = 1 << 63
+
+
+class Law(StrEnum):
+    """What holds of a table, by the name that `check` gives it (interface, section 6)."""
+
+    NULL_KEY = "null-key"
+    UNIQUE_KEY = "unique-key"
+    UNIQUE_START = "unique-start"
+    START_BEFORE_END = "start-before-end"
+    NO_OVERLAP = "no-overlap"
+    ONE_OPEN = "one-open"
+    OPEN_MARKER = "open-marker"
+    ROW_HASH = "row-hash"
+    OFFSETS = "offsets"
+    OPERATIONS = "operations"
+    WATERMARK = "watermark"
+    MEMORY = "memory"
+    RECORDED = "recorded"
+    ONE_BELIEF = "one-belief"
+    ONE_FACT = "one-fact"
+    FOLD = "fold"
+    SETTLED = "settled"
+    PROPERTIES = "properties"
+
+
+SPANS: Final = (Law.NULL_KEY, Law.UNIQUE_START, Law.START_BEFORE_END, Law.NO_OVERLAP, Law.ONE_OPEN)
+REMEMBERED: Final = (Law.MEMORY, Law.RECORDED, Law.ONE_BELIEF, Law.ONE_FACT, Law.FOLD, Law.SETTLED)
+KEYED: Final = (Law.NULL_KEY, Law.UNIQUE_KEY, Law.PROPERTIES)
+LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
+    Layout.FIVETRAN_LIVE: KEYED,
+    Layout.FIVETRAN_HISTORY: (*SPANS, Law.OPEN_MARKER, Law.PROPERTIES),
+    Layout.BASE: (*KEYED[:2], Law.ROW_HASH, Law.PROPERTIES),
+    Layout.HIST: (*SPANS, Law.OPEN_MARKER, Law.ROW_HASH, Law.PROPERTIES),
+    Layout.RUN_LOG: (Law.PROPERTIES,),
+    Layout.ODF: (Law.NULL_KEY, Law.OFFSETS, Law.OPERATIONS, Law.WATERMARK, Law.PROPERTIES),
+    Layout.ODF_LOG: KEYED,
+    Layout.VERSIONS: (*SPANS, Law.OPEN_MARKER, *REMEMBERED, Law.PROPERTIES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A remembered copy or truncate: it speaks of every key."""
+
+    at: int
+    kind: str
+    sequence: tuple[Any, ...] = ()
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a table says of all its records.
+
+    `flagged` and `stated`: rows say in a flag, or in a state, whether they are open. `grain` and `far` are
+    those of the layout's span. With `remembers` rows have a recorded time and may be memory: `newest` is the
+    newest commit's recorded time, `settled` the settled interval, `marks` speak of every key, `tracked` are
+    the columns that make a version, and `numbers` their field ids.
+    """
+
+    flagged: bool = False
+    stated: bool = False
+    hashed: bool = False
+    grain: int = 0
+    far: int | None = None
+    remembers: bool = False
+    newest: int | None = None
+    settled: tuple[int | None, int] | None = None
+    marks: tuple[Mark, ...] = ()
+    tracked: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored row of one record: `place` tells it from the others, `keyed` that its key is whole.
+
+    `twin` is the same for rows that are identical in all columns. The rest is what the layout's columns say;
+    what a layout does not have is NULL.
+    """
+
+    place: int
+    start: int | None
+    end: int | None = None
+    keyed: bool = True
+    flag: bool | None = None
+    state: str | None = None
+    hash: str | None = None
+    written: int | None = None
+    role: str | None = None
+    ended_at: int | None = None
+    end_before: int | None = None
+    kind: str | None = None
+    sequence: tuple[Any, ...] = ()
+    columns: Sequence[int] | None = None
+    scope: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    twin: object = None

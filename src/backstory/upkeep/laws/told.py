@@ -1,0 +1,153 @@
+"""What the columns of a layout say of each row, in the words of the rule, and which rows are surely healthy.
+
+A row is surely healthy by what it says and by the version after it. The life of a record is judged by the
+rule, which sees all of its rows, where one of them is not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from backstory.model import remembered as memory
+from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, Layout
+from backstory.model.schema import Shape
+from backstory.stores.iceberg.literals import column
+from backstory.upkeep.laws.terms import Row, Terms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PREFIX: Final = "law "  # no column of a table is called so
+NEXT: Final = PREFIX + "next"
+FLOOR: Final = PREFIX + "floor"
+TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
+FIELDS: Final = (*TIMES, "keyed", "flag", "state", "hash", "role", "kind", "scope", "columns", "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How the records of a table are told apart and shown, and by which terms they are judged."""
+
+    shape: Shape
+    terms: Terms
+    valued: bool = False
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns whose values make rows those of one record."""
+        shape = self.shape
+        record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
+        known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
+        return (record,) if known else shape.key
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns by which people know a record."""
+        return self.shape.key or self.identity
+
+    def row(self, place: int, told: Mapping[str, Any], twin: object = None) -> Row:
+        """A row of the rule, of what `told` gave."""
+        said = {name: told[PREFIX + name] for name in FIELDS}
+        sequence = said["sequence"]
+        said["sequence"] = () if sequence is None else tuple(sequence.values())
+        values = {name: told[name] for name in self.terms.tracked} if self.valued else {}
+        return Row(place, **said, values=values, twin=twin)
+
+
+def micros(rows: "DataFrame", name: str) -> "Column":
+    """An instant of whatever type as microseconds since 1970, whichever zone the session has."""
+    from pyspark.sql.functions import expr, lit, unix_date, unix_micros
+    from pyspark.sql.types import DateType, TimestampNTZType
+
+    value, type_ = column(name), rows.schema[name].dataType
+    if isinstance(type_, DateType):
+        return unix_date(value).cast("bigint") * lit(86_400_000_000)
+    if isinstance(type_, TimestampNTZType):
+        quoted = "`" + name.replace("`", "``") + "`"
+        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quoted})")
+    return unix_micros(value)
+
+
+def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
+    """The columns of the rule, NULL where the layout has none."""
+    from pyspark.sql.functions import array, col, lit, unix_micros
+
+    shape, span = judged.shape, judged.shape.layout.span
+    assert span is not None
+    said: dict[str, Column] = {
+        "start": micros(rows, span.start),
+        "end": micros(rows, span.end),
+        "written": micros(rows, span.written) if span.written in rows.columns else lit(None).cast("bigint"),
+        "keyed": _whole(judged.identity),
+        "flag": column(span.flag) if span.flag else lit(None).cast("boolean"),
+        "state": column(span.state) if span.state else lit(None).cast("string"),
+        "hash": column(ROW_HASH) if judged.terms.hashed else lit(None).cast("string"),
+    }
+    if shape.layout is Layout.VERSIONS:
+        within = {
+            name: col(MEMORY)[name] for name in (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS)
+        }
+        said |= within | {
+            name: unix_micros(col(MEMORY)[name]) for name in (memory.ENDED_AT, memory.END_BEFORE)
+        }
+        fields = rows.schema[MEMORY].dataType.fieldNames()  # type: ignore[attr-defined]
+        said["sequence"] = (
+            col(MEMORY)["sequence"] if "sequence" in fields else lit(None).cast("struct<a:int>")
+        )
+    else:
+        said |= {name: lit(None).cast("string") for name in ("role", "kind", "scope")}
+        said |= {name: lit(None).cast("bigint") for name in ("ended_at", "end_before")}
+        said |= {"columns": array(lit(None).cast("int")), "sequence": lit(None).cast("struct<a:int>")}
+    return {PREFIX + name: said[name] for name in FIELDS}
+
+
+def key_columns(judged: Judged) -> "dict[str, Column]":
+    """What is asked of a row that stands for its record alone: whether its key is whole, and its hash."""
+    hashed = {f"{PREFIX}hash": column(ROW_HASH)} if judged.terms.hashed else {}
+    return {f"{PREFIX}keyed": _whole(judged.identity), **hashed}
+
+
+def _whole(names: Sequence[str]) -> "Column":
+    from functools import reduce
+    from operator import and_
+
+    from pyspark.sql.functions import lit
+
+    return reduce(and_, (column(name).isNotNull() for name in names), lit(True))
+
+
+def healthy(terms: Terms) -> "Column":
+    """Whether nothing is wrong with a row, given the start of the next version; NULL: not surely."""
+    from pyspark.sql.functions import lit
+
+    start, end = _said("start"), _said("end")
+    open_ = end.isNull() if terms.far is None else end.isNull() | (end >= terms.far)
+    if terms.grain and terms.far is not None:
+        open_ = end >= terms.far
+    follows = column(NEXT).isNull() | (~open_ & (column(NEXT) > start) & (column(NEXT) >= end))
+    sure = _said("keyed") & start.isNotNull() & (open_ | (start < end + terms.grain)) & follows
+    if terms.flagged:
+        sure &= _said("flag") == open_
+    if terms.stated:
+        sure &= _said("state").isNotNull() & ~((_said("state") == "deleted") & open_)
+        sure &= (_said("state") != "new") | open_
+    if terms.hashed:
+        sure &= _said("hash").rlike("^([0-9a-f]{64}|erased)$")
+    if terms.remembers:
+        sure &= _surely_recorded(terms)
+    return sure & lit(not terms.marks)
+
+
+def _surely_recorded(terms: Terms) -> "Column":
+    """No memory, recorded times in order, and told to end before any later version was told of."""
+    from pyspark.sql.functions import coalesce, lit
+
+    written, ended = _said("written"), _said("ended_at")
+    known = lit(True) if terms.newest is None else coalesce(ended, written) <= terms.newest
+    moved = (written < ended) & (column(FLOOR).isNull() | (ended <= column(FLOOR)))
+    sure = known & (ended.isNull() | moved) & written.isNotNull()
+    return sure & _said("role").isNull() & _said("kind").isNull() & _said("scope").isNull()
+
+
+def _said(name: str) -> "Column":
+    return column(PREFIX + name)

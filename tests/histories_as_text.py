@@ -1,0 +1,82 @@
+"""Histories of every layout as text, written past every door: what somebody's program may do to a table."""
+
+from committing import make
+from tables_as_text import table
+
+from backstory.model import layout, remembered
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import drop
+
+INSTANT = ColumnType(Kind.UTC_DATETIME)
+TEXT = ColumnType(Kind.STRING)
+FLAG = ColumnType(Kind.BOOLEAN)
+SHORT = {
+    "from": layout.VALID_FROM,
+    "to": layout.VALID_TO,
+    "current": layout.IS_CURRENT,
+    "recorded": layout.RECORDED_AT,
+    "began": layout.STARTED,
+    "ended": layout.ENDED,
+    "state": layout.STATE,
+    "hash": layout.ROW_HASH,
+}
+WITHIN = (remembered.ROLE, remembered.ENDED_AT, remembered.END_BEFORE, remembered.KIND)
+FIVETRAN = (
+    Column("k", TEXT),
+    Column("v", TEXT),
+    Column(layout.START, INSTANT),
+    Column(layout.END, INSTANT),
+    Column(layout.ACTIVE, FLAG),
+    Column(layout.SYNCED, INSTANT),
+)
+HIST = (
+    Column("c_key", TEXT),
+    Column("k", TEXT),
+    Column("v", TEXT),
+    Column(layout.ROW_HASH, TEXT),
+    Column(layout.STARTED, INSTANT),
+    Column(layout.ENDED, INSTANT),
+    Column(layout.STATE, TEXT),
+    Column(layout.LOADED_AT, INSTANT),
+)
+COLUMNS = {
+    Layout.VERSIONS: (Column("k", TEXT), Column("v", TEXT), *remembered.OWN_COLUMNS),
+    Layout.FIVETRAN_HISTORY: FIVETRAN,
+    Layout.HIST: HIST,
+    Layout.FIVETRAN_LIVE: (Column("k", TEXT), Column("v", TEXT), Column(layout.SYNCED, INSTANT)),
+}
+
+
+def written(store, name, layout_, text):
+    """A table of a layout with these rows; what a row does not name is NULL, or what its layout gives."""
+    target = TableName("spoilt", name)
+    drop(store, target)
+    make(store, Shape(target, COLUMNS[layout_], ("k",), layout_))
+    append(store, target, text)
+    return target
+
+
+def append(store, target, text):
+    """The rows of a text, written by a program that knows no law."""
+    into = store.sql_name(target)
+    schema = store.spark.table(into).schema
+    rows = [_row(line, schema.names) for line in table(text)]
+    store.spark.createDataFrame(rows, schema).writeTo(into).append()
+
+
+def _row(line, names):
+    said = {SHORT.get(name, name): value for name, value in line.items()}
+    if layout.MEMORY in names:
+        fields = [name for name, _ in remembered.MEMORY_TYPE.parts]
+        memory = {name: said.get(name) for name in WITHIN}
+        held = tuple(memory.get(name) for name in fields)
+        said |= {layout.MEMORY: held if any(memory.values()) else None}
+        said.setdefault(layout.IS_CURRENT, said.get(layout.VALID_TO) is None)
+    if layout.ROW_HASH in names:
+        said.setdefault("c_key", said["k"])
+        said.setdefault(layout.ROW_HASH, "a" * 64)
+    said = {name: value == "true" if value in {"true", "false"} else value for name, value in said.items()}
+    return tuple(said.get(name) for name in names)

@@ -1,0 +1,51 @@
+"""The laws of an event log: what may follow on what (odf-ingest.md 2.10)."""
+
+import pytest
+
+from backstory.upkeep.laws.events import Event, Log, broken_events
+from backstory.upkeep.laws.terms import Law
+
+PAIRED = Log(keyed=True, paired=True)
+UNPAIRED = Log(keyed=True, paired=False)
+TAKEN = Log(keyed=True, paired=True, strict=False)
+LEDGERLESS = Log(keyed=False, paired=False)
+
+
+def operations(ops, log):
+    return broken_events([Event(op, 1) for op in ops], log)[Law.OPERATIONS]
+
+
+@pytest.mark.parametrize(
+    ("ops", "log", "broken"),
+    [
+        ([0, 2, 3, 2, 3, 1, 0], PAIRED, 0),
+        ([0, 0], PAIRED, 1),
+        ([1], PAIRED, 1),
+        ([0, 2], PAIRED, 1),
+        ([0, 3], PAIRED, 1),
+        ([0, 1, 1], PAIRED, 1),
+        ([0, 9], PAIRED, 1),
+        ([None], PAIRED, 1),
+        ([0, 3, 3, 1, 0], UNPAIRED, 0),
+        ([3], UNPAIRED, 1),
+        ([0, 2], UNPAIRED, 1),
+        ([1, 0, 0, 2, 3], TAKEN, 0),
+        ([0, 2, 0], TAKEN, 1),
+        ([3], TAKEN, 1),
+        ([0, 0, 0], LEDGERLESS, 0),
+        ([0, 1], LEDGERLESS, 1),
+    ],
+)
+def test_operations_follow_on_one_another(ops, log, broken):
+    assert operations(ops, log) == broken
+
+
+def test_no_event_is_later_than_the_watermark():
+    log = Log(keyed=True, paired=True, watermark=5)
+
+    assert broken_events([Event(0, 5), Event(1, 6), Event(0, None)], log) == {Law.WATERMARK: 2}
+
+
+def test_a_key_is_whole_where_records_have_one():
+    assert broken_events([Event(0, 1, keyed=False)], PAIRED) == {Law.NULL_KEY: 1}
+    assert not broken_events([Event(0, 1, keyed=False)], LEDGERLESS)

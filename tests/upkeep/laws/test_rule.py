@@ -1,0 +1,97 @@
+"""The laws of versions, each in one line."""
+
+from collections import Counter
+
+import pytest
+
+from backstory.upkeep.laws.rule import broken_keys, violations
+from backstory.upkeep.laws.terms import Law, Row, Terms
+
+FAR = 9_000_000
+FIVETRAN = Terms(flagged=True, grain=1000, far=FAR)
+MODEL = Terms(stated=True, hashed=True)
+
+
+def life(*spans, **more):
+    return [Row(place, start, end, **more) for place, (start, end) in enumerate(spans)]
+
+
+def fivetran(*spans):
+    return [Row(place, start, end, flag=end == FAR) for place, (start, end) in enumerate(spans)]
+
+
+@pytest.mark.parametrize(
+    ("spans", "broken"),
+    [
+        ([(10, 20), (20, None)], {}),
+        ([(10, 20), (30, 40)], {}),
+        ([(10, 20), (19, None)], {Law.NO_OVERLAP: 1}),
+        ([(10, 90), (20, 30), (40, 50)], {Law.NO_OVERLAP: 2}),
+        ([(10, None), (20, None), (30, None)], {Law.NO_OVERLAP: 2, Law.ONE_OPEN: 2}),
+        ([(10, 20), (10, 30)], {Law.UNIQUE_START: 1, Law.NO_OVERLAP: 1}),
+        ([(10, 10)], {Law.START_BEFORE_END: 1}),
+        ([(20, 10)], {Law.START_BEFORE_END: 1}),
+        ([(None, 10)], {Law.START_BEFORE_END: 1}),
+    ],
+)
+def test_versions_stand_one_after_another(spans, broken):
+    assert violations(life(*spans), Terms()) == Counter(broken)
+
+
+@pytest.mark.parametrize(
+    ("spans", "broken"),
+    [
+        ([(10_000, 19_000), (20_000, FAR)], {}),
+        ([(10_000, 9_250), (10_250, FAR)], {}),
+        ([(10_000, 20_000), (20_000, FAR)], {}),
+        ([(10_000, 20_500), (20_000, FAR)], {Law.NO_OVERLAP: 1}),
+        ([(10_000, 9_000)], {Law.START_BEFORE_END: 1}),
+    ],
+)
+def test_versions_of_fivetran_end_a_millisecond_early(spans, broken):
+    assert violations(fivetran(*spans), FIVETRAN) == Counter(broken)
+
+
+@pytest.mark.parametrize(
+    ("end", "flag"), [(FAR, False), (FAR, None), (10_000, True), (None, None), (None, True)]
+)
+def test_flag_and_end_agree(end, flag):
+    assert violations([Row(0, 5_000, end, flag=flag)], FIVETRAN) == {Law.OPEN_MARKER: 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "end", "agrees"),
+    [
+        ("new", None, True),
+        ("changed", None, True),
+        ("changed", 20, True),
+        ("deleted", 20, True),
+        ("new", 20, False),
+        ("deleted", None, False),
+        (None, 20, False),
+        ("OPEN", 20, True),
+    ],
+)
+def test_state_and_end_agree(state, end, agrees):
+    found = violations(life((10, end), state=state, hash="erased"), MODEL)
+
+    assert (Law.OPEN_MARKER not in found) is agrees
+
+
+@pytest.mark.parametrize(
+    ("hash_", "is_one"), [("a" * 64, True), ("erased", True), ("A" * 64, False), (None, False)]
+)
+def test_a_hash_is_one(hash_, is_one):
+    found = violations(life((10, None), state="new", hash=hash_), MODEL)
+
+    assert (Law.ROW_HASH not in found) is is_one
+
+
+def test_rows_without_a_key_are_of_no_record():
+    """They break one law, however they lie."""
+    assert violations(life((10, None), (10, None), keyed=False), Terms()) == {Law.NULL_KEY: 2}
+
+
+def test_a_live_key_stands_once():
+    assert broken_keys(life((None, None), (None, None)), Terms()) == {Law.UNIQUE_KEY: 1}
+    assert broken_keys(life((None, None), (None, None), keyed=False), Terms()) == {Law.NULL_KEY: 2}

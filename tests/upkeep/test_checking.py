@@ -1,0 +1,250 @@
+"""`check`: each law of each layout is found broken where it is, and nowhere else; one scan a table."""
+
+import pytest
+from histories_as_text import written
+
+from backstory.engine.deliver import TableChange, deliver_once
+from backstory.errors import UsageError
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.remembered import RECORDED
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing
+from backstory.upkeep.checking import check, check_all
+from backstory.upkeep.laws.plan import judged_by, suspected
+
+# The key says what is wrong with it; those that begin with `good` are healthy.
+VERSIONS = """
+k          v  from  to   recorded  role  ended_at  end_before  kind    current
+good1      a  T10   T20  T1        -     T2        -           -       false
+good1      b  T20   -    T2        -     -         -           -       true
+good-gap   a  T10   T20  T1        -     T2        -           -       false
+good-gap   b  T30   -    T3        -     -         -           -       true
+good-late  a  T10   T15  T2        -     T3        T20         -       false
+good-late  c  T15   T20  T3        -     -         -           -       false
+good-late  b  T20   -    T2        -     -         -           -       true
+good-late  a  T10   T10  T1        past  T2        -           -       false
+-          v  T10   -    T1        -     -         -           -       true
+start      a  T10   -    T1        -     -         -           -       true
+start      b  T10   -    T1        -     -         -           -       true
+empty      a  T10   T10  T1        -     -         -           -       false
+empty      a  T20   -    T1        -     -         -           -       true
+back       a  T20   T10  T1        -     -         -           -       false
+overlap    a  T10   T30  T1        -     -         -           -       false
+overlap    b  T20   T40  T1        -     -         -           -       false
+open       a  T10   -    T1        -     -         -           -       true
+open       b  T20   -    T2        -     -         -           -       true
+marker     a  T10   -    T1        -     -         -           -       false
+role       a  T10   T20  T1        fact  -         -           upsert  false
+recorded   a  T10   T20  T3        -     T2        -           -       false
+future     a  T10   -    T9        -     -         -           -       true
+belief     a  T10   T20  T1        -     T3        -           -       false
+belief     b  T20   -    T2        -     -         -           -       true
+facts      -  T20   T20  T1        fact  -         -           delete  false
+facts      -  T20   T20  T2        fact  -         -           upsert  false
+"""
+BROKEN_VERSIONS = {
+    "null-key": {"None"},
+    "unique-start": {"start"},
+    "start-before-end": {"empty", "back"},
+    "no-overlap": {"start", "overlap", "open"},
+    "one-open": {"start", "open"},
+    "open-marker": {"marker"},
+    "memory": {"role"},
+    "recorded": {"recorded", "future"},
+    "one-belief": {"start", "overlap", "open", "belief"},
+    "one-fact": {"facts"},
+    "fold": {"facts", "role"},
+    "settled": set(),
+    "properties": set(),
+}
+FIVETRAN = """
+k      v  start  end     active  synced
+good   a  T10    T20-1   false   T1
+good   b  T20    TMAX    true    T2
+touch  a  T10    T20     false   T1
+touch  b  T20    TMAX    true    T2
+brief  a  T10    T10-0.75  false   T1
+brief  b  T10+0.25  TMAX  true   T2
+-      v  T10    TMAX    true    T1
+start  a  T10    TMAX    true    T1
+start  b  T10    TMAX    true    T2
+back   a  T20    T10     false   T1
+over   a  T10    T30     false   T1
+over   b  T20    T40     false   T1
+mark1  a  T10    TMAX    false   T1
+mark2  a  T10    T20     true    T1
+mark3  a  T10    -       -       T1
+"""
+BROKEN_FIVETRAN = {
+    "null-key": {"None"},
+    "unique-start": {"start"},
+    "start-before-end": {"back"},
+    "no-overlap": {"start", "over"},
+    "one-open": {"start"},
+    "open-marker": {"mark1", "mark2", "mark3"},
+    "properties": set(),
+}
+HIST = """
+k        v  began  ended  state    hash
+good     a  T10    T20    changed  erased
+gone     a  T10    T20    deleted  erased
+own      a  T10    T20    CLOSED   erased
+own      b  T20    -      OPEN     erased
+over     a  T10    T30    changed  erased
+over     b  T20    -      changed  erased
+opens    a  T10    -      new      erased
+opens    b  T20    -      new      erased
+state1   a  T10    T20    new      erased
+state2   a  T10    -      deleted  erased
+state3   a  T10    -      -        erased
+hash1    a  T10    -      new      -
+hash2    a  T10    -      new      ABC
+"""
+BROKEN_HIST = {
+    "null-key": set(),
+    "unique-start": set(),
+    "start-before-end": set(),
+    "no-overlap": {"over", "opens"},
+    "one-open": {"opens"},
+    "open-marker": {"state1", "state2", "state3"},
+    "row-hash": {"hash1", "hash2"},
+    "properties": set(),
+}
+LIVE = """
+k     v  synced
+good  a  T1
+-     a  T1
+twice a  T1
+twice b  T1
+"""
+
+
+def broken(records):
+    return {each["law"]: set(each["keys"]) for each in records}
+
+
+def recorded(store, table, at):
+    """A commit that tells its recorded time."""
+    note = Note("native", "", {RECORDED: at})
+    found = existing(store, table)
+    deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
+
+
+def test_every_law_of_versions(store):
+    """V114, V116: all laws at once, on one table with many spoilt keys."""
+    table = written(store, "versions", Layout.VERSIONS, VERSIONS)
+    recorded(store, table, "2024-02-29T00:00:05Z")
+
+    found = check(store, table)
+
+    assert broken(found) == BROKEN_VERSIONS
+    assert [each["violations"] for each in found if each["law"] == "start-before-end"] == [2]
+    assert list(found[0]) == ["table", "law", "violations", "keys"]
+    assert {each["table"] for each in found} == {"spoilt.versions"}
+
+
+def test_every_law_of_fivetran(store):
+    """What ends within a millisecond of its successor is healthy; flag and end agree."""
+    table = written(store, "fivetran", Layout.FIVETRAN_HISTORY, FIVETRAN)
+
+    assert broken(check(store, table)) == BROKEN_FIVETRAN
+
+
+def test_every_law_of_a_model(store):
+    """States of a model's own words are no violation; a hash is one, or tells of erasure."""
+    table = written(store, "c_hist", Layout.HIST, HIST)
+
+    assert broken(check(store, table)) == BROKEN_HIST
+
+
+def test_every_law_of_live_rows(store):
+    """A key stands once, and no part of it is NULL."""
+    table = written(store, "live", Layout.FIVETRAN_LIVE, LIVE)
+
+    found = broken(check(store, table))
+
+    assert found == {"null-key": {"None"}, "unique-key": {"twice"}, "properties": set()}
+
+
+EVENTS = """
+(0, 0, 'good', 1), (1, 0, 'twice', 1), (2, 2, 'good', 1), (3, 3, 'good', 2), (4, 0, 'twice', 2),
+(5, 1, 'absent', 1), (6, 0, 'half', 1), (7, 2, 'half', 1), (8, 0, NULL, 1), (8, 0, 'late', 9), (11, 9, 'odd', 1)
+"""
+
+
+def test_every_law_of_a_log(store):
+    """Offsets without a gap, operations that follow on one another, no event after the watermark."""
+    spark, name = store.spark, store.sql_name(TableName("spoilt", "log"))
+    names = '{"offset":"offset","op":"op","system_time":"system_time","event_time":"at","observed":null,"events":false}'
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.spoilt")
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+    spark.sql(
+        f"CREATE TABLE {name} (offset BIGINT, op INT, system_time TIMESTAMP, at TIMESTAMP, k STRING) USING iceberg "
+        f"TBLPROPERTIES ('backstory.layout'='odf', 'backstory.layout-version'='1', 'backstory.key'='[\"k\"]', "
+        f"'backstory.odf.columns'='{names}')"
+    )
+    told = "timestamp'2024-02-29', timestamp_seconds(at)"
+    spark.sql(f"INSERT INTO {name} SELECT o, op, {told}, k FROM VALUES {EVENTS} AS t(o, op, k, at)")
+    note = Note("odf", "", {"backstory.odf.watermark": "1970-01-01T00:00:05Z"})
+    found = existing(store, TableName("spoilt", "log"))
+    deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
+
+    told = broken(check(store, TableName("spoilt", "log")))
+
+    assert told == {
+        "null-key": {"None"},
+        "offsets": {"8", "9", "10", "11"},
+        "operations": {"twice", "absent", "half", "odd"},
+        "watermark": {"late"},
+        "properties": set(),
+    }
+
+
+def test_an_empty_table_keeps_every_law(store):
+    """Nothing is read where there are no rows."""
+    table = written(store, "empty", Layout.VERSIONS, "k from to\na T1 -\n")
+    store.spark.sql(f"DELETE FROM {store.sql_name(table)}")
+
+    assert not any(each["violations"] for each in check(store, table))
+
+
+def test_properties_agree_with_columns(store):
+    """A key that is no column, settings that name none, and an interval that ends before it begins."""
+    table = written(store, "properties", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
+    properties = {
+        "backstory.key": '["gone"]',
+        "backstory.ignore": '["other"]',
+        "backstory.settled": '["2024-01-02T00:00:00Z", "2024-01-01T00:00:00Z"]',
+    }
+    told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ({told})")
+
+    (found,) = [each for each in check(store, table) if each["law"] == "properties"]
+
+    assert found["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
+
+
+def test_a_table_of_no_known_layout_is_told(store):
+    """Named, it is an error; among all, it is told apart."""
+    name = TableName("spoilt", "foreign")
+    store.spark.sql(f"CREATE TABLE IF NOT EXISTS {store.sql_name(name)} (a INT) USING iceberg")
+
+    with pytest.raises(UsageError) as stop:
+        check(store, name)
+    records, strange = check_all(store)
+
+    assert stop.value.code == "unknown-layout"
+    assert name in strange
+    assert str(name) not in {each["table"] for each in records}
+
+
+def test_a_table_is_read_once(store):
+    """V115: the plan of all laws scans the table in one place."""
+    table = written(store, "once", Layout.VERSIONS, VERSIONS)
+    found = existing(store, table)
+    judged = judged_by(store, found)
+
+    plan = suspected(store.spark.table(store.sql_name(table)), judged)._jdf.queryExecution()
+
+    assert plan.optimizedPlan().toString().count("RelationV2") == 1
