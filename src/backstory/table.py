@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.rewound import Rewound
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,16 @@ class Table:
         from backstory.upkeep.checking import check
 
         return check(self.store, self.name)
+
+    def rewind(self, time: str | date, *, apply: bool = False) -> "Rewound":
+        """Take back what the table learnt after a time; without `apply` only tell what would go.
+
+        On layout `versions` what was believed in between stays known. Raises UsageError (`known-pruned`) and
+        Refused (`snapshots-expired`) for a time that is known no more.
+        """
+        from backstory.upkeep.rewinding import rewind
+
+        return rewind(self.store, self.name, instant_of(time), apply=apply)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
-from backstory.cli import add, check, datasets, demo, diff, historize, pull, read, send, serve, sql
+from backstory.cli import (
+    add,
+    check,
+    datasets,
+    demo,
+    diff,
+    historize,
+    keeping,
+    pull,
+    read,
+    send,
+    serve,
+    sql,
+)
 from backstory.cli.output import Output, chosen, errors, show_error
 from backstory.errors import BackstoryError, Failed
 
@@ -28,6 +41,7 @@ app.command(read.timeline)
 app.command(read.log)
 app.command(check.check)
 app.command(sql.sql)
+app.command(keeping.rewind)
 for command in (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify):
     app.command(command, group=DATASETS)
 app.command(datasets.list_, name="list", group=DATASETS)

@@ -29,6 +29,7 @@ ROLE: Final = "role"
 ENDED_AT: Final = "ended_at"
 END_BEFORE: Final = "end_before"
 KIND: Final = "kind"
+SEQUENCE: Final = "sequence"
 COLUMNS: Final = "columns"
 SCOPE: Final = "scope"
 
@@ -79,6 +80,9 @@ IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
 SETTLE_AFTER: Final = "backstory.settle-after"
 KNOWN_FROM: Final = "backstory.known-from"
+# The memories that rewinds ended, each with its bounds, from when until when it lasted: a later rewind may
+# want it back.
+FORMER_MEMORIES: Final = "backstory.former-memories"
 CURSOR_MAX_AGE: Final = "backstory.cursor-max-age"
 RECORDED: Final = "backstory.recorded-at"
 COPIED_AT: Final = "backstory.at"

@@ -11,6 +11,8 @@ from backstory.model.schema import Shape
 
 # The property of a table to which a sender once brought versions that do not stand one after the other.
 DISORDER: Final = "backstory.disorder"
+# The property of a history whose base is ahead of it, because a load stands between its two commits.
+LOADING: Final = "backstory.loading"
 
 
 @dataclass(frozen=True, slots=True)

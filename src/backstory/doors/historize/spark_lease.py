@@ -21,9 +21,9 @@ from backstory.errors import BackstoryError, TryAgain
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
 
-LEASE = "backstory.loading"
 # Writing both tables can take long; a run that was killed goes on at once under its own id.
 LASTS = timedelta(hours=1)
 
@@ -47,7 +47,7 @@ class Lease:
 
 def lease_of(table: StoredTable | None) -> Lease | None:
     """The lease that a history's properties tell."""
-    told = table and table.iceberg.properties().get(LEASE)
+    told = table and table.iceberg.properties().get(LOADING)
     return Lease(**json.loads(told)) if told else None
 
 
@@ -124,7 +124,7 @@ def snapshot_of(table: StoredTable) -> int | None:
 def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTable:
     """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
-    told = {LEASE: None if lease is None else json.dumps(asdict(lease))}
+    told = {LOADING: None if lease is None else json.dumps(asdict(lease))}
     built = _commit(store, hist, Change(properties=told))
     held = existing(store, name)
     if lease_of(held) != lease or snapshot_of(held) != (built or before):

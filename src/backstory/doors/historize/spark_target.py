@@ -15,7 +15,7 @@ from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
 from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
-from backstory.doors.historize.spark_lease import LEASE, hold_lease, recover, refuse_leased
+from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
 from backstory.doors.historize.spark_maintenance import maintain
 from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import TablePlan, apply_shape, plan_table
@@ -33,7 +33,7 @@ from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.locks import writing
-from backstory.stores.port import require_layout
+from backstory.stores.port import LOADING, require_layout
 from backstory.stores.sql.dialects.spark import Spark
 
 
@@ -129,7 +129,7 @@ class SparkTarget(Target):
                 return history.outcome
             with hold_lease(work, base_table, hist_table) as held:
                 planned.commit(work, base_table)
-                return history.commit(work, held, finished, {LEASE: None})
+                return history.commit(work, held, finished, {LOADING: None})
 
     def _standing(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         model_load, store = work.load, self._store

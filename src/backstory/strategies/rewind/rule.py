@@ -1,0 +1,121 @@
+"""What a rewind makes of the rows of a table of layout `versions` (native.md V6 to V9, V84, V85).
+
+A row is a mapping of its columns; `_memory` is a mapping, or None where all its fields are. The rule looks
+at all rows, slowly; the plan beside it reads those that learnt something after the time, and does the same.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
+from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role
+
+Row = Mapping[str, Any]
+# What tells facts of one instant of a record apart (V9).
+FACT_FIELDS = (KIND, SEQUENCE, SCOPE)
+
+
+def rewound(
+    rows: Sequence[Row], known: datetime, now: datetime, key: Sequence[str], untold: Collection[str] = ()
+) -> list[Row]:
+    """The table that holds what was known at `known`, as a commit of the recorded time `now` leaves it.
+
+    Columns that are `untold` have no history (V18): values that differ in them alone are the same.
+    """
+    touched = [row for row in rows if learnt_after(row, known)]
+    wanted = [told(row) for row in touched if row[RECORDED_AT] <= known]
+    return [*(row for row in rows if row not in touched), *recorded(touched, wanted, now, key, untold)]
+
+
+def learnt_after(row: Row, known: datetime) -> bool:
+    """Whether a row says something that the table did not say at this time (V85)."""
+    ended = field(row, ENDED_AT)
+    return row[RECORDED_AT] > known or (ended is not None and ended > known)
+
+
+def told(row: Row) -> Row:
+    """The live row of what a row said before its last move; it must have moved (V6)."""
+    role = Role.FACT if field(row, ROLE) == Role.FACT else None
+    end = row[VALID_TO] if role else field(row, END_BEFORE)
+    kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS)}
+    return {**row, VALID_TO: end, IS_CURRENT: end is None, MEMORY: _memory({**kept, ROLE: role})}
+
+
+def known_at(rows: Sequence[Row], known: datetime) -> list[Row]:
+    """The live rows that the table told of at a time: versions, remembered facts and marks."""
+    found = []
+    for row in rows:
+        if row[RECORDED_AT] > known:
+            continue
+        if learnt_after(row, known):
+            found.append(told(row))
+        elif is_live(row):
+            kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)}
+            found.append({**row, MEMORY: _memory(kept)})
+    return found
+
+
+def is_live(row: Row) -> bool:
+    """Whether a row is a version, or a fact that holds."""
+    role = field(row, ROLE)
+    return role is None or (role == Role.FACT and field(row, ENDED_AT) is None)
+
+
+def field(row: Row, name: str) -> Any:
+    """A field of what the row remembers; NULL where it remembers nothing."""
+    return (row[MEMORY] or {}).get(name)
+
+
+def recorded(
+    stored: Sequence[Row], wanted: Sequence[Row], now: datetime, key: Sequence[str], untold: Collection[str]
+) -> list[Row]:
+    """The stored rows after a commit that makes the live ones among them the wanted ones (V9)."""
+    pending, after = list(wanted), list[Row]()
+    for row in stored:
+        if not is_live(row):
+            after.append(row)
+            continue
+        place = next((n for n, each in enumerate(pending) if _same(row, each, key, untold)), None)
+        if place is None:
+            after += _taken_back(row, now)
+        else:
+            after += _moved(row, pending.pop(place)[VALID_TO], now)
+    return [*after, *({**each, RECORDED_AT: now} for each in pending)]
+
+
+def _same(row: Row, other: Row, key: Sequence[str], untold: Collection[str]) -> bool:
+    """Whether two rows tell of one fact, and of it the same."""
+    told_of = [name for name in row if name not in VERSIONS_OWN and (name in key or name not in untold)]
+    return all(row[name] == other[name] for name in (*told_of, VALID_FROM)) and all(
+        field(row, name) == field(other, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)
+    )
+
+
+def _moved(row: Row, end: datetime | None, now: datetime) -> list[Row]:
+    """The row with another end; a row that tells of a move already leaves a copy of itself (V7)."""
+    if end == row[VALID_TO]:
+        return [row]
+    ended = field(row, ENDED_AT)
+    memory = {**(row[MEMORY] or {}), ENDED_AT: now, END_BEFORE: row[VALID_TO]}
+    since = row[RECORDED_AT] if ended is None else ended
+    moved = {**row, VALID_TO: end, IS_CURRENT: end is None, RECORDED_AT: since, MEMORY: memory}
+    return [moved] if ended is None else [_past(row), moved]
+
+
+def _taken_back(row: Row, now: datetime) -> list[Row]:
+    """What is left of a row that no longer holds (V8)."""
+    if field(row, ROLE) == Role.FACT:
+        return [{**row, MEMORY: {**row[MEMORY], ENDED_AT: now}}]
+    *left, moved = _moved(row, row[VALID_FROM], now)
+    return [*left, _past(moved)]
+
+
+def _past(row: Row) -> Row:
+    memory = {**(row[MEMORY] or {}), ROLE: Role.PAST}
+    return {**row, VALID_TO: row[VALID_FROM], IS_CURRENT: False, MEMORY: memory}
+
+
+def _memory(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    told = {name: value for name, value in fields.items() if value is not None}
+    return told or None

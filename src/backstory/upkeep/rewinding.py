@@ -1,0 +1,172 @@
+"""Rewind a table of versions: take back what it learnt after a time (native.md V84, V85)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from backstory.engine.deliver import Plan, deliver
+from backstory.errors import MAX_KEYS, UsageError
+from backstory.model.change import Change, Committed, Note
+from backstory.model.instant import iso, parse_instant
+from backstory.model.layout import MEMORY, RECORDED_AT, Layout
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import (
+    COPIED_AT,
+    ENDED_AT,
+    FORMER_MEMORIES,
+    KNOWN_FROM,
+    MEMORY_SINCE,
+    OVERWRITE,
+    RECORDED,
+    SETTLED,
+)
+from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.snapshots import Snapshot, ancestry
+from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.strategies.rewind.plan import Rewind, learnt_after, plan_rewind
+from backstory.upkeep.rewound import OUTCOMES, Rewound, told_of
+from backstory.upkeep.rollback import roll_back
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def rewind(store: Store, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
+    """Take back what the table learnt after a time; without `apply` only tell what would go.
+
+    Raises UsageError (`known-pruned`) for a time that the table no longer knows of, Refused
+    (`snapshots-expired`) where a commit of that time is gone; a second time nothing is committed.
+    """
+    layout = existing(store, table).shape.layout
+    if layout is Layout.VERSIONS:
+        return deliver(store, _Rewinding(table, time, dry_run=not apply))
+    return roll_back(store, table, time, apply=apply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewinding:
+    table: TableName
+    time: datetime
+    dry_run: bool
+
+    @property
+    def tables(self) -> list[TableName]:
+        """The one table."""
+        return [self.table]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[Rewound]]:
+        """Read what was learnt since; None where there is nothing."""
+        stored = existing(store, self.table)
+        _refuse_pruned(stored, self.time)
+        commits = [each for each in ancestry(stored) if (_recorded(each) or self.time) > self.time]
+        found = None
+        with translate_faults(self.table):
+            rows = known_rows_of(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
+            touched = rows.where(learnt_after(self.time))
+            now = _next(stored, touched) if stored.rows else None
+            if now is not None:
+                untold = json.loads(stored.properties.get(OVERWRITE) or "[]")
+                found = plan_rewind(touched, self.time, now, stored.shape.key, untold)
+            counts, keys = _told(found, stored.shape.key) if found else ({}, [])
+        change = None
+        if found is not None and now is not None and counts:
+            properties = memory_at(stored.properties, self.time, now)
+            change = Change(counts, found.gone, found.come, properties=properties)
+
+        def receipt(committed: Committed | None) -> Rewound:
+            return Rewound(
+                str(self.table),
+                iso(self.time),
+                committed is not None,
+                {name: counts.get(name, 0) for name in OUTCOMES},
+                [told_of(each) for each in commits] if change else [],
+                keys,
+                iso(now) if committed and now else None,
+                committed.snapshot_id if committed else None,
+            )
+
+        try:
+            yield Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
+        finally:
+            if found is not None:
+                found.pairs.unpersist()
+
+
+def _refuse_pruned(table: StoredTable, time: datetime) -> None:
+    since = table.properties.get(KNOWN_FROM)
+    if since is not None and time < parse_instant(since):
+        raise UsageError(
+            "known-pruned",
+            f"What {table.shape.table} knew before {since} was pruned.",
+            "Nothing was written; give a later time.",
+        )
+
+
+def _next(table: StoredTable, touched: "DataFrame") -> datetime | None:
+    """The recorded time of the commit (V10); None if nothing was learnt since."""
+    from pyspark.sql.functions import greatest, unix_micros
+    from pyspark.sql.functions import max as newest
+
+    latest = newest(unix_micros(greatest(column(RECORDED_AT), column(MEMORY)[ENDED_AT])))
+    (row,) = touched.agg(latest).collect()
+    if row[0] is None:
+        return None
+    told = [_recorded(each) for each in ancestry(table)][:1]
+    known = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, told)]
+    return max(datetime.now(UTC), max(known) + timedelta(microseconds=1))
+
+
+def _told(found: Rewind, key: tuple[str, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Rows by outcome, and up to ten keys of them; marks have none."""
+    from functools import reduce
+    from operator import and_
+
+    counts = {row["outcome"]: row["count"] for row in found.told.groupBy("outcome").count().collect()}
+    named = found.told.where(reduce(and_, (column(name).isNotNull() for name in key)))
+    keys = named.select(*map(quoted, key)).distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)
+    return counts, keys.toArrow().to_pylist() if counts else []
+
+
+def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:
+    """The properties of the memory that the table had at a time, and of those that it had since (V84, E20).
+
+    What `maintain` settled stays settled.
+    """
+    settled, since = properties.get(SETTLED), properties.get(MEMORY_SINCE)
+    if settled and (json.loads(settled) or [""])[0] is None:
+        return {}
+    if since is not None and parse_instant(since) <= time:
+        return {}
+    former = json.loads(properties.get(FORMER_MEMORIES) or "[]")
+    again = next(
+        (each for each in former if parse_instant(each["since"]) <= time < parse_instant(each["until"])), None
+    )
+    if since is None and again is None:
+        return {}
+    if since is not None:
+        former.append({"since": since, "settled": settled, "until": iso(now)})
+    return {
+        SETTLED: again and again["settled"],
+        MEMORY_SINCE: again and again["since"],
+        FORMER_MEMORIES: json.dumps(former),
+    }
+
+
+def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
+    """What the commit says: of the copies that stand again, the newest one's instant (V14)."""
+    copies = (each.told(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
+    at = next((each for each in copies if each), None)
+    more = {RECORDED: iso(now)} if now else {}
+    return Note("native", f"rewind {iso(time)}", {**more, **({COPIED_AT: at} if at else {})})
+
+
+def _recorded(snapshot: Snapshot) -> datetime | None:
+    told = snapshot.told(RECORDED)
+    return parse_instant(told) if told else None

@@ -1,0 +1,120 @@
+"""Rows of layout `versions` for tests: small numbers stand for instants and for recorded times."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from committing import commit, make
+
+from backstory.model.change import Change, Note
+from backstory.model.instant import iso
+from backstory.model.layout import Layout
+from backstory.model.remembered import OWN_COLUMNS, RECORDED
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.tables import existing
+from backstory.strategies.rewind.rule import recorded
+
+ZERO = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def t(number):
+    """The instant of a number; no number, no instant."""
+    return None if number is None else ZERO + timedelta(days=number)
+
+
+def n(instant):
+    """The number of an instant."""
+    return None if instant is None else (instant - ZERO).days
+
+
+def version(key, value, start, end=None, **memory):
+    """A live row as a fold gives it; a fact or a mark has no length."""
+    role = memory.get("role")
+    stop = t(start) if role else t(end)
+    return {
+        "id": key,
+        "v": value,
+        "valid_from": t(start),
+        "valid_to": stop,
+        "is_current": stop is None,
+        "recorded_at": None,
+        "_memory": memory or None,
+    }
+
+
+def life(*folds, since=1):
+    """The stored rows after commits of the recorded times 1, 2, …; each is given the whole of what holds then."""
+    rows = []
+    for number, fold in enumerate(folds, since):
+        rows = recorded(rows, fold, t(number), ("id",), ())
+    return rows
+
+
+def shown(rows):
+    """Versions and facts as sorted text: `1 a [10,20)`."""
+    told = []
+    for row in rows:
+        memory = row["_memory"] or {}
+        role, end = memory.get("role"), n(row["valid_to"])
+        span = f"{n(row['valid_from'])}" if role else f"[{n(row['valid_from'])},{'' if end is None else end})"
+        told.append(" ".join(filter(None, [str(row["id"]), str(row["v"]), span, role, memory.get("kind")])))
+    return sorted(told)
+
+
+def random_life(chance, keys=3, commits=5):
+    """Commits of random lives of a few keys, with facts and marks; the life of each recorded time beside."""
+    folds = []
+    for _ in range(commits):
+        fold = []
+        for key in range(keys):
+            starts = sorted(chance.sample(range(1, 9), chance.randint(0, 3)))
+            ends = [*starts[1:], chance.choice([None, 9])] if starts else []
+            fold += [version(key, chance.choice("ab"), a, b) for a, b in zip(starts, ends, strict=True)]
+            if chance.random() < 0.3:
+                fold.append(version(key, None, chance.randint(1, 8), role="fact", kind="delete"))
+        if chance.random() < 0.3:
+            fold.append(version(None, None, 9, role="fact", kind="copy"))
+        folds.append(fold)
+    return folds
+
+
+COLUMNS = (Column("id", ColumnType(Kind.LONG)), Column("v", ColumnType(Kind.STRING)), *OWN_COLUMNS)
+
+
+def kept(store, name, rows=None, key=("id",)):
+    """A table of layout `versions` with these rows."""
+    table = TableName("lifecycle", name)
+    make(store, Shape(table, COLUMNS, key, Layout.VERSIONS))
+    if rows:
+        put(store, table, rows)
+    return table
+
+
+def put(store, table, rows, gone=None, properties=None, **told):
+    """One commit of rows as they are; `gone` is a condition on rows that make way."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    stored = existing(store, table)
+    frame = store.spark.table(store.sql_name(table))
+    come = pa.Table.from_pylist([dict(row) for row in rows], to_arrow_schema(frame.schema)) if rows else None
+    places = frame.where(gone).select("_file", "_pos") if gone else None
+    newest = max((row["recorded_at"] for row in rows), default=None)
+    note = Note("native", f"token {newest}", {**({RECORDED: iso(newest)} if newest else {}), **told})
+    return commit(store, stored, Change(come=come, gone=places, properties=properties or {}), note)
+
+
+def rows_in(store, table, *more):
+    """All stored rows, memory and all."""
+    found = store.spark.table(store.sql_name(table))
+    return [plain(row) for row in found.select("*", *more).toArrow().to_pylist()]
+
+
+def plain(row):
+    """A stored row as the rule has it: instants in UTC, no fields that are NULL."""
+    memory = {name: utc(each) for name, each in sorted((row["_memory"] or {}).items()) if each is not None}
+    return {name: utc(each) for name, each in row.items()} | {"_memory": memory or None}
+
+
+def utc(value):
+    return value.astimezone(UTC) if isinstance(value, datetime) else value

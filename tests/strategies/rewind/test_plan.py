@@ -1,0 +1,38 @@
+"""The plan of a rewind gives the rule's table, in one commit of Iceberg's."""
+
+import random
+
+from stored_versions import kept, life, plain, random_life, rows_in, shown, t
+from tables_as_text import in_order
+
+from backstory.model.instant import parse_instant
+from backstory.strategies.rewind.rule import known_at, rewound
+from backstory.upkeep.rewinding import rewind
+
+LIVES = 40
+
+
+def test_the_plan_gives_the_rules_table(store):
+    """Many lives in one table, rewound again and again; rows that stay keep their ids, and so do those that move."""
+    chance = random.Random(7)
+    lives = [random_life(chance) for _ in range(LIVES)]
+    folds = [
+        [row for number, life in enumerate(lives) for row in _apart(number, life[place])]
+        for place in range(5)
+    ]
+    table = kept(store, "rewound", rows := life(*folds))
+    for back in (3, 1, 4):
+        done = rewind(store, table, t(back), apply=True)
+        then = rewound(rows, t(back), parse_instant(done.recorded_at), ("id",))
+        found = rows_in(store, table)
+        assert in_order(found) == in_order(map(plain, then))
+        assert shown(known_at(found, parse_instant(done.recorded_at))) == shown(known_at(rows, t(back)))
+        rows = then
+    again = rewind(store, table, parse_instant(done.recorded_at), apply=True)
+    assert (again.applied, again.snapshot_id, again.counts) == (False, None, dict.fromkeys(again.counts, 0))
+
+
+def _apart(number, fold):
+    """The rows of one of many lives, whose marks are those of the first."""
+    marks = [row for row in fold if row["id"] is None and not number]
+    return [*marks, *(row | {"id": row["id"] + 10 * number} for row in fold if row["id"] is not None)]

@@ -1,0 +1,89 @@
+"""A rewind in plain Python: what holds after it, and what stays known (native.md V84, L9)."""
+
+import random
+
+from depth import deep
+from stored_versions import life, n, random_life, shown, t, version
+
+from backstory.strategies.rewind.rule import known_at, rewound
+
+WRONG = [version(1, "a", 10, 20), version(1, "x", 20), version(2, "y", 20)]
+
+
+def now(rows):
+    return shown(known_at(rows, t(99)))
+
+
+def test_E14_taken_back_and_not_forgotten():
+    rows = life([version(1, "a", 10)], WRONG)
+    rows = rewound(rows, t(1), t(4), ("id",))
+    assert now(rows) == ["1 a [10,)"]
+    assert shown(known_at(rows, t(3))) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
+    assert shown(known_at(rows, t(1))) == ["1 a [10,)"]
+
+
+def test_a_rewind_is_taken_back_by_a_rewind():
+    rows = life([version(1, "a", 10)], WRONG)
+    rows = rewound(rewound(rows, t(1), t(4), ("id",)), t(3), t(5), ("id",))
+    assert now(rows) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
+    assert shown(known_at(rows, t(4))) == ["1 a [10,)"]
+
+
+def test_E20_the_first_copy_is_left_of_copies_and_a_feed():
+    feed = [version(1, "y", 5, 10, kind="upsert"), version(1, "a", 10, 20), version(1, "b", 20, 25)]
+    rows = life(
+        [version(1, "a", 10)],
+        [version(1, "a", 10, 20), version(1, "b", 20)],
+        [*feed, version(1, "x", 25, kind="upsert")],
+    )
+    rows = rewound(rows, t(1), t(4), ("id",))
+    assert now(rows) == ["1 a [10,)"]
+    assert len(shown(known_at(rows, t(3)))) == 4
+
+
+def test_marks_and_remembered_deletes_go_and_come_back():
+    mark, gone = (
+        version(None, None, 30, role="fact", kind="copy"),
+        version(1, None, 30, role="fact", kind="delete"),
+    )
+    rows = life([version(1, "a", 10)], [version(1, "a", 10, 30), gone, mark])
+    rows = rewound(rows, t(1), t(3), ("id",))
+    assert now(rows) == ["1 a [10,)"]
+    rows = rewound(rows, t(2), t(4), ("id",))
+    assert now(rows) == ["1 None 30 fact delete", "1 a [10,30)", "None None 30 fact copy"]
+
+
+def test_again_nothing_is_left_to_take_back():
+    rows = rewound(life([version(1, "a", 10)], WRONG), t(1), t(4), ("id",))
+    again = rewound(rows, t(4), t(5), ("id",))
+    assert again == rows
+
+
+def test_before_the_first_commit_there_is_nothing():
+    rows = rewound(life([version(1, "a", 10)]), t(0), t(2), ("id",))
+    assert now(rows) == []
+    assert shown(known_at(rows, t(1))) == ["1 a [10,)"]
+
+
+def test_columns_without_history_stay_as_they_are():
+    """V18: of an overwritten column alone no version comes back."""
+    told = [{**version(1, "a", 10), "w": "old"}]
+    rows = life(told, [{**version(1, "a", 10, 20), "w": "old"}])
+    rows = [{**row, "w": "new"} for row in rows]
+    rows = rewound(rows, t(1), t(3), ("id",), ("w",))
+    assert [row["w"] for row in rows if row["is_current"]] == ["new"]
+
+
+def test_L9_after_a_rewind_the_table_is_what_was_known_and_nothing_known_is_lost():
+    for seed in range(deep(2000, 150)):
+        chance = random.Random(seed)
+        folds = random_life(chance)
+        rows, told = life(*folds), {number: shown(fold) for number, fold in enumerate(folds, 1)}
+        for number in range(len(folds) + 1, len(folds) + 4):
+            known = chance.randint(0, number - 1)
+            rows = rewound(rows, t(known), t(number), ("id",))
+            told[number] = told.get(known, [])
+            for each, then in told.items():
+                assert shown(known_at(rows, t(each))) == then, (seed, number, known, each)
+        assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
+        assert n(max(row["recorded_at"] for row in rows)) <= number if rows else True

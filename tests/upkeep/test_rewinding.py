@@ -1,0 +1,131 @@
+"""Rewind from Python, on every layout: what goes, what is refused, what is told (native.md V84, V85)."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from datasets import Dataset, s
+from historizing import dataset, document
+from historizing_on_spark import SparkPlace
+from stored_versions import kept, life, put, rows_in, shown, t, version
+
+from backstory.doors.odf import door
+from backstory.errors import Refused, TryAgain, UsageError
+from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLED
+from backstory.model.table import TableName
+from backstory.stores.tables import existing
+from backstory.strategies.rewind.rule import known_at
+from backstory.table import Table
+from backstory.upkeep.rewinding import memory_at
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def load(place, run, rows):
+    """A load of the rows `a:1 b:2`."""
+    lines = [word.replace(":", ",") for word in rows.split()]
+    (place.folder / "stage.csv").write_text("\n".join(["k,a", *lines, ""]))
+    (receipt,) = place.loads(run)
+    assert receipt.error is None
+    return receipt
+
+
+class TestVersions:
+    def test_a_dry_rewind_tells_and_writes_nothing(self, store):
+        """What would go: rows by outcome, commits, keys; then it goes, once, and a pruned time is refused."""
+        name = kept(store, "told", life([version(1, "a", 10)]))
+        put(
+            store,
+            name,
+            life([version(1, "a", 10)], [version(1, "a", 10, 20), version(1, "x", 20), version(2, "y", 20)]),
+            "true",
+        )
+        table, before = Table(store, name), existing(store, name).metadata
+        told = table.rewind(t(1))
+        assert existing(store, name).metadata == before
+        assert (told.applied, told.counts, told.keys) == (
+            False,
+            {"taken_back": 2, "moved": 1, "returned": 0},
+            [{"id": 1}, {"id": 2}],
+        )
+        assert [each["token"] for each in told.commits] == [f"token {t(2)}"]
+        done = table.rewind(t(1), apply=True)
+        assert (done.applied, done.counts) == (True, told.counts)
+        assert shown(known_at(rows_in(store, name), datetime.now(UTC))) == ["1 a [10,)"]
+        after = existing(store, name).metadata
+        again = table.rewind(t(1), apply=True)
+        assert (again.applied, again.commits, existing(store, name).metadata) == (False, [], after)
+        put(store, name, [], properties={KNOWN_FROM: "2024-01-03T00:00:00Z"}, pruned="yes")
+        with pytest.raises(UsageError) as caught:
+            table.rewind(t(1))
+        assert caught.value.code == "known-pruned"
+
+
+class TestOtherLayouts:
+    """By what was learnt: the commits say when (interface, section 6)."""
+
+    def test_a_dataset_goes_back_by_system_time_and_its_chain_with_it(self, store, tmp_path):
+        dataset = Dataset(
+            store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
+        )
+        for rows in ("A,1 B,1", "C,1", "D,1"):
+            assert dataset.push(rows).error is None
+        table = Table(store, dataset.table.shape.table)
+        told = table.rewind(s(2))
+        assert (told.applied, len(told.commits), told.keys) == (False, 1, [{"city": "D"}])
+        assert table.rewind(s(2), apply=True).applied
+        assert door.verified(store, [table.name.name], namespace="datasets")[0].valid
+        assert not table.rewind(s(2), apply=True).applied
+        assert dataset.push("E,1").offsets == (3, 3)
+        assert door.verified(store, [table.name.name], namespace="datasets")[0].valid
+        with pytest.raises(Refused) as caught:
+            table.rewind(s(0))
+        assert caught.value.code == "nothing-then"
+
+    def test_a_history_goes_back_with_its_base(self, store, tmp_path):
+        """Its runs are taken back too: the same run id loads again. A load between its commits is waited for."""
+        place = SparkPlace(store, tmp_path)
+        place.use(document(dataset(input="stage.csv")))
+        try:
+            load(place, "r1", "a:1 b:2")
+            time = datetime.now(UTC)
+            load(place, "r2", "a:9 b:2")
+            history = Table(store, TableName("rawcore", "rc_c_hist"))
+            with pytest.raises(UsageError, match="goes back with it"):
+                Table(store, TableName("rawcore", "rc_c")).rewind(time)
+            done = history.rewind(time, apply=True)
+            assert (done.counts, [each["table"] for each in done.also]) == (
+                {"rows": 3, "rows_then": 2},
+                ["rawcore.rc_c"],
+            )
+            assert place.rows("SELECT k, a FROM rawcore.rc_c ORDER BY k") == [("a", "1"), ("b", "2")]
+            assert load(place, "r2", "a:7 b:2").counts["changed"] == 1
+            assert place.rows("SELECT count(*) FROM rawcore.rc_c_hist") == [(3,)]
+            place.sql("ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('backstory.loading' = '{}')")
+            with pytest.raises(TryAgain):
+                history.rewind(time)
+        finally:
+            place.close()
+
+
+FED = {SETTLED: '["a", "b"]', MEMORY_SINCE: "2024-01-04T00:00:00Z"}
+
+
+class TestMemory:
+    """The properties that tell of the memory follow what was known (E20)."""
+
+    def test_E20_before_the_memory_began_there_is_none(self):
+        back = memory_at(FED, t(1), NOW)
+        assert (back[SETTLED], back[MEMORY_SINCE]) == (None, None)
+
+    def test_a_rewind_that_is_taken_back_brings_it_again(self):
+        back = memory_at(FED, t(1), NOW)
+        again = memory_at({name: value for name, value in back.items() if value}, t(5), NOW + timedelta(1))
+        assert {name: again[name] for name in FED} == FED
+
+    def test_while_it_lasts_nothing_changes(self):
+        assert memory_at(FED, t(3), NOW) == {}
+        assert memory_at({}, t(3), NOW) == {}
+
+    def test_what_was_settled_stays_settled(self):
+        assert memory_at({**FED, SETTLED: json.dumps([None, "b"])}, t(1), NOW) == {}
