@@ -71,6 +71,28 @@ class Table:
             return differences.diff_known(self.store, self.name, *between, time)
         return differences.diff(self.store, self.name, *between, _given(known_at))
 
+    def join_as_of(
+        self,
+        frame: "DataFrame",
+        on: str | Sequence[str],
+        at: str,
+        *,
+        known_at: str | date | None = None,
+        how: Literal["left", "inner"] = "left",
+    ) -> "DataFrame":
+        """The frame's rows with the columns of the version that was true at each row's own time.
+
+        `on` names the key's columns, in the frame as in the table, and `at` the column of times. `known_at`
+        is a time, or the name of a column: each row then sees what was known at its own time. No version
+        then: NULLs, or with `how="inner"` no row. A name that is taken gets a number (`name_2`).
+        """
+        from backstory.reading.frames import joins
+
+        by_row = isinstance(known_at, str) and known_at in frame.columns
+        known = str(known_at) if by_row else _given(known_at)
+        key = [on] if isinstance(on, str) else list(on)
+        return joins.join_as_of(self.store, self.name, frame, key, joins.Times(at, known), how)
+
     def timeline(self, key: object) -> "Timeline":
         """One record's life; the key is a value, or a mapping of a key of several columns."""
         from backstory.reading.frames import point_in_time

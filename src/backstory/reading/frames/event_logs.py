@@ -64,7 +64,7 @@ def events(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[
     """
     from pyspark.sql.functions import col, lag, lit
 
-    time = _instant(rows, names["event_time"])
+    time = instant_in(rows, names["event_time"])
     if names["op"] is None:
         return rows.withColumn("next told", lit(None).cast("timestamp")), time, lit(False)
     over = _newest_first(names, shape)
@@ -84,7 +84,7 @@ def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[D
 
     over = _newest_first(names, shape)
     rows = rows.withColumn("event op", op_of(names)).where(col("event op") != Op.CORRECT_FROM)
-    time = _instant(rows, names["event_time"])
+    time = instant_in(rows, names["event_time"])
     timely = names["op"] is None and names["event_time"] not in shape.key
     begun = time if timely else _begun(time, column(names["system_time"]), over)
     return rows.withColumn("event begun", begun), over.rowsBetween(Window.unboundedPreceding, -1)
@@ -117,8 +117,8 @@ def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Colu
     return when(col("event op") == Op.RETRACT, known).otherwise(back)
 
 
-def _instant(rows: "DataFrame", name: str) -> "Column":
-    """The event time; a day begins at midnight, UTC, whatever zone the session has."""
+def instant_in(rows: "DataFrame", name: str) -> "Column":
+    """The time in a column; a day begins at midnight, UTC, whatever zone the session has."""
     from pyspark.sql.functions import timestamp_seconds, unix_date
     from pyspark.sql.types import DateType
 

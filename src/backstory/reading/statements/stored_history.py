@@ -190,15 +190,15 @@ def select(dialect: Dialect, shown: Sequence[Shown], rest: str) -> Query:
     return Query(f"SELECT\n  {listed}\n{rest}", names)
 
 
-def distinct(names: Iterable[str]) -> tuple[str, ...]:
+def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ...]:
     """The names, none too long for any database; one that is taken gets a number."""
     found: list[str] = []
     for name in names:
-        free, number = name[:LONGEST_NAME], 1
+        free, number = name[:longest], 1
         while free in found:
             number += 1
             end = f"_{number}"
-            free = f"{name[: LONGEST_NAME - len(end)]}{end}"
+            free = f"{name[: longest - len(end)]}{end}"
         found.append(free)
     return tuple(found)
 

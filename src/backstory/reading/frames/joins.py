@@ -1,0 +1,181 @@
+"""Rows of a frame, each beside the version of its record that was true at the row's own time."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final, Literal
+
+from backstory.errors import UsageError
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
+from backstory.model.table import TableName
+from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.frames.statements import KNOWN_FROM, KNOWN_TO, statements
+from backstory.reading.frames.versions import shown_key, versions
+from backstory.reading.statements.stored_history import distinct
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["left", "inner"]
+# Where rows that can match nothing are put, so that they are not all in one place.
+_PLACES: Final = 64
+
+
+@dataclass(frozen=True)
+class Times:
+    """The column with the instant that a row asks about; the time of knowing, or a column with it."""
+
+    at: str
+    known_at: str | datetime | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the frame that have times."""
+        return [self.at, *([self.known_at] if isinstance(self.known_at, str) else [])]
+
+
+def join_as_of(
+    store: Store,
+    table: TableName,
+    frame: "DataFrame",
+    on: Sequence[str],
+    times: Times,
+    how: How = "left",
+) -> "DataFrame":
+    """The frame's rows with the columns of the version that was true at each row's time (native.md V98).
+
+    After the frame's columns stand the table's other ones, `valid_from` and `valid_to`; a name that is taken
+    gets a number. `on` names the key's columns, in the frame as in the table. No version then: NULLs, or with
+    `how="inner"` no row; a NULL in the key or in a time matches nothing. Of an event log whose events are
+    all true for ever the newest counts. Raises UsageError for another key, for columns that are not there or
+    no times, and what `versions` raises.
+    """
+    if how not in {"left", "inner"}:
+        raise UsageError("bad-option", f"how={how!r} is none.", "Say left or inner.")
+    _require(store, table, frame, on, times)
+    if not isinstance(times.known_at, str):
+        history = versions(store, table, times.known_at)
+    elif existing(store, table).shape.layout is Layout.VERSIONS:
+        history = statements(store, table)
+    else:
+        raise UsageError(
+            "no-recorded-axis",
+            f"{table} does not keep what it knew row by row.",
+            "Give one time as known_at; only native tables are asked with a column of times.",
+        )
+    _require_alike(frame, history, on)
+    if isinstance(times.known_at, str):
+        return _beside_told(frame, history, on, times, how)
+    return _beside(frame, history, on, times.at, how)
+
+
+def _beside(frame: "DataFrame", history: "DataFrame", on: Sequence[str], at: str, how: How) -> "DataFrame":
+    """Rows and versions of a record in one order of time: the last version before a row is its own.
+
+    One sort of both sides, whatever the number of rows or versions of a key: no pair of them is looked at.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, last, monotonically_increasing_id, struct, when
+
+    row, version = struct(*map(column, frame.columns)), struct(*map(column, _told(history, on)))
+    asks = reduce(and_, (column(name).isNotNull() for name in (*on, at)))
+    keys = {f"key {number}": name for number, name in enumerate(on)}
+    rows = frame.select(
+        *(column(name).cast(history.schema[name].dataType).alias(key) for key, name in keys.items()),
+        when(~asks, monotonically_increasing_id() % _PLACES).alias("place"),
+        instant_in(frame, at).alias("time"),
+        row.alias("row"),
+    )
+    starts = history.select(
+        *(column(name).alias(key) for key, name in keys.items()),
+        column(VALID_FROM).alias("time"),
+        version.alias("version"),
+    )
+    # A version that begins at the very time of a row is true then: it sorts before it.
+    order = Window.partitionBy(*keys, "place").orderBy("time", col("row").isNotNull())
+    newest = last("version", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, 0))
+    found = starts.unionByName(rows, allowMissingColumns=True).withColumn("newest", newest)
+    lasts = col("newest")[VALID_TO].isNull() | (col("newest")[VALID_TO] > col("time"))
+    match = when(lasts & col("place").isNull(), col("newest"))
+    found = found.where(col("row").isNotNull()).select("row", match.alias("version"))
+    if how == "inner":
+        found = found.where(col("version").isNotNull())
+    names = _names(frame, _told(history, on))
+    shown = [col("row")[name] for name in frame.columns]
+    shown += [col("version")[name] for name in _told(history, on)]
+    return found.select(*(each.alias(name) for each, name in zip(shown, names, strict=True)))
+
+
+def _beside_told(
+    frame: "DataFrame", history: "DataFrame", on: Sequence[str], times: Times, how: How
+) -> "DataFrame":
+    """Rows and statements of a record, where both times of the row lie in the statement.
+
+    Of a record every row is compared with every statement: what was known when has no one order.
+    """
+    told = _told(history, on)
+    inner = {name: f"told {number}" for number, name in enumerate(history.columns)}
+    statement = {name: column(alias) for name, alias in inner.items()}
+    history = history.select(*(column(name).alias(alias) for name, alias in inner.items()))
+    at, known_at = (instant_in(frame, name) for name in times.columns)
+
+    def within(time: "Column", start: str, end: str) -> "Column":
+        return (statement[start] <= time) & (statement[end].isNull() | (time < statement[end]))
+
+    same = [column(name) == statement[name] for name in on]
+    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, KNOWN_FROM, KNOWN_TO)]
+    shown = [*map(column, frame.columns), *(statement[name] for name in told)]
+    names = _names(frame, told)
+    found = frame.join(history, reduce(and_, meets), how)
+    return found.select(*(each.alias(name) for each, name in zip(shown, names, strict=True)))
+
+
+def _told(history: "DataFrame", on: Sequence[str]) -> list[str]:
+    """The columns that a row gets."""
+    return [name for name in history.columns if name not in {*on, KNOWN_FROM, KNOWN_TO}]
+
+
+def _names(frame: "DataFrame", told: Sequence[str]) -> tuple[str, ...]:
+    """The frame's names, and those of the table; one that is taken gets a number."""
+    return distinct([*frame.columns, *told], sys.maxsize)
+
+
+def _require(store: Store, table: TableName, frame: "DataFrame", on: Sequence[str], times: Times) -> None:
+    from pyspark.sql.types import DateType, TimestampType
+
+    key = shown_key(existing(store, table).shape)
+    if not key or sorted(on) != sorted(key):
+        told = f"is ({', '.join(key)})" if key else "is none of its columns"
+        raise UsageError("other-key", f"The key of {table} {told}.", "Name each of the key's columns in on.")
+    for name in (*on, *times.columns):
+        if frame.columns.count(name) != 1:
+            raise UsageError(
+                "unknown-column",
+                f"The frame has not one column {name!r}.",
+                f"It has {', '.join(frame.columns)}.",
+            )
+    for name in times.columns:
+        if not isinstance(kind := frame.schema[name].dataType, DateType | TimestampType):
+            raise UsageError(
+                "naive-time",
+                f"{name} is of type {kind.simpleString()}, which tells no instant.",
+                "Make it a timestamp: to_utc_timestamp(…, 'Europe/Paris') of a time without a zone.",
+            )
+
+
+def _require_alike(frame: "DataFrame", history: "DataFrame", on: Sequence[str]) -> None:
+    from pyspark.sql.types import IntegralType
+
+    for name in on:
+        given, stored = frame.schema[name].dataType, history.schema[name].dataType
+        if given != stored and not (isinstance(given, IntegralType) and isinstance(stored, IntegralType)):
+            raise UsageError(
+                "other-type",
+                f"{name} is of type {given.simpleString()} in the frame, and {stored.simpleString()} there.",
+                "Cast it in the frame.",
+            )

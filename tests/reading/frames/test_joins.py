@@ -1,0 +1,137 @@
+"""Each row of a frame beside the version that was true at its own time, as a range join in plain Python has it."""
+
+import random
+
+import pytest
+from committing import make
+from remembering import E13, day, number, remembered
+from tables_as_text import table
+
+from backstory.errors import UsageError
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import drop
+from backstory.table import Table
+
+ORDERS = """id k v     at    known
+             1 k order 5     5
+             2 k order 10    1
+             3 k order 12.5  3
+             4 k order 17    2
+             5 k order 17    3
+             6 k order 20    2
+             7 k order 25    1
+             8 k order -     3
+             9 - order 12    3
+            10 z order 12    3
+            11 k order 17    -
+"""
+
+
+@pytest.fixture
+def orders(spark):
+    rows = [
+        (
+            row["id"],
+            row["k"],
+            row["v"],
+            *(None if row[name] is None else day(row[name]) for name in ("at", "known")),
+        )
+        for row in table(ORDERS)
+    ]
+    return spark.createDataFrame(rows, "id INT, k STRING, v STRING, at TIMESTAMP, known TIMESTAMP")
+
+
+def told(frame):
+    return {
+        row["id"]: row["v_2"] and f"{row['v_2']}[{number(row['valid_from'])},{number(row['valid_to'])})"
+        for row in frame.toArrow().to_pylist()
+    }
+
+
+def test_each_row_sees_the_version_of_its_own_time(store, orders):
+    """Half-open, by E13; NULL in the key or the time matches nothing; a name that is taken gets a number."""
+    found = remembered(store, "joined", E13)
+    joined = found.join_as_of(orders, on="k", at="at")
+    assert joined.columns == [*orders.columns, "v_2", "valid_from", "valid_to"]
+    assert [field.dataType for field in joined.schema][:5] == [field.dataType for field in orders.schema]
+    answers = {
+        1: None, 2: "a[10,15)", 3: "a[10,15)", 4: "c[15,20)", 5: "c[15,20)", 6: "b[20,)", 7: "b[20,)",
+        8: None, 9: None, 10: None, 11: "c[15,20)",
+    }  # fmt: skip
+    assert told(joined) == answers
+    inner = found.join_as_of(orders, on=["k"], at="at", how="inner")
+    assert told(inner) == {key: value for key, value in answers.items() if value}
+    earlier = found.join_as_of(orders, on="k", at="at", known_at=day(2), how="inner")
+    assert told(earlier) == {
+        2: "a[10,20)", 3: "a[10,20)", 4: "a[10,20)", 5: "a[10,20)", 6: "b[20,)", 7: "b[20,)", 11: "a[10,20)",
+    }  # fmt: skip
+
+
+def test_each_row_sees_what_was_known_at_its_own_time(store, orders):  # V98
+    found = remembered(store, "joined_known", E13)
+    joined = found.join_as_of(orders, on="k", at="at", known_at="known")
+    assert told(joined) == {
+        1: None, 2: "a[10,)", 3: "a[10,15)", 4: "a[10,20)", 5: "c[15,20)", 6: "b[20,)", 7: "a[10,)",
+        8: None, 9: None, 10: None, 11: None,
+    }  # fmt: skip
+    assert joined.columns == [*orders.columns, "v_2", "valid_from", "valid_to"]
+
+
+def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
+    found = remembered(store, "joinless", E13)
+    other = orders.withColumnRenamed("k", "key")
+    for frame, options, message in (
+        (orders, {"on": "id", "at": "at"}, "The key of"),
+        (other, {"on": "k", "at": "at"}, "not one column 'k'"),
+        (orders, {"on": "k", "at": "time"}, "not one column 'time'"),
+        (orders, {"on": "k", "at": "v"}, "tells no instant"),
+        (orders.selectExpr("k", "cast(at AS TIMESTAMP_NTZ) AS at"), {"on": "k", "at": "at"}, "no instant"),
+        (orders.selectExpr("1 AS k", "at"), {"on": "k", "at": "at"}, "k is of type int"),
+        (orders, {"on": "k", "at": "at", "how": "outer"}, "how='outer'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            found.join_as_of(frame, **options)
+    name = TableName("reading", "joinless_history")
+    drop(store, name)
+    ends = (
+        ("_fivetran_start", Kind.UTC_DATETIME),
+        ("_fivetran_end", Kind.UTC_DATETIME),
+        ("_fivetran_active", Kind.BOOLEAN),
+    )
+    columns = tuple(Column(each, ColumnType(kind)) for each, kind in (("k", Kind.STRING), *ends))
+    make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
+    with pytest.raises(UsageError, match="row by row"):
+        Table(store, name).join_as_of(orders, on="k", at="at", known_at="known")
+
+
+def test_it_is_the_range_join(spark, store):
+    """Many lives with absences, and one far longer: what comparing all pairs finds is found."""
+    chance = random.Random(7)
+    lives = {f"k{number}": chance.sample(range(40), chance.randint(1, 7)) for number in range(40)}
+    lives["hot"] = range(400)
+    versions = [
+        (key, start, end)
+        for key, borders in lives.items()
+        for start, end in list(zip(sorted(borders), [*sorted(borders)[1:], None], strict=True))[::2]
+    ]
+    lines = (f"{key} v {start} {'~' if end is None else end} 1 ~ ~ ~ ~" for key, start, end in versions)
+    found = remembered(store, "pairs", "\n".join(lines))
+    facts = [(chance.choice([*lives, "hot", "absent"]), chance.randint(-1, 41)) for _ in range(400)]
+    frame = spark.createDataFrame(
+        [(number, key, day(at)) for number, (key, at) in enumerate(facts)], "id INT, k STRING, at TIMESTAMP"
+    )
+
+    def expected(key, at):
+        return [
+            day(start)
+            for owner, start, end in versions
+            if owner == key and start <= at and (end is None or at < end)
+        ]
+
+    rows = found.join_as_of(frame, on="k", at="at").orderBy("id").toArrow().to_pylist()
+    assert [[row["valid_from"]] if row["valid_from"] else [] for row in rows] == [
+        expected(*fact) for fact in facts
+    ]
