@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 from backstory import settings
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
-from backstory.model.table import TableName
+from backstory.model.table import TableName, table_name
 from backstory.table import Table
 
 Files = str | Path | Sequence[str | Path]
 ODF = "odf"  # the namespace of datasets
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from pyspark.sql import DataFrame, SparkSession
 
     from backstory.doors.historize.receipts import HistoryReceipt
+    from backstory.doors.native.asked import Options
+    from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.stores.iceberg.store import Store
 
@@ -117,6 +121,19 @@ class Warehouse:
         if chosen.on_spark:
             return door.historize_on_spark(chosen, self.store, asked)
         return door.historize_on_database(chosen, url, asked)
+
+    def snapshot(
+        self, source: Any, *, into: str, **options: "Unpack[Options]"
+    ) -> "SnapshotReceipt | SnapshotPlan":
+        """Keep the history of a source: a frame, or files, of all of its records as they are at an instant.
+
+        The first copy makes the table and says its key and which columns it tracks; the table keeps both.
+        Raises UsageError for options that nothing can be done with, and Refused, with nothing written, for a
+        copy that would not be right. With `dry_run` the plan comes back.
+        """
+        from backstory.doors.native import door
+
+        return door.snapshot(self.store, source, table_name(into), door.asked(**options))
 
     def add(self, files: Files, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
         """Register the datasets of manifests: files, or folders with files in them.
@@ -270,14 +287,6 @@ def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
         return dataset
     table = table_name(text)
     return table if is_there(table) else None
-
-
-def table_name(text: str) -> TableName:
-    """The table that `schema.table` names; the schema reaches up to the first dot."""
-    schema, _, name = text.partition(".")
-    if not schema or not name:
-        raise UsageError("no-table", f"{text!r} does not name a table.", "Write it as schema.table.")
-    return TableName(schema, name)
 
 
 def _paths(files: Files) -> list[Path]:

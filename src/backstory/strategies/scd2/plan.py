@@ -1,12 +1,15 @@
 """A delivered state against the stored one, on Spark: one join, its outcomes kept once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.observed import observed
 from backstory.strategies.scd2.transitions import Now
 
@@ -42,6 +45,7 @@ class Outcomes:
     repeats_delivered: bool
     repeats_stored: bool
     failed: Mapping[str, int]
+    sums: Mapping[str, int]
 
     @property
     def nothing(self) -> bool:
@@ -53,26 +57,32 @@ class Outcomes:
 def outcomes(
     delivered: "DataFrame",
     stored: "DataFrame",
-    key: str,
+    key: str | Sequence[str],
     differs: "Column",
     scope: "Column | None" = None,
     checks: "Mapping[str, Column]" = NO_CHECKS,
+    *,
+    sums: "Mapping[str, Column]" = NO_CHECKS,
 ) -> Iterator[Outcomes]:
-    """Compare the two by a key column of both, which is never NULL.
+    """Compare the two by the key's column or columns in both; a row with a NULL in them has no pair.
 
     `differs` tells of the columns `r.…` and `v.…` whether a record changed; `scope` of `v.…` whether
     one that vanished counts, all do without it. `checks` are conditions that no delivered row may
-    meet; `failed` counts the rows that do. Each side is read once. A key that a side has more
-    than once shows in `repeats_…`; the outcomes then mean nothing.
+    meet; `failed` counts the rows that do. `sums` are whole numbers of all delivered rows. Each side
+    is read once. A key that a side has more than once shows in `repeats_…`; the outcomes then mean
+    nothing.
     """
     from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
     own = f" {uuid4()}"  # one comparison may stand in the plan of another
     counted = [count(when(condition, 1)).alias(name) for name, condition in checks.items()]
+    counted += [total.alias(name) for name, total in sums.items()]
     left = delivered.observe("delivered" + own, number, *counted).select(struct("*").alias(DELIVERED))
     right = stored.observe("stored" + own, number).select(struct("*").alias(STORED))
-    joined = left.join(right, col(f"{DELIVERED}.`{key}`") == col(f"{STORED}.`{key}`"), "full_outer")
+    keys = [quoted(name) for name in ([key] if isinstance(key, str) else key)]
+    same = reduce(and_, (col(f"{DELIVERED}.{name}") == col(f"{STORED}.{name}") for name in keys))
+    joined = left.join(right, same, "full_outer")
     only_left, only_right = col(STORED).isNull(), col(DELIVERED).isNull()
     gone = lit(VANISHED) if scope is None else when(scope, VANISHED).otherwise(KEPT)
     action = when(only_right, gone).when(only_left, APPEARED).when(differs, CHANGED)
@@ -84,8 +94,9 @@ def outcomes(
     )
     actions = told.where(col("action").isNotNull()).persist()
     try:
-        keys = count_distinct(coalesce(col(f"{DELIVERED}.`{key}`"), col(f"{STORED}.`{key}`"))).alias("keys")
-        told_rows = actions.groupBy("action").agg(number, keys).collect()
+        told_keys = (coalesce(col(f"{DELIVERED}.{name}"), col(f"{STORED}.{name}")) for name in keys)
+        distinct = count_distinct(*told_keys).alias("keys")
+        told_rows = actions.groupBy("action").agg(number, distinct).collect()
         found = {row["action"]: row["rows"] for row in told_rows}
         twice = {row["action"] for row in told_rows if row["keys"] < row["rows"]}
         seen = observed(actions)
@@ -105,6 +116,7 @@ def outcomes(
             repeats_delivered=both + alone["vanished"] != rows[1] or APPEARED in twice,
             repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
             failed={name: seen["delivered" + own][name] for name in checks},
+            sums={name: seen["delivered" + own][name] for name in sums},
         )
     finally:
         actions.unpersist()

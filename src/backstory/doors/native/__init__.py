@@ -1,0 +1,1 @@
+"""Native tables: a history of anything that can be read whole."""

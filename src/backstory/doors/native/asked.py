@@ -1,0 +1,122 @@
+"""What a caller asks of a snapshot, looked at before anything is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
+
+from backstory.errors import UsageError
+from backstory.model.instant import instant_of
+
+Deletes = Literal["close", "ignore"]
+RATIO: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
+
+    `at` is None for now, which is asked for when the copy is planned.
+    """
+
+    key: tuple[str, ...] | None = None
+    at: datetime | None = None
+    deletes: Deletes = "close"
+    max_delete_ratio: float = RATIO
+    allow_empty: bool = False
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    backfill: bool = False
+    restate: bool = False
+    backfill_added: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.deletes not in {"close", "ignore"}:
+            raise bad_option(f"deletes is {self.deletes!r}.", "Say close or ignore.")
+        if not 0 <= self.max_delete_ratio <= 1:
+            raise bad_option(
+                f"max_delete_ratio is {self.max_delete_ratio}.", "Give a share of the records, from 0 to 1."
+            )
+        if self.track is not None and self.ignore is not None:
+            raise bad_option("Both track and ignore are given.", "Give one: what is not tracked is ignored.")
+        both = (self.track or frozenset()) & (self.overwrite or frozenset())
+        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
+        if both:
+            told = ", ".join(sorted(both))
+            raise bad_option(f"{told}: overwrite, and track or ignore.", "Name a column once.")
+        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
+            raise bad_option("The key names no column, or one twice.", "Name each of its columns once.")
+
+
+class Options(TypedDict, total=False):
+    """The options of `snapshot`, as the command line has them.
+
+    Attributes:
+        key: the column or columns that tell records apart; a table that is there keeps them.
+        at: the instant of which the copy is, now by default.
+        deletes: what becomes of records that the copy lacks: `close` (the default) or `ignore`.
+        max_delete_ratio: at most this part of the records may be closed by one copy, 0.5 by default.
+        allow_empty: whether a source without a row is taken for what it is.
+        track: the columns that make versions; all by default.
+        ignore: the columns that make none.
+        overwrite: the columns that the open version has as they were last, without history.
+        rename: new names of columns, by the old ones.
+        backfill: whether a copy may be older than all that is stored; the table then remembers.
+        backfill_added: whether a new column's values come into the open versions, and make none.
+        restate: whether the copy takes the place of the one that is stored of its instant.
+        dry_run: whether nothing is written, and the plan comes back.
+    """
+
+    key: str | Sequence[str] | None
+    at: str | date | None
+    deletes: Deletes
+    max_delete_ratio: float
+    allow_empty: bool
+    track: Sequence[str] | None
+    ignore: Sequence[str] | None
+    overwrite: Sequence[str] | None
+    rename: Mapping[str, str] | None
+    backfill: bool
+    backfill_added: bool
+    restate: bool
+    dry_run: bool
+
+
+# Words of other systems, and those of this one (V123).
+_ELSEWHERE: Final = {
+    "keys": "key",
+    "except_column_list": "ignore",
+    "track_history_column_list": "track",
+    "track_history_except_column_list": "ignore",
+    "stored_as_scd_type": "nothing: both axes are kept",
+    "system_sequence_by": "nothing: recorded_at is when the table was told",
+}
+
+
+def asked(**options: Unpack[Options]) -> Asked:
+    """The options as a caller gives them; UsageError for those that nothing can be done with."""
+    given = cast("dict[str, Any]", options)
+    for name in given.keys() - Options.__annotations__.keys():
+        word = _ELSEWHERE.get(name)
+        remedy = f"Say {word}." if word else "See `backstory snapshot --help`."
+        raise bad_option(f"There is no option {name}.", remedy)
+    key, at = given.get("key"), given.get("at")
+    names = {each: _names(given.get(each)) for each in ("track", "ignore", "overwrite")}
+    told = {
+        "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
+        "at": None if at is None else instant_of(at),
+        "rename": dict(given.get("rename") or {}),
+    }
+    return Asked(**{**given, **names, **told})
+
+
+def _names(given: Sequence[str] | None) -> frozenset[str] | None:
+    return None if given is None else frozenset([given] if isinstance(given, str) else given)
+
+
+def bad_option(told: str, remedy: str) -> UsageError:
+    """The error for options that nothing can be done with."""
+    return UsageError("bad-option", told, remedy)

@@ -1,0 +1,167 @@
+"""A copy beside what its table has at its instant: both sides as frames, and the one join of them."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from backstory.doors.native.asked import Asked
+from backstory.doors.native.evolution import Evolved
+from backstory.doors.native.instants import Placing, placed
+from backstory.doors.native.refusals import keys_of, refuse_duplicates, refuse_null_keys, refuse_spoilt
+from backstory.doors.native.settings import Settings
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.schema import Column
+from backstory.stores.iceberg.lineage import keeps_row_ids
+from backstory.stores.iceberg.literals import column, micros_of, quoted
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.strategies.copies.alike import comparable
+from backstory.strategies.copies.plan import Terms, differs, spoilt, stored_states, there
+from backstory.strategies.scd2.plan import Outcomes, outcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+CONTENT: Final = "content"
+NO_KEY: Final = "no key"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A copy and its table, side by side, and where the copy stands among what is known."""
+
+    store: Store
+    table: StoredTable | None
+    evolved: Evolved
+    settings: Settings
+    asked: Asked
+    place: Placing
+    terms: Terms
+    delivered: "DataFrame"
+    stored: "DataFrame"
+
+    @property
+    def ids(self) -> bool:
+        """Whether the table's rows have ids."""
+        return self.table is not None and keeps_row_ids(self.table)
+
+
+def sides_of(
+    store: Store,
+    table: StoredTable | None,
+    frame: "DataFrame",
+    *,
+    evolved: Evolved,
+    settings: Settings,
+    asked: Asked,
+) -> Sides:
+    """Both sides in the columns that the table will have; Refused for an instant without a place."""
+    stored = _stored(store, table, evolved)
+    place = placed(table, stored if table else None, asked)
+    delivered = frame.select(*(_cast(evolved, each, each.name) for each in evolved.delivered))
+    terms = _terms(evolved, stored.schema, settings, place, asked)
+    return Sides(store, table, evolved, settings, asked, place, terms, delivered, stored)
+
+
+def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Placing, asked: Asked) -> Terms:
+    """What the copy is compared by (V16, V18, V39, N1)."""
+    shape, names = evolved.shape, [each.name for each in evolved.delivered]
+    data = [name for name in names if name not in shape.key]
+    filled = evolved.added if asked.backfill_added and place.in_order else frozenset[str]()
+    users = [each.name for each in shape.user_columns if each.name not in shape.key]
+    return Terms(
+        columns=shape.columns,
+        types=types,
+        key=shape.key,
+        delivered=tuple(names),
+        compared=tuple(name for name in data if settings.tracks(name) and name not in filled),
+        renewed=tuple(name for name in data if settings.overwrites(name) or name in filled),
+        tracked=tuple(name for name in users if settings.tracks(name)),
+        at=micros_of(place.at),
+        recorded=micros_of(place.recorded),
+        following=None if place.following is None else micros_of(place.following),
+        in_order=place.in_order,
+    )
+
+
+def _stored(store: Store, table: StoredTable | None, evolved: Evolved) -> "DataFrame":
+    """All stored rows under their new names and types, with their places and ids; none without a table."""
+    from pyspark.sql.functions import lit
+
+    shape = evolved.shape
+    if table is None or evolved.stored is None:
+        fields = ", ".join(f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns)
+        return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
+    old = {new: name for name, new in evolved.renamed.items()}
+    columns = [
+        _cast(evolved, each, old.get(each.name, each.name))
+        if evolved.stored.column(each.name)
+        else lit(None).cast(spark_type(each.type)).alias(each.name)
+        for each in shape.columns
+    ]
+    places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
+    return store.spark.table(store.sql_name(shape.table)).select(*columns, *places)
+
+
+def _cast(evolved: Evolved, told: Column, name: str) -> "SparkColumn":
+    wanted = evolved.shape.column(told.name)
+    assert wanted is not None
+    return column(name).cast(spark_type(wanted.type)).alias(told.name)
+
+
+@contextmanager
+def compared(sides: Sides) -> Iterator[Outcomes]:
+    """The outcomes of the copy; identical rows of a key are one.
+
+    Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
+    """
+    key = sides.terms.key
+    with _joined(sides, sides.delivered) as found:
+        refuse_null_keys(sides.delivered, key, found.failed[NO_KEY])
+        refuse_spoilt(_spoilt_keys(sides, found), key)
+        if not found.repeats_delivered:
+            yield found
+            return
+    with _joined(sides, _collapsed(sides)) as found:
+        yield found
+
+
+def _joined(sides: Sides, delivered: "DataFrame") -> AbstractContextManager[Outcomes]:
+    from pyspark.sql.functions import bit_xor, coalesce, lit, xxhash64
+
+    terms = sides.terms
+    hashed = (comparable(column(name), terms.types[name].dataType) for name in terms.delivered)
+    return outcomes(
+        delivered,
+        stored_states(sides.stored, terms),
+        terms.key,
+        differs(terms),
+        there() if sides.asked.deletes == "close" else lit(False),
+        {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
+        sums={CONTENT: coalesce(bit_xor(xxhash64(*hashed)), lit(0))},
+    )
+
+
+def _spoilt_keys(sides: Sides, found: Outcomes) -> list[str]:
+    if sides.terms.in_order and not found.repeats_stored:
+        return []
+    return keys_of(spoilt(sides.stored, sides.terms), sides.terms.key)
+
+
+def _collapsed(sides: Sides) -> "DataFrame":
+    """One row of each key; Refused for keys whose rows differ."""
+    from pyspark.sql.functions import count_distinct, first, lit, struct
+
+    one, kinds, terms = "backstory: one", "backstory: kinds", sides.terms
+    rest = [name for name in terms.delivered if name not in terms.key]
+    values = (comparable(column(name), terms.types[name].dataType).alias(name) for name in rest)
+    row, told = struct(*map(quoted, terms.delivered)), struct(lit(0), *values)
+    key = [quoted(name) for name in terms.key]
+    counted = sides.delivered.groupBy(*key).agg(first(row).alias(one), count_distinct(told).alias(kinds))
+    refuse_duplicates(keys_of(counted.where(column(kinds) > 1), terms.key), terms.key)
+    return counted.select(f"{quoted(one)}.*")

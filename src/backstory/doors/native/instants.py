@@ -1,0 +1,217 @@
+"""Where a copy stands among what is known: its instant, what is settled, which copies are remembered."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from backstory.doors.native.asked import Asked
+from backstory.errors import Refused, UsageError
+from backstory.model.change import DOOR
+from backstory.model.instant import EPOCH, iso, parse_instant
+from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.remembered import (
+    COLUMNS,
+    COPIED_AT,
+    ENDED_AT,
+    KIND,
+    RECORDED,
+    ROLE,
+    SETTLED,
+    Told,
+)
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.snapshots import ancestry, known
+from backstory.stores.iceberg.store import StoredTable
+from backstory.strategies.copies.plan import version
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A remembered copy: its instant, and the field ids of its columns, None for all (V31)."""
+
+    at: datetime
+    columns: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """A copy's place: whether one of its instant is stored, and the next fact behind it.
+
+    `settled` is the interval from now on, None for a table without memory; `begins` says that the memory
+    begins with this copy.
+    """
+
+    at: datetime
+    recorded: datetime
+    stored: bool = False
+    following: datetime | None = None
+    in_order: bool = True
+    settled: tuple[datetime | None, datetime] | tuple[()] | None = None
+    begins: bool = False
+    marked: bool = False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the table has a memory once the copy is taken (V28)."""
+        return self.settled is not None
+
+    def settled_text(self) -> str:
+        """The interval as the table keeps it."""
+        return json.dumps([each and iso(each) for each in self.settled or ()])
+
+
+def placed(table: StoredTable | None, rows: "DataFrame | None", asked: Asked) -> Placing:
+    """The copy's place; `rows` are all of the table, of which a few are read where its commits do not tell.
+
+    Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
+    on a table with memory.
+    """
+    now = datetime.now(UTC)
+    at = asked.at or now
+    if table is None or rows is None:
+        return Placing(at, now, settled=() if asked.backfill else None, begins=asked.backfill)
+    recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
+    told = table.properties.get(SETTLED)
+    if told is None and not asked.backfill:
+        return _without_memory(table, rows, at, recorded, restate=asked.restate)
+    if asked.deletes == "ignore":
+        raise UsageError(
+            "partial-copy",
+            "The table remembers, and a copy that may lack records says nothing of those that it lacks.",
+            "Such a source is a feed of changes; or leave deletes=ignore out.",
+        )
+    settled = _interval(told) if told is not None else _all_of(rows)
+    _refuse_settled(at, settled)
+    marks = [] if told is None else marks_since(rows, at)
+    stored = bool(marks) and marks[0].at == at
+    later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
+    following = min((each for each in later if each > at), default=None)
+    _refuse_narrow(marks, following)
+    in_order = following is None and not stored
+    return Placing(at, recorded, stored, following, in_order, settled, begins=told is None, marked=stored)
+
+
+def _without_memory(
+    table: StoredTable, rows: "DataFrame", at: datetime, recorded: datetime, *, restate: bool
+) -> Placing:
+    """Only the newest copy, or one that is newer, has a place (N3)."""
+    newest = newest_instant(table, rows)
+    if newest is None or at > newest:
+        return Placing(at, recorded)
+    if at < newest:
+        raise Refused(
+            "time-backwards",
+            f"The copy is of {iso(at)}, and one of {iso(newest)} is stored.",
+            "Nothing was written; backfill adds copies older than all that is stored; to replace newer ones, "
+            "rewind and send them again.",
+        )
+    return Placing(at, recorded, stored=True, in_order=not restate)
+
+
+def newest_instant(table: StoredTable, rows: "DataFrame") -> datetime | None:
+    """The instant of the newest copy: told by its commit, else the last start or end of a version."""
+    for snapshot in ancestry(table):
+        told = snapshot.told(COPIED_AT)
+        if told:
+            return parse_instant(told)
+        if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
+            break
+    ends = _ends(rows)
+    return ends[1] if ends else None
+
+
+def marks_since(rows: "DataFrame", at: datetime) -> list[Mark]:
+    """The remembered copies at or after an instant, oldest first."""
+    from pyspark.sql.functions import unix_micros
+
+    memory = column(MEMORY)
+    remembered = rows.where(memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value))
+    remembered = remembered.where(memory.getField(ENDED_AT).isNull() & memory.getField(ROLE).isNotNull())
+    remembered = remembered.where(column(VALID_FROM) >= instant(micros_of(at)))
+    found = remembered.select(unix_micros(column(VALID_FROM)), memory.getField(COLUMNS)).collect()
+    marks = (Mark(_instant(micros), None if ids is None else tuple(ids)) for micros, ids in found)
+    return sorted(marks, key=lambda mark: mark.at)
+
+
+def _newest_recorded(table: StoredTable, rows: "DataFrame") -> datetime:
+    """The newest recorded time of the table: told by its commits, else by its rows (V10)."""
+    from pyspark.sql.functions import greatest, unix_micros
+    from pyspark.sql.functions import max as newest
+
+    current = next(ancestry(table), None)
+    if current is None:
+        return EPOCH
+    if told := current.told(RECORDED):
+        return parse_instant(told)
+    told_times = [parse_instant(each) for snapshot in known(table) if (each := snapshot.told(RECORDED))]
+    if told_times and current.told(DOOR) is None:
+        return max(told_times)
+    times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
+    (micros,) = rows.agg(times).collect()[0]
+    return max([*told_times, EPOCH if micros is None else _instant(micros)])
+
+
+def _interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
+    found = json.loads(told)
+    if not found:
+        return ()
+    first, last = found
+    return (None if first is None else parse_instant(first), parse_instant(last))
+
+
+def _all_of(rows: "DataFrame") -> tuple[datetime | None, datetime] | tuple[()]:
+    """What is settled when the memory begins: all that copies made until then (V28)."""
+    return _ends(rows) or ()
+
+
+def _ends(rows: "DataFrame") -> tuple[datetime, datetime] | None:
+    """The first and the last start or end of any version; None without versions."""
+    from pyspark.sql.functions import greatest, unix_micros
+    from pyspark.sql.functions import max as last
+    from pyspark.sql.functions import min as first
+
+    start, end = (unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
+    (found,) = rows.where(version()).agg(first(start), last(greatest(start, end))).collect()
+    return None if found[0] is None else (_instant(found[0]), _instant(found[1]))
+
+
+def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
+    if not settled:
+        return
+    first, last = settled
+    assert last is not None
+    if (first is None or first <= at) and at <= last:
+        since = "the beginning" if first is None else iso(first)
+        raise Refused(
+            "settled",
+            f"The copy is of {iso(at)}, and from {since} to {iso(last)} all is settled.",
+            "Nothing was written; copies of earlier and later instants can come.",
+        )
+
+
+def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
+    """What a copy that lacked columns says of them comes down from what was before it."""
+    if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
+        raise Refused(
+            "settled",
+            f"The copy of {iso(narrow[0].at)} lacked columns of the table: what they were then would change.",
+            "Nothing was written; restate that copy with all columns first.",
+        )
+
+
+def _instant(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def where_marked(at: datetime) -> "Column":
+    """Whether a stored row is the mark of a copy of an instant, not taken back."""
+    memory = column(MEMORY)
+    here = column(VALID_FROM) == instant(micros_of(at))
+    return here & (memory.getField(KIND) == Told.COPY.value) & memory.getField(ENDED_AT).isNull()

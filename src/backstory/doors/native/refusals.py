@@ -1,0 +1,92 @@
+"""What a copy is refused for, with up to ten keys and the option that would allow it (V126)."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from backstory.doors.native.asked import Asked
+from backstory.errors import MAX_KEYS, Refused
+from backstory.model.guards import exceeds
+from backstory.model.instant import iso
+from backstory.model.keys import told_key
+from backstory.stores.iceberg.literals import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
+    """Up to ten keys of the rows, or of a struct in them, in order."""
+    from pyspark.sql.functions import col
+
+    paths = (col(f"{side}{'.' if side else ''}`{name.replace('`', '``')}`") for name in key)
+    found = rows.select(*(path.cast("string").alias(name) for path, name in zip(paths, key, strict=True)))
+    return sorted(told_key(key, list(row)) for row in found.distinct().take(MAX_KEYS))
+
+
+def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) -> None:
+    """V47: a record without a key is none."""
+    if not number:
+        return
+    null = column(key[0]).isNull()
+    for name in key[1:]:
+        null |= column(name).isNull()
+    raise Refused(
+        "null-key",
+        f"{number} {'row has' if number == 1 else 'rows have'} no {' or '.join(key)}, the key.",
+        "Nothing was written; give each record its key, or leave such rows out.",
+        keys_of(delivered.where(null), key),
+    )
+
+
+def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
+    """Rows of one key that differ: which of them is so?"""
+    if keys:
+        raise Refused(
+            "duplicate-key",
+            f"Rows that share ({', '.join(key)}), the key, differ from one another.",
+            "Nothing was written; deliver each record once, or name a key of more columns.",
+            keys,
+        )
+
+
+def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
+    """V119: two versions at one instant."""
+    if keys:
+        raise Refused(
+            "spoilt-table",
+            f"The table has two versions of a ({', '.join(key)}) at one instant.",
+            "Nothing was written; `backstory repair` mends the table.",
+            keys,
+        )
+
+
+def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> None:
+    """V37: another copy of the instant is stored."""
+    raise Refused(
+        "same-instant",
+        f"A copy of {iso(at)} is stored, and {differing} records of this one differ.",
+        "Nothing was written; restate puts this copy in its place, or give another instant.",
+        keys,
+    )
+
+
+def refuse_empty(delivered: int, asked: Asked) -> None:
+    """A source without a row is rather broken than empty."""
+    if not delivered and not asked.allow_empty:
+        raise Refused(
+            "empty-snapshot",
+            "The source has no rows.",
+            "Nothing was written; allow_empty takes it as it is.",
+        )
+
+
+def refuse_mass_delete(closed: int, there: int, asked: Asked, keys: Callable[[], list[str]]) -> None:
+    """More records would go than may at once (V36)."""
+    if exceeds(closed, asked.max_delete_ratio, there):
+        raise Refused(
+            "mass-delete",
+            f"{closed} of {there} records would be closed, more than {asked.max_delete_ratio} of them.",
+            "Nothing was written; a higher max_delete_ratio allows it, deletes=ignore closes none.",
+            keys(),
+        )

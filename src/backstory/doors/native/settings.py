@@ -1,0 +1,91 @@
+"""Which columns make versions: what a table was told first, and may not be told otherwise (V13)."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from backstory.doors.native.asked import Asked, bad_option
+from backstory.errors import Refused
+from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
+
+_PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The columns that a table tracks (None: all others), ignores and overwrites."""
+
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+
+    def tracks(self, name: str) -> bool:
+        """Whether another value in a column makes a version; those of the key are not asked for."""
+        if name in (self.overwrite or ()):
+            return False
+        return name in self.track if self.track is not None else name not in (self.ignore or ())
+
+    def overwrites(self, name: str) -> bool:
+        """Whether the open version gets the column's new value in place."""
+        return name in (self.overwrite or ())
+
+    def properties(self) -> dict[str, str]:
+        """The settings as the table keeps them."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {_PROPERTIES[name]: _told(names) for name, names in found.items() if names is not None}
+
+    def renamed(self, names: Mapping[str, str]) -> "Settings":
+        """The same of columns with other names."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Settings(
+            **{
+                name: columns and frozenset(names.get(each, each) for each in columns)
+                for name, columns in found.items()
+            }
+        )
+
+
+def settings_of(properties: Mapping[str, str]) -> Settings:
+    """The settings that a table keeps."""
+    told = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
+    return Settings(
+        **{name: None if text is None else frozenset(json.loads(text)) for name, text in told.items()}
+    )
+
+
+def agreed(stored: Settings | None, asked: Asked) -> Settings:
+    """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
+    wanted = Settings(asked.track, asked.ignore, asked.overwrite)
+    if stored is None:
+        return wanted
+    for each in fields(Settings):
+        given, kept = getattr(wanted, each.name), getattr(stored, each.name)
+        if given is not None and given != (kept or frozenset()):
+            raise Refused(
+                "settings-changed",
+                f"The table was told {_spoken(each.name, kept)} by its first snapshot, and now "
+                f"{_spoken(each.name, given)}.",
+                "Nothing was written; leave the option out, for the table keeps it, or make another table.",
+                sorted(given ^ (kept or frozenset())),
+            )
+    return stored
+
+
+def refuse_unknown(settings: Settings, names: Iterable[str], key: Iterable[str]) -> None:
+    """Raises UsageError for settings of the key, or of columns that there are not."""
+    told = {name for each in fields(settings) for name in getattr(settings, each.name) or ()}
+    if wrong := sorted(told & set(key)):
+        raise bad_option(
+            f"{', '.join(wrong)}: of the key.", "A key is neither tracked, ignored nor overwritten."
+        )
+    if wrong := sorted(told - set(names)):
+        raise bad_option(f"There is no column {', '.join(wrong)}.", f"There are {', '.join(sorted(names))}.")
+
+
+def _told(names: Iterable[str]) -> str:
+    return json.dumps(sorted(names), ensure_ascii=False)
+
+
+def _spoken(option: str, names: frozenset[str] | None) -> str:
+    return f"{option} {', '.join(sorted(names))}" if names else f"no {option}"

@@ -1,0 +1,107 @@
+"""A full copy becomes one commit of a table of layout `versions`, or none (native.md, section 2.3)."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backstory.doors.native.asked import Asked
+from backstory.doors.native.comparing import CONTENT, Sides, compared, sides_of
+from backstory.doors.native.evolution import Evolved, delivered_columns, evolved, made
+from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
+from backstory.doors.native.refusals import refuse_empty, refuse_mass_delete, refuse_other_content
+from backstory.doors.native.settings import Settings, agreed, refuse_unknown, settings_of
+from backstory.doors.native.tally import Tally, keys_of_kinds, tally
+from backstory.doors.native.writing import change_of
+from backstory.engine.deliver import Plan
+from backstory.model.change import Committed, Note
+from backstory.model.instant import iso
+from backstory.model.layout import Layout
+from backstory.model.remembered import COPIED_AT, RECORDED
+from backstory.model.table import TableName
+from backstory.spark.settled import hold_settings
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.port import require_layout
+from backstory.strategies.copies.plan import APPEARING, RENEWED
+from backstory.strategies.scd2.plan import CHANGED, VANISHED, Outcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DOOR = "native"
+Answer = SnapshotReceipt | SnapshotPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A full copy as a delivery."""
+
+    name: TableName
+    frame: "DataFrame"
+    asked: Asked
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The one table."""
+        return [self.name]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[Answer]]:
+        """The plan on the table as it stands; Refused for what would not be right."""
+        with hold_settings(store.spark), translate_faults(self.name):
+            table = load(store, self.name)
+            if table is not None:
+                require_layout(table, Layout.VERSIONS)
+            shape, settings = self._agreed(table)
+            sides = sides_of(store, table, self.frame, evolved=shape, settings=settings, asked=self.asked)
+            with compared(sides) as found:
+                met = tally(sides, found)
+                _refuse(sides, found, met)
+                change = change_of(sides, found, met)
+                yield Plan(
+                    table, change, self._note(sides, found), self._receipt(sides, met), self.asked.dry_run
+                )
+
+    def _agreed(self, table: StoredTable | None) -> tuple[Evolved, Settings]:
+        """The shape and the settings that table and copy agree on."""
+        columns, empty = delivered_columns(self.frame.schema)
+        if table is None:
+            shape, settings = made(self.name, columns, self.asked.key), agreed(None, self.asked)
+        else:
+            shape = evolved(table.shape, columns, empty, self.asked.key, self.asked.rename)
+            settings = agreed(settings_of(table.properties).renamed(shape.renamed), self.asked)
+        refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
+        return shape, settings
+
+    def _note(self, sides: Sides, found: Outcomes) -> Note:
+        """What the commit says: its token is a digest of the copy and its instant (V14)."""
+        at, names = iso(sides.place.at), sorted(sides.terms.delivered)
+        content = [str(self.name), at, names, found.delivered, found.sums[CONTENT]]
+        token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
+
+    def _receipt(self, sides: Sides, met: Tally) -> Callable[[Committed | None], Answer]:
+        table, changes = str(self.name), sides.evolved.changes
+        if self.asked.dry_run:
+            plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back)
+            return lambda _committed: plan
+
+        def receipt(committed: Committed | None) -> SnapshotReceipt:
+            snapshot = None if committed is None else committed.snapshot_id
+            recorded = None if snapshot is None else iso(sides.place.recorded)
+            return SnapshotReceipt(table, met.counts, changes, recorded, snapshot)
+
+        return receipt
+
+
+def _refuse(sides: Sides, found: Outcomes, met: Tally) -> None:
+    """Another copy of a stored instant, no rows, too many that go: in this order."""
+    terms, asked, closed = sides.terms, sides.asked, met.counts["closed"]
+    if sides.place.stored and not asked.restate and met.differing:
+        keys = keys_of_kinds(found, terms, APPEARING, CHANGED, RENEWED, VANISHED)
+        refuse_other_content(sides.place.at, keys, met.differing)
+    refuse_empty(found.delivered, asked)
+    refuse_mass_delete(closed, met.there, asked, lambda: keys_of_kinds(found, terms, VANISHED))

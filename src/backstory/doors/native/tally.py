@@ -1,0 +1,112 @@
+"""How many records a copy finds in which state, and how many rows come of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backstory.doors.native.comparing import Sides
+from backstory.doors.native.receipts import COUNTS
+from backstory.doors.native.refusals import keys_of
+from backstory.errors import MAX_KEYS
+from backstory.model.layout import VALID_TO
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.strategies.copies.alike import alike
+from backstory.strategies.copies.plan import APPEARING, NOW, RENEWED, Terms, outcome, state, version, written
+from backstory.strategies.scd2.plan import CHANGED, DELIVERED, STORED, VANISHED, Outcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Records by outcome (V36), those there before, and rows: written, rewritten, taken back.
+
+    `keys` and `columns` are for dry runs: up to ten keys of each outcome, records that change by column.
+    """
+
+    counts: Mapping[str, int]
+    there: int = 0
+    written: int = 0
+    rewritten: int = 0
+    taken_back: int = 0
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    columns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> int:
+        """The records that are others than before."""
+        return sum(number for name, number in self.counts.items() if name != "unchanged")
+
+
+def tally(sides: Sides, found: Outcomes) -> Tally:
+    """The records and rows that the comparison gives; one pass over what changes, if anything does."""
+    from pyspark.sql.functions import count_if
+
+    if found.nothing:
+        return Tally(dict.fromkeys(COUNTS, 0) | {"unchanged": found.same}, found.same)
+    terms, dry_run = sides.terms, sides.asked.dry_run
+    kinds, rows = outcome(terms), written(terms)
+    asked = [count_if(kind).alias(name) for name, kind in kinds.items()]
+    asked += [count_if(row.where).alias(f"row {place}") for place, row in enumerate(rows)]
+    driving = (*terms.compared, *terms.renewed) if dry_run else ()
+    changes = kinds[CHANGED] | kinds[RENEWED]
+    for name in driving:
+        differs = changes & ~alike(DELIVERED, state(NOW), [name], terms.types)
+        asked.append(count_if(differs).alias(f"column {name}"))
+    (seen,) = found.actions.agg(*asked).collect()
+    reopened = _known(sides, found).count() if seen[APPEARING] else 0
+    changed = seen[CHANGED] + seen[RENEWED]
+    numbers = (seen[APPEARING] - reopened, changed, seen[VANISHED], reopened, found.same)
+    told = [(row, seen[f"row {place}"]) for place, row in enumerate(rows)]
+    return Tally(
+        dict(zip(COUNTS, numbers, strict=True)),
+        found.same + changed + seen[VANISHED],
+        sum(number for _, number in told),
+        sum(number for row, number in told if row.instead),
+        sum(number for row, number in told if row.taken_back),
+        _keys(sides, found) if dry_run else {},
+        {name: seen[f"column {name}"] for name in driving if seen[f"column {name}"]},
+    )
+
+
+def keys_of_kinds(found: Outcomes, terms: Terms, *wanted: str) -> list[str]:
+    """Up to ten keys of the actions of these kinds."""
+    kinds = outcome(terms)
+    keys = [
+        key
+        for kind in wanted
+        for key in keys_of(
+            found.actions.where(kinds[kind]), terms.key, STORED if kind == VANISHED else DELIVERED
+        )
+    ]
+    return keys[:MAX_KEYS]
+
+
+def _appearing(found: Outcomes, terms: Terms) -> "DataFrame":
+    """The keys of records that were not there at the copy's instant."""
+    from pyspark.sql.functions import col
+
+    keys = (col(f"{DELIVERED}.{quoted(name)}").alias(name) for name in terms.key)
+    return found.actions.where(outcome(terms)[APPEARING]).select(*keys)
+
+
+def _known(sides: Sides, found: Outcomes) -> "DataFrame":
+    """Those of them of which there are versions elsewhere: closed ones, or any where later ones are known."""
+    versions, key = sides.stored.where(version()), list(sides.terms.key)
+    if sides.terms.in_order:
+        versions = versions.where(column(VALID_TO).isNotNull())
+    named = versions.select(*map(quoted, key))
+    return named.join(_appearing(found, sides.terms), key, "left_semi").distinct()
+
+
+def _keys(sides: Sides, found: Outcomes) -> dict[str, list[str]]:
+    """Up to ten keys of each outcome but the unchanged."""
+    terms, known = sides.terms, _known(sides, found)
+    new = _appearing(found, terms).join(known, list(terms.key), "left_anti")
+    return {
+        "new": keys_of(new, terms.key),
+        "changed": keys_of_kinds(found, terms, CHANGED, RENEWED),
+        "closed": keys_of_kinds(found, terms, VANISHED),
+        "reopened": keys_of(known, terms.key),
+    }

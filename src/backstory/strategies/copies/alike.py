@@ -1,0 +1,58 @@
+"""Whether values are alike (V16): NULL equals NULL, NaN equals NaN, 0.0 equals -0.0, maps without order."""
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from backstory.stores.iceberg.literals import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+
+def comparable(value: "Column", type_: "DataType") -> "Column":
+    """The value as one that Spark can compare and hash: its maps as entries in the order of their keys."""
+    from pyspark.sql.functions import lit, map_entries, sort_array, struct, transform, when
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if not _holds_map(type_):
+        return value
+    if isinstance(type_, ArrayType):
+        element = type_.elementType
+        return transform(value, lambda each: comparable(each, element))
+    if isinstance(type_, MapType):
+        item = type_.valueType
+        return sort_array(
+            transform(
+                map_entries(value),
+                lambda each: struct(each["key"].alias("key"), comparable(each["value"], item).alias("value")),
+            )
+        )
+    assert isinstance(type_, StructType)
+    fields = (comparable(value.getField(each.name), each.dataType).alias(each.name) for each in type_)
+    return when(value.isNotNull(), struct(*fields)).otherwise(lit(None))
+
+
+def _holds_map(type_: "DataType") -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(type_, ArrayType):
+        return _holds_map(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(_holds_map(each.dataType) for each in type_)
+    return isinstance(type_, MapType)
+
+
+def alike(one: str, other: str, names: Iterable[str], types: "StructType") -> "Column":
+    """Whether the columns of these names are alike in two structs, given as Spark's names of them."""
+    from pyspark.sql.functions import col, lit
+
+    pairs = (
+        comparable(col(f"{one}.{quoted(name)}"), types[name].dataType).eqNullSafe(
+            comparable(col(f"{other}.{quoted(name)}"), types[name].dataType)
+        )
+        for name in names
+    )
+    return reduce(and_, pairs, lit(True))

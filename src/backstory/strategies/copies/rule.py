@@ -1,0 +1,279 @@
+"""What a full copy makes of a table of layout `versions`, in plain Python (native.md, sections 1 to 2.3).
+
+The table is its stored rows, exactly as V1 to V9 have them. A life is folded anew for each record, and the
+rows of the new life are matched with the stored ones (V9). Instants and recorded times are anything ordered.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backstory.errors import Refused
+from backstory.model.remembered import Role, Told
+
+Key = Any
+Instant = Any
+Values = Mapping[str, Any]
+OUTCOMES = ("new", "changed", "closed", "reopened", "unchanged")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored row (V1, V2); a mark has no key and no values."""
+
+    key: Key | None
+    values: Values
+    start: Instant
+    end: Instant | None
+    recorded: Instant
+    role: Role | None = None
+    ended_at: Instant | None = None
+    end_before: Instant | None = None
+    kind: Told | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it is one, and no memory (V3)."""
+        return self.role is None
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it stands for a remembered copy that was not taken back (V31)."""
+        return self.kind is Told.COPY and self.role is Role.FACT and self.ended_at is None
+
+    def covers(self, instant: Instant) -> bool:
+        """Whether the record was so at an instant; ends are exclusive (V99)."""
+        return bool(self.start <= instant and (self.end is None or instant < self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Stored rows; `settled` is None without memory, else no or two instants (V13).
+
+    `columns` are those of the data. Columns of `ignored` and `overwritten` make no version.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...] = ()
+    newest: Instant | None = None
+    settled: tuple[Instant, ...] | None = None
+    ignored: frozenset[str] = frozenset()
+    overwritten: frozenset[str] = frozenset()
+
+    @property
+    def versions(self) -> list[Row]:
+        """The rows that are versions, as known now."""
+        return [row for row in self.rows if row.is_version]
+
+    @property
+    def tracked(self) -> list[str]:
+        """The columns whose values make versions."""
+        return [name for name in self.columns if name not in self.ignored | self.overwritten]
+
+    def life(self, key: Key) -> list[Row]:
+        """The versions of a record."""
+        return [row for row in self.versions if row.key == key]
+
+    def as_of(self, key: Key, instant: Instant) -> Values | None:
+        """What a record was at an instant; None while it was not there."""
+        return next((row.values for row in self.life(key) if row.covers(instant)), None)
+
+    def known(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
+        """What the table told at a recorded time: key, start, end and values (V6)."""
+        told = []
+        for row in self.rows:
+            if row.recorded <= recorded and row.role is not Role.FACT:
+                moved_later = row.ended_at is not None and row.ended_at > recorded
+                end = row.end_before if moved_later else row.end
+                if end is None or row.start < end:
+                    told.append((row.key, row.start, end, row.values))
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Every record as the source had it at an instant, with the columns that it delivers."""
+
+    at: Instant
+    rows: Mapping[Key, Values]
+    columns: tuple[str, ...]
+    closes: bool = True
+    restate: bool = False
+    backfill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The table after a copy, the same one if nothing was committed, and the records by outcome (V36)."""
+
+    table: Table
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def take(table: Table, copy: Copy, recorded: Instant) -> Taken:
+    """The table after the copy; Refused where it would not be right."""
+    table = _remembering(table, copy)
+    _refuse_instant(table, copy)
+    following = _following(table, copy.at)
+    rows, counts = [row for row in table.rows if not row.is_version], Counter(dict.fromkeys(OUTCOMES, 0))
+    for key in dict.fromkeys([*(row.key for row in table.versions), *copy.rows]):
+        now = table.as_of(key, copy.at)
+        said = _said(table, copy, key)
+        counts.update(_outcome(table, copy, key, now, said))
+        life = table.life(key) if _same(table, now, said, copy.columns) else None
+        rows += _matched(table, key, _folded(table, key, copy.at, said, following), recorded, life)
+    _refuse_other_content(table, copy, counts)
+    if following is None:
+        rows = [_overwritten(table, copy, row) for row in rows]
+    marks = [] if table.settled is None else _mark(table, copy, recorded)
+    changed = sorted(map(repr, [*rows, *marks])) != sorted(map(repr, table.rows))
+    newest = copy.at if table.newest is None or (changed and copy.at > table.newest) else table.newest
+    after = replace(table, rows=(*rows, *marks), newest=newest)
+    return Taken(after if changed else table, counts)
+
+
+def _remembering(table: Table, copy: Copy) -> Table:
+    """The table with a memory from now on, where the copy is the first that asks for it (V28)."""
+    if table.settled is not None or not copy.backfill:
+        return table
+    ends = [each for row in table.versions for each in (row.start, row.end) if each is not None]
+    return replace(table, settled=(min(ends), max(ends)) if ends else ())
+
+
+def _refuse_instant(table: Table, copy: Copy) -> None:
+    if table.settled is None:
+        if table.newest is not None and copy.at < table.newest:
+            raise Refused("time-backwards", "A newer copy is known.")
+    elif table.settled and table.settled[0] <= copy.at <= table.settled[1]:
+        raise Refused("settled", "The instant is settled.")
+    elif not copy.closes:
+        raise Refused("partial-copy", "A copy that may lack records is a feed.")
+
+
+def _refuse_other_content(table: Table, copy: Copy, counts: Mapping[str, int]) -> None:
+    """V37: a copy of an instant of which one is stored."""
+    marks = [row.start for row in table.rows if row.is_mark]
+    stored = copy.at in marks if table.settled is not None else copy.at == table.newest
+    differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
+    if stored and differs and not copy.restate:
+        raise Refused("same-instant", "Another copy of this instant is known.")
+
+
+def _following(table: Table, instant: Instant) -> Instant | None:
+    """The next instant after this one of which something is known for every record (V30, V31)."""
+    known = [*(row.start for row in table.rows if row.is_mark), *(table.settled or ())[:1]]
+    return min((each for each in known if each > instant), default=None)
+
+
+def _said(table: Table, copy: Copy, key: Key) -> Values | None:
+    """What is known of a record at the copy's instant, once it is taken: the step of V22."""
+    before = next((row.values for row in table.life(key) if _until(row, copy.at)), None)
+    row = copy.rows.get(key)
+    if row is None:
+        return None if copy.closes else table.as_of(key, copy.at)
+    if before is not None and _same(table, before, row, copy.columns):
+        return before
+    return {name: row.get(name) if name in copy.columns else None for name in table.columns}
+
+
+def _until(row: Row, instant: Instant) -> bool:
+    """Whether a version is what was known just before an instant (V78)."""
+    return bool(row.start < instant and (row.end is None or row.end >= instant))
+
+
+def _same(table: Table, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
+    """Whether two states are alike on the tracked ones of the columns."""
+    if one is None or other is None:
+        return one is other
+    return all(one.get(name) == other.get(name) for name in columns if name in table.tracked)
+
+
+def _outcome(table: Table, copy: Copy, key: Key, now: Values | None, said: Values | None) -> dict[str, int]:
+    """What the record counts as: `as_of` its instant before and after (V36)."""
+    if now is None:
+        return {"reopened" if table.life(key) else "new": 1} if said is not None else {}
+    if said is None:
+        return {"closed": 1}
+    if key not in copy.rows:
+        return {}
+    overwritten = [name for name in copy.columns if name in table.overwritten]
+    renewed = any(now.get(name) != copy.rows[key].get(name) for name in overwritten)
+    same = _same(table, now, said, copy.columns)
+    return {"unchanged" if same and not (renewed and _following(table, copy.at) is None) else "changed": 1}
+
+
+def _folded(
+    table: Table, key: Key, at: Instant, said: Values | None, following: Instant | None
+) -> list[tuple[Instant, Instant | None, Values]]:
+    """The record's new life: what was said holds from its instant up to the following one (V23)."""
+    stored = {each for row in table.life(key) for each in (row.start, row.end) if each is not None}
+    instants = sorted({*stored, at, *([] if following is None else [following])})
+    life: list[tuple[Instant, Instant | None, Values]] = []
+    state: Values | None = None
+    for instant in instants:
+        says = at <= instant and (following is None or instant < following)
+        found = said if says else table.as_of(key, instant)
+        if not _same(table, state, found, table.columns):
+            if state is not None:
+                life[-1] = (life[-1][0], instant, state)
+            if found is not None:
+                life.append((instant, None, found))
+            state = found
+    return life
+
+
+def _matched(
+    table: Table,
+    key: Key,
+    life: Sequence[tuple[Instant, Instant | None, Values]],
+    recorded: Instant,
+    unmoved: list[Row] | None,
+) -> list[Row]:
+    """The record's stored rows and those of its new life, brought together (V9)."""
+    if unmoved is not None:
+        return unmoved
+    left = {start: (end, values) for start, end, values in life}
+    rows: list[Row] = []
+    for row in table.life(key):
+        end, values = left.get(row.start, (None, None))
+        if values == row.values:
+            left.pop(row.start)
+            rows += move_end(row, end, recorded)
+        else:
+            rows += take_back(row, recorded)
+    return [*rows, *(Row(key, values, start, end, recorded) for start, (end, values) in left.items())]
+
+
+def move_end(row: Row, end: Instant | None, recorded: Instant) -> list[Row]:
+    """The row with another end, and the statement that this would forget (V7)."""
+    if end == row.end:
+        return [row]
+    moved = replace(row, end=end, ended_at=recorded, end_before=row.end)
+    if row.ended_at is None:
+        return [moved]
+    return [replace(moved, recorded=row.ended_at), replace(row, role=Role.PAST, end=row.start)]
+
+
+def take_back(row: Row, recorded: Instant) -> list[Row]:
+    """The version as one that was told, and is not any more (V8)."""
+    moved, *left = move_end(row, row.start, recorded)
+    return [replace(moved, role=Role.PAST), *left]
+
+
+def _overwritten(table: Table, copy: Copy, row: Row) -> Row:
+    """An open version with the copy's values of what is kept without history (V18)."""
+    delivered = copy.rows.get(row.key) if row.is_version and row.end is None else None
+    names = [name for name in copy.columns if name in table.overwritten]
+    if delivered is None or not names:
+        return row
+    return replace(row, values={**row.values, **{name: delivered.get(name) for name in names}})
+
+
+def _mark(table: Table, copy: Copy, recorded: Instant) -> list[Row]:
+    """The row that remembers the copy; none if it is remembered already."""
+    if any(row.is_mark and row.start == copy.at for row in table.rows):
+        return []
+    columns = None if set(copy.columns) >= set(table.columns) else copy.columns
+    return [Row(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)]

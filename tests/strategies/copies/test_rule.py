@@ -1,0 +1,233 @@
+"""What full copies make of a table of layout `versions`: the worked examples and laws of native.md."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.errors import Refused
+from backstory.model.remembered import Role
+from backstory.strategies.copies.rule import Copy, Table, take
+
+KEYS, VALUES = "kmn", "abc"
+
+
+class Life:
+    """A table of one column, told by copies such as `k:b m:a`; the n-th commit is recorded at n."""
+
+    def __init__(self, **settings):
+        self.table = Table(("v",), **settings)
+        self.told = {}
+
+    @property
+    def commits(self):
+        return len(self.told)
+
+    def copy(self, at, text, **options):
+        rows = {key: {"v": value} for key, _, value in (each.partition(":") for each in text.split())}
+        return self.take(Copy(at, rows, ("v",), **options))
+
+    def take(self, copy):
+        recorded = self.commits + 1
+        taken = take(self.table, copy, recorded)
+        if taken.table is not self.table:
+            self.table = taken.table
+            self.told[recorded] = now(taken.table)
+        return {outcome: number for outcome, number in taken.counts.items() if number}
+
+    def refused(self, at, text, **options):
+        before = self.table
+        with pytest.raises(Refused) as told:
+            self.copy(at, text, **options)
+        assert self.table is before
+        return told.value.code
+
+    def shown(self, key):
+        """`a[10,20) b[20,)`, as the worked examples write it."""
+        life = sorted(self.table.life(key), key=lambda row: row.start)
+        return " ".join(
+            f"{row.values['v']}[{row.start},{'' if row.end is None else row.end})" for row in life
+        )
+
+    def marks(self):
+        return sorted(row.start for row in self.table.rows if row.is_mark)
+
+
+def now(table):
+    return sorted((row.key, row.start, row.end or 0, str(row.values)) for row in table.versions)
+
+
+def test_E18_older_full_copies_are_added():
+    life = Life()
+    life.copy(20, "k:b m:a")
+    assert life.refused(10, "k:a m:a") == "time-backwards"
+    assert life.copy(10, "k:a m:a", backfill=True) == {"reopened": 2}
+    assert (life.shown("k"), life.shown("m")) == ("a[10,20) b[20,)", "a[10,)")
+    assert life.copy(15, "k:x m:a") == {"changed": 1, "unchanged": 1}
+    assert (life.shown("k"), life.shown("m")) == ("a[10,15) x[15,20) b[20,)", "a[10,)")
+    assert life.marks() == [10, 15]
+    assert life.table.settled == (20, 20)
+
+
+def test_E19_the_same_again_and_a_copy_replaced():
+    life = Life()
+    life.copy(10, "k:a", backfill=True)
+    life.copy(20, "k:b")
+    assert life.copy(30, "k:b") == {"unchanged": 1}
+    assert life.marks() == [10, 20, 30]
+    commits = life.commits
+    assert life.copy(30, "k:b") == {"unchanged": 1}
+    assert life.commits == commits
+    assert life.refused(30, "k:c") == "same-instant"
+    life.copy(30, "k:c", restate=True)
+    assert life.shown("k") == "a[10,20) b[20,30) c[30,)"
+    assert life.marks() == [10, 20, 30]
+
+
+def test_E13_what_did_we_know_row_by_row():
+    """An end that moves twice: its row tells the last two, a row of the past the first."""
+    life = Life()
+    life.copy(10, "k:a", backfill=True)
+    life.copy(20, "k:b")
+    life.copy(15, "k:c")
+    rows = {
+        (row.values["v"], row.start, row.end, row.recorded, row.role, row.ended_at, row.end_before)
+        for row in life.table.rows
+        if row.key
+    }
+    assert rows == {
+        ("a", 10, 15, 2, None, 3, 20),
+        ("c", 15, 20, 3, None, None, None),
+        ("b", 20, None, 2, None, None, None),
+        ("a", 10, 10, 1, Role.PAST, 2, None),
+    }
+    told = {(17, 3): "c", (17, 2): "a", (25, 1): "a"}
+    for (instant, known), value in told.items():
+        found = [
+            v["v"]
+            for _, start, end, v in life.table.known(known)
+            if start <= instant and (end is None or instant < end)
+        ]
+        assert found == [value]
+
+
+def test_without_memory_the_newest_copy_alone_is_restated():
+    life = Life()
+    life.copy(10, "k:a m:a")
+    life.copy(20, "k:b n:x")
+    assert life.copy(20, "k:b n:x") == {"unchanged": 2}
+    assert life.refused(20, "k:c n:x") == "same-instant"
+    assert life.refused(10, "k:c m:a", restate=True) == "time-backwards"
+    assert life.copy(20, "k:a m:a", restate=True) == {"changed": 1, "reopened": 1, "closed": 1}
+    assert (life.shown("k"), life.shown("m"), life.shown("n")) == ("a[10,)", "a[10,)", "")
+    assert {row.role for row in life.table.rows} == {None, Role.PAST}
+
+
+def test_what_is_settled_stays():
+    life = Life()
+    life.copy(10, "k:a")
+    life.copy(20, "k:b")
+    life.copy(5, "k:z", backfill=True)
+    for instant in (10, 15, 20):
+        assert life.refused(instant, "k:q") == "settled"
+    assert life.refused(30, "k:b", closes=False) == "partial-copy"
+    life.copy(30, "k:b")
+    assert life.shown("k") == "z[5,10) a[10,20) b[20,)"
+
+
+def test_a_column_that_is_not_delivered_is_not_compared():
+    """V39, and a column that comes is a version where it has a value (N1, N2)."""
+    life = Life()
+    life.table = replace(life.table, columns=("v", "w"))
+    both, one = ("v", "w"), ("v",)
+    life.take(Copy(1, {"k": {"v": "a", "w": 1}, "m": {"v": "a", "w": 1}}, both))
+    assert life.take(Copy(2, {"k": {"v": "a"}, "m": {"v": "b"}}, one)) == {"unchanged": 1, "changed": 1}
+    assert [row.values for row in life.table.life("m")] == [{"v": "a", "w": 1}, {"v": "b", "w": None}]
+
+
+def test_ignored_and_overwritten_columns():
+    life = Life()
+    life.table = Table(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
+    columns = ("v", "i", "o")
+    life.take(Copy(1, {"k": {"v": "a", "i": 1, "o": 1}}, columns))
+    assert life.take(Copy(2, {"k": {"v": "a", "i": 2, "o": 1}}, columns)) == {"unchanged": 1}
+    assert life.take(Copy(3, {"k": {"v": "a", "i": 2, "o": 2}}, columns)) == {"changed": 1}
+    assert life.take(Copy(4, {"k": {"v": "b", "i": 3, "o": 3}}, columns)) == {"changed": 1}
+    assert [row.values for row in life.table.life("k")] == [
+        {"v": "a", "i": 1, "o": 2},
+        {"v": "b", "i": 3, "o": 3},
+    ]
+
+
+COPIES = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES)).map(
+    lambda rows: " ".join(f"{key}:{value}" for key, value in rows.items())
+)
+SERIES = st.lists(
+    st.tuples(st.integers(1, 30), COPIES), min_size=1, max_size=8, unique_by=lambda each: each[0]
+)
+
+
+@given(SERIES)
+def test_L13_copies_in_order_leave_no_memory(series):
+    """Every row is a version, no commit is idle, and each copy reads as it was (V19, V27)."""
+    life = Life()
+    for at, text in sorted(series):
+        before = life.commits
+        changed = life.copy(at, text).keys() - {"unchanged"}
+        assert life.commits == before + bool(changed)
+    assert all(row.is_version for row in life.table.rows)
+    _assert_copies_read_as_they_were(life, series)
+
+
+@given(SERIES)
+def test_L1_L6_copies_in_any_order_are_one_table(series):
+    """With a memory the order of arrival means nothing, and `as_of` a copy's instant is the copy."""
+    lives = [Life(), Life()]
+    for life, order in zip(lives, (series, sorted(series)), strict=True):
+        for at, text in order:
+            life.copy(at, text, backfill=True)
+        _assert_copies_read_as_they_were(life, series)
+    one, other = (now(life.table) for life in lives)
+    assert one == other
+
+
+@given(SERIES, st.data())
+def test_L3_L5_what_was_known_stays_known(series, data):
+    """After every commit, what was known at every earlier recorded time is what the table told then."""
+    life = Life()
+    for at, text in series:
+        life.copy(at, text, backfill=True)
+        again = data.draw(st.sampled_from(life.marks()))
+        commits = life.commits
+        life.copy(again, _as_of(life, again))
+        assert life.commits == commits
+        if data.draw(st.booleans()):
+            life.copy(again, data.draw(COPIES), restate=True)
+        for recorded, told in life.told.items():
+            known = sorted(
+                (k, start, end or 0, str(values)) for k, start, end, values in life.table.known(recorded)
+            )
+            assert known == told
+    _assert_each_life_is_whole(life)
+
+
+def _as_of(life, instant):
+    found = {key: life.table.as_of(key, instant) for key in KEYS}
+    return " ".join(f"{key}:{values['v']}" for key, values in found.items() if values)
+
+
+def _assert_copies_read_as_they_were(life, series):
+    for at, text in series:
+        assert sorted(_as_of(life, at).split()) == sorted(text.split())
+    _assert_each_life_is_whole(life)
+
+
+def _assert_each_life_is_whole(life):
+    """L4: half-open predicates find each record at most once, and what differs not is one version (V23)."""
+    for key in KEYS:
+        rows = sorted(life.table.life(key), key=lambda row: row.start)
+        for one, other in pairwise(rows):
+            assert one.end is not None
+            assert one.end < other.start or (one.end == other.start and one.values != other.values)
