@@ -16,6 +16,7 @@ from backstory.cli.output import console, errors, show
 from backstory.cli.starting import starting
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
+from backstory.model.table import table_name
 from backstory.observe.logs import log_for_people
 from backstory.reading.commits import commits, inventory
 from backstory.stores.metadata.described import Catalog
@@ -121,7 +122,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
 
     def asked(catalog: Catalog) -> list[dict[str, Any]]:
         found = warehouse.named(table, lambda each: catalog.describe(each) is not None)
-        return commits(catalog, found or warehouse.table_name(table))
+        return commits(catalog, found or table_name(table))
 
     found = ask(options, asked)[:limit]
     of_dataset, of_versions = (bool(found) and name in found[0] for name in ("block", "recorded_at"))
@@ -170,7 +171,7 @@ def _require(options: Options, tables: Sequence[str]) -> None:
     there = set(catalog.tables())
     for name in tables:
         if warehouse.named(name, there.__contains__) is None:
-            raise no_table(warehouse.table_name(name))
+            raise no_table(table_name(name))
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
