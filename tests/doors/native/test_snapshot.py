@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from pyspark.sql.functions import expr
 
-from backstory.errors import BackstoryError
-from backstory.model.remembered import MEMORY_SINCE, SETTLED, Role, Told
+from backstory.errors import BackstoryError, Refused, UsageError
+from backstory.model.instant import parse_instant
+from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 from backstory.strategies.copies.rule import Copy, Row, Table, take
@@ -148,3 +150,177 @@ def test_L3_L6_L7_L13_the_plan_gives_the_rules_rows(native, seed):
         ["2026-02-20T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z"]
     )
     assert MEMORY_SINCE in native.stored.properties
+
+
+def test_columns_come_widen_stay_away_and_are_renamed(native):
+    """V1, V60, N1, N2: what comes stands before `valid_from`; what is NULL everywhere makes no version."""
+    native.copy(1, native.frame("a:1 b:2").selectExpr("k", "CAST(v AS int) AS v"))
+    wide = native.frame("a:1 b:2").selectExpr("k", "CAST(v AS bigint) AS v", "CAST(NULL AS string) AS w")
+    receipt = native.copy(2, wide)
+    assert receipt.counts["unchanged"] == 2
+    assert receipt.schema_changes == ["column w of type STRING comes", "column v is LONG"]
+    assert (receipt.snapshot_id, receipt.recorded_at) == (None, None)
+    names = [column.name for column in native.stored.shape.columns]
+    assert names == ["k", "v", "w", "valid_from", "valid_to", "is_current", "recorded_at", "_memory"]
+    some = native.frame("a:1:x b:2:-", "k string, v string, w string").selectExpr(
+        "k", "CAST(v AS int) AS v", "w"
+    )
+    assert native.copy(3, some).counts == counts(changed=1, unchanged=1)
+    assert native.copy(4, native.frame("a b c", "k string")).counts == counts(new=1, unchanged=2)
+    renamed = native.frame("a:x b:-  c:-", "k string, x string")
+    told = native.copy(5, renamed, rename={"w": "x"})
+    assert (told.counts, told.schema_changes) == (counts(unchanged=3), ["column w is called x"])
+    assert native.copy(5, renamed, rename={"w": "x"}).schema_changes == []
+    assert native.refused(6, renamed, rename={"q": "r"}) == ("bad-option", [])
+    assert native.refused(6, "a:1 b:2 c:3") == ("type-changed", ["v"])
+    assert native.rows("v", "x") == {
+        ("a", (1, None), 1, 3, 1, None, 2, None, None),
+        ("a", (1, "x"), 3, None, 2, None, None, None, None),
+        ("b", (2, None), 1, None, 1, None, None, None, None),
+        ("c", (None, None), 4, None, 3, None, None, None, None),
+    }
+
+
+def test_what_a_table_was_told_first_counts(native):
+    """V13, V18: ignored columns make no version, overwritten ones are kept in the open version alone."""
+    columns = "k string, v string, i string, o string"
+
+    def told(text):
+        return native.frame(text, columns)
+
+    native.copy(1, told("a:1:1:1 b:1:1:1"), ignore="i", overwrite=["o"])
+    before = native.ids()
+    assert native.copy(2, told("a:1:2:1 b:1:1:2")).counts == counts(changed=1, unchanged=1)
+    assert native.ids() == before
+    assert native.refused(3, told("a:1:1:1"), ignore=["v"]) == ("settings-changed", ["i", "v"])
+    assert native.refused(3, told("a:1:1:1"), track=["v"])[0] == "settings-changed"
+    with pytest.raises(Refused, match="key"):
+        native.warehouse.snapshot(told("a:1:1:1"), into=native.name, key=["k", "v"])
+    added = native.frame("a:1:2:1:9 b:2:1:2:9", f"{columns}, n string")
+    assert native.copy(3, added, ignore="i", backfill_added=True).counts == counts(changed=2)
+    assert native.rows("v", "i", "o", "n") == {
+        ("a", ("1", "1", "1", "9"), 1, None, 1, None, None, None, None),
+        ("b", ("1", "1", "2", None), 1, 3, 1, None, 2, None, None),
+        ("b", ("2", "1", "2", "9"), 3, None, 2, None, None, None, None),
+    }
+
+
+def test_what_is_refused_writes_nothing(native):
+    """V36, V47, V126: up to ten keys, no property, no file that stays."""
+    native.copy(2, " ".join(f"k{number:02}:a" for number in range(20)))
+    some = " ".join(f"k{number:02}:a" for number in range(14))
+    assert native.refused(1, "k00:a") == ("time-backwards", [])
+    assert native.refused(2, some, max_delete_ratio=1)[0] == "same-instant"
+    assert native.refused(3, native.frame("a:1").limit(0)) == ("empty-snapshot", [])
+    assert native.refused(3, f"{some} -:a") == ("null-key", ["NULL"])
+    assert native.refused(3, f"{some} k00:b k01:a") == ("duplicate-key", ["k00"])
+    code, keys = native.refused(3, some, max_delete_ratio=0.29)
+    assert (code, keys) == ("mass-delete", [f"k{number}" for number in range(14, 20)])
+    reserved = native.frame("k00:a", "k string, recorded_at string")
+    assert native.refused(3, reserved) == ("reserved-column", ["recorded_at"])
+    for instant in (datetime(2026, 1, 1), "soon"):
+        with pytest.raises(UsageError):
+            native.warehouse.snapshot(reserved, into=native.name, at=instant)
+    with pytest.raises(UsageError, match="Say key"):
+        native.warehouse.snapshot(reserved, into=native.name, keys="k")
+    assert native.copy(3, f"{some} k00:a", max_delete_ratio=0.3).counts == counts(closed=6, unchanged=14)
+    plan = native.copy(4, f"{some.replace('k01:a', 'k01:b')} k15:a new:a".replace("k02:a", ""), dry_run=True)
+    assert plan.to_dict() == {
+        "table": native.name,
+        "counts": counts(new=1, changed=1, closed=1, reopened=1, unchanged=12),
+        "keys": {"new": ["new"], "changed": ["k01"], "closed": ["k02"], "reopened": ["k15"]},
+        "columns": {"v": 1},
+        "schema_changes": [],
+        "taken_back": 0,
+    }
+
+
+def test_values_compare_as_one_and_keep_their_types(native):
+    """V16: NaN is NaN, 0.0 is -0.0, maps have no order; what is nested is one value."""
+    told = (
+        "'a' AS k, CAST('{}' AS double) AS d, map('x', {}, 'y', {}) AS m, named_struct('s', array({})) AS n, "
+        "TIMESTAMP_NTZ'2026-03-29 02:30:00' AS t, CAST({} AS decimal(20,3)) AS e"
+    )
+
+    def frame(*values):
+        return native.spark.sql(f"SELECT {told.format(*values)}")
+
+    native.copy(1, frame("NaN", 1, 2, "NULL", 1))
+    types = {column.name: str(column.type) for column in native.stored.shape.user_columns}
+    assert (types["t"], types["e"], types["m"]) == ("NAIVE_DATETIME", "DECIMAL(20,3)", "MAP(STRING, INT)")
+    turned = frame("NaN", 1, 2, "NULL", 1).withColumn("m", expr("map('y', 2, 'x', 1)"))
+    assert native.copy(2, turned).counts == counts(unchanged=1)
+    assert native.copy(3, frame("0.0", 1, 2, "NULL", 1)).counts == counts(changed=1)
+    assert native.copy(4, frame("-0.0", 1, 2, "NULL", 1)).counts == counts(unchanged=1)
+    assert native.copy(5, frame("-0.0", 1, 3, "NULL", 1)).counts == counts(changed=1)
+    assert native.copy(6, frame("-0.0", 1, 3, "0", 1)).counts == counts(changed=1)
+
+
+def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
+    """V10, V12, V14: a clock that is set back, and the files of an in-order copy."""
+
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2020, 1, 1, tzinfo=tz)
+
+    first = native.copy(1, "a:1 b:1 c:1")
+    monkeypatch.setattr("backstory.doors.native.instants.datetime", Late)
+    second = native.copy(2, "a:2 b:1 d:1")
+    assert parse_instant(second.recorded_at) == parse_instant(first.recorded_at) + timedelta(microseconds=1)
+    told = native.stored.snapshots[-1].properties
+    assert (told[RECORDED], told[COPIED_AT]) == (second.recorded_at, "2026-01-03T00:00:00.000000Z")
+    assert (told["added-data-files"], told["added-delete-files"]) == ("2", "1")
+    assert native.copy(2, "d:1 a:2 b:1").snapshot_id is None
+
+
+def test_a_mark_knows_the_columns_of_its_copy(native):
+    """V2, V31: by field ids, those of columns that come with it too; a restatement takes its place."""
+    both = native.frame("a:1:1", "k string, v string, w string")
+
+    def marks():
+        rows = native.spark.table(f"backstory.{native.name}").where("_memory.kind = 'copy'").collect()
+        names = {field.fieldId(): field.name() for field in native.stored.iceberg.schema().columns()}
+        told = [(days(row.valid_from.astimezone(UTC)), row._memory) for row in rows]
+        return sorted(
+            (
+                at,
+                memory.ended_at is None,
+                memory["columns"] and "".join(names[each] for each in memory["columns"]),
+            )
+            for at, memory in told
+        )
+
+    native.copy(5, both, backfill=True)
+    native.copy(6, native.frame("a:9:9", "k string, v string, n string"))
+    assert marks() == [(5, True, None), (6, True, "kvn")]
+    assert native.refused(5.5, both)[0] == "settled"
+    whole = native.frame("a:9:9:2", "k string, v string, n string, w string")
+    assert native.copy(6, whole, restate=True).counts == counts(changed=1)
+    assert marks() == [(5, True, None), (6, False, "kvn"), (6, True, None)]
+    assert native.copy(6, whole).snapshot_id is None
+
+
+def test_a_spoilt_table_is_not_written(native):
+    """V119: two open versions of a key."""
+    native.copy(1, "a:1 b:1")
+    native.spark.sql(
+        f"INSERT INTO backstory.{native.name} SELECT * FROM backstory.{native.name} WHERE k = 'a'"
+    )
+    assert native.refused(3, "a:1 b:2") == ("spoilt-table", ["a"])
+
+
+def test_a_key_of_several_columns(native):
+    frame = native.frame("a:1:x a:2:x", "k string, `n 1` string, v string")
+    for at, source, code in ((1, frame, None), (2, frame.limit(1), "mass-delete")):
+        given = {"into": native.name, "key": ["k", "n 1"], "at": day(at), "max_delete_ratio": 0.4}
+        if code is None:
+            assert native.warehouse.snapshot(source, **given).counts == counts(new=2)
+            continue
+        with pytest.raises(Refused) as told:
+            native.warehouse.snapshot(source, **given)
+        assert (told.value.code, told.value.keys) == (code, ["k=a n 1=2"])
+
+
+def counts(**some):
+    return {"new": 0, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0, **some}

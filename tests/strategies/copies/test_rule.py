@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Refused
-from backstory.model.remembered import Role
+from backstory.model.remembered import Role, Told
 from backstory.strategies.copies.rule import Copy, Table, take
 
 KEYS, VALUES = "kmn", "abc"
@@ -145,6 +145,18 @@ def test_a_column_that_is_not_delivered_is_not_compared():
     life.take(Copy(1, {"k": {"v": "a", "w": 1}, "m": {"v": "a", "w": 1}}, both))
     assert life.take(Copy(2, {"k": {"v": "a"}, "m": {"v": "b"}}, one)) == {"unchanged": 1, "changed": 1}
     assert [row.values for row in life.table.life("m")] == [{"v": "a", "w": 1}, {"v": "b", "w": None}]
+
+
+def test_a_copy_that_lacked_columns_bars_what_would_change_them():
+    life = Life()
+    life.table = replace(life.table, columns=("v", "w"))
+    life.take(Copy(20, {"k": {"v": "a"}}, ("v",), backfill=True))
+    with pytest.raises(Refused, match="lacked columns"):
+        life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
+    life.take(Copy(20, {"k": {"v": "b", "w": 2}}, ("v", "w"), restate=True))
+    life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
+    marks = [(row.start, row.columns, row.ended_at) for row in life.table.rows if row.kind is Told.COPY]
+    assert sorted(marks, key=str) == [(10, None, None), (20, ("v",), 2), (20, None, None)]
 
 
 def test_ignored_and_overwritten_columns():

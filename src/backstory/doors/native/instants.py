@@ -15,19 +15,16 @@ from backstory.model.remembered import (
     COLUMNS,
     COPIED_AT,
     ENDED_AT,
-    KIND,
     RECORDED,
-    ROLE,
     SETTLED,
-    Told,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.snapshots import ancestry, known
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.copies.plan import version
+from backstory.strategies.copies.plan import marked, version
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -55,7 +52,7 @@ class Placing:
     in_order: bool = True
     settled: tuple[datetime | None, datetime] | tuple[()] | None = None
     begins: bool = False
-    marked: bool = False
+    mark: Mark | None = None
 
     @property
     def remembers(self) -> bool:
@@ -92,10 +89,11 @@ def placed(table: StoredTable | None, rows: "DataFrame | None", asked: Asked) ->
     marks = [] if told is None else marks_since(rows, at)
     stored = bool(marks) and marks[0].at == at
     later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
-    following = min((each for each in later if each > at), default=None)
+    following = min((each for each in later if each is not None and each > at), default=None)
     _refuse_narrow(marks, following)
     in_order = following is None and not stored
-    return Placing(at, recorded, stored, following, in_order, settled, begins=told is None, marked=stored)
+    mark, begins = marks[0] if stored else None, told is None
+    return Placing(at, recorded, stored, following, in_order, settled, begins, mark)
 
 
 def _without_memory(
@@ -131,10 +129,8 @@ def marks_since(rows: "DataFrame", at: datetime) -> list[Mark]:
     """The remembered copies at or after an instant, oldest first."""
     from pyspark.sql.functions import unix_micros
 
+    remembered = rows.where(marked() & (column(VALID_FROM) >= instant(micros_of(at))))
     memory = column(MEMORY)
-    remembered = rows.where(memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value))
-    remembered = remembered.where(memory.getField(ENDED_AT).isNull() & memory.getField(ROLE).isNotNull())
-    remembered = remembered.where(column(VALID_FROM) >= instant(micros_of(at)))
     found = remembered.select(unix_micros(column(VALID_FROM)), memory.getField(COLUMNS)).collect()
     marks = (Mark(_instant(micros), None if ids is None else tuple(ids)) for micros, ids in found)
     return sorted(marks, key=lambda mark: mark.at)
@@ -208,10 +204,3 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
 
 def _instant(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
-
-
-def where_marked(at: datetime) -> "Column":
-    """Whether a stored row is the mark of a copy of an instant, not taken back."""
-    memory = column(MEMORY)
-    here = column(VALID_FROM) == instant(micros_of(at))
-    return here & (memory.getField(KIND) == Told.COPY.value) & memory.getField(ENDED_AT).isNull()

@@ -1,19 +1,22 @@
 """What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from backstory.doors.native.comparing import Sides
 from backstory.doors.native.tally import Tally
 from backstory.model.change import Change
 from backstory.model.instant import iso
-from backstory.model.places import ROW_ID
+from backstory.model.layout import VALID_FROM
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
-from backstory.stores.iceberg.literals import instant, quoted
+from backstory.model.types import ColumnType
+from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, positions_of
 from backstory.stores.iceberg.schema import fields_of
-from backstory.strategies.copies.moves import mark, row_of
-from backstory.strategies.copies.plan import rows_that_come, rows_that_go, written
+from backstory.strategies.copies.moves import forgotten, mark, of, row_of
+from backstory.strategies.copies.plan import marked, rows_that_come, rows_that_go, written
 from backstory.strategies.scd2.plan import Outcomes
 
 if TYPE_CHECKING:
@@ -23,23 +26,32 @@ if TYPE_CHECKING:
 def change_of(sides: Sides, found: Outcomes, met: Tally) -> Change | None:
     """What is to commit; None where nothing changes."""
     evolved, place = sides.evolved, sides.place
-    marked = place.remembers and not place.marked
-    come = _rows(sides, found, met, marked=marked)
+    ids = _field_ids(sides) if place.remembers else None
+    restated = place.mark is not None and met.differing > 0 and place.mark.columns != ids
+    kinds = written(sides.terms)
+    parts = [rows_that_come(found, kinds, ids=sides.ids)] if met.written else []
+    gone = [rows_that_go(found, kinds)] if met.rewritten else []
+    if place.remembers and (place.mark is None or restated):
+        parts.append(_mark(sides, ids))
+    if restated:
+        forgotten, places = _forgotten(sides)
+        parts.append(forgotten)
+        gone.append(places)
+    come = _in_few_files(sides, parts, met.written) if parts else None
     if sides.table is None:
         told = {**sides.settings.properties(), **_memory(sides)}
         return Change(met.counts, come=come, into=evolved.shape, properties=told)
     if come is None and not evolved.changed:
         return None
     kept = sides.settings.properties() if evolved.renamed else {}
-    gone = rows_that_go(found, written(sides.terms)) if met.rewritten else None
     return Change(
         met.counts,
-        None if gone is None else positions_of(gone, met.rewritten),
+        positions_of(reduce(_with, gone), met.rewritten + restated) if gone else None,
         come,
         evolved.shape if evolved.changed else None,
         evolved.renamed,
         {**kept, **_memory(sides)},
-        expected=None if come is None else met.written + marked,
+        expected=None if come is None else met.written + len(parts) - bool(met.written),
     )
 
 
@@ -51,34 +63,59 @@ def _memory(sides: Sides) -> Mapping[str, str]:
     return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
 
 
-def _rows(sides: Sides, found: Outcomes, met: Tally, *, marked: bool) -> "DataFrame | None":
-    """The rows that come, sorted by key; None where there are none."""
-    parts = [rows_that_come(found, written(sides.terms), ids=sides.ids)] if met.written else []
-    if marked:
-        parts.append(_mark(sides))
-    if not parts:
-        return None
-    rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    if met.written <= FEW:
-        rows = rows.coalesce(1)  # few files (V12)
-    return rows.sortWithinPartitions(*map(quoted, sides.terms.key))
+def _in_few_files(sides: Sides, parts: "Sequence[DataFrame]", count: int) -> "DataFrame":
+    """The rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
+    rows = reduce(_with, parts)
+    return (rows.coalesce(1) if count <= FEW else rows).sortWithinPartitions(*map(quoted, sides.terms.key))
 
 
-def _mark(sides: Sides) -> "DataFrame":
+def _with(one: "DataFrame", other: "DataFrame") -> "DataFrame":
+    return one.unionByName(other)
+
+
+def _mark(sides: Sides, columns: "Sequence[int] | None") -> "DataFrame":
     """The row that remembers the copy (V31)."""
     from pyspark.sql.functions import lit
 
     terms = sides.terms
-    own = mark(instant(terms.at), instant(terms.recorded), terms.memory, _field_ids(sides))
+    own = mark(instant(terms.at), instant(terms.recorded), terms.memory, columns)
     ids = [lit(None).cast("bigint").alias(ROW_ID)] if sides.ids else []
     return sides.store.spark.range(1).select(*row_of(terms.columns, own, {}), *ids)
 
 
-def _field_ids(sides: Sides) -> list[int] | None:
-    """The field ids of the delivered columns; None where they are all (V2)."""
-    delivered = {each.name for each in sides.evolved.delivered}
-    if sides.table is None or all(each.name in delivered for each in sides.evolved.shape.user_columns):
+def _forgotten(sides: Sides) -> "tuple[DataFrame, DataFrame]":
+    """The stored mark of the copy's instant as one that was taken back (V8), and its place."""
+    from pyspark.sql.functions import struct
+
+    terms, whole = sides.terms, "backstory: mark"
+    here = sides.stored.where(marked() & (column(VALID_FROM) == instant(terms.at)))
+    told = here.select(struct("*").alias(whole))
+    row = quoted(whole)
+    own = forgotten(row, instant(terms.recorded), terms.memory)
+    values = {each.name: of(row, each.name) for each in terms.columns}
+    ids = [of(row, ROW_ID).alias(ROW_ID)] if sides.ids else []
+    return told.select(*row_of(terms.columns, own, values), *ids), here.select(FILE, POSITION)
+
+
+def _field_ids(sides: Sides) -> tuple[int, ...] | None:
+    """The field ids of the delivered columns; None where they are all (V2).
+
+    Columns that come get theirs by this very commit: the next ones, in their order.
+    """
+    evolved, table = sides.evolved, sides.table
+    delivered = {each.name for each in evolved.delivered}
+    if table is None or all(each.name in delivered for each in evolved.shape.user_columns):
         return None
-    fields = fields_of(sides.store.jvm, sides.table.iceberg.schema())
-    names = {sides.evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
-    return sorted(names[name] for name in delivered if name in names)
+    fields = fields_of(sides.store.jvm, table.iceberg.schema())
+    ids = {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
+    last = int(table.iceberg.operations().current().lastColumnId())
+    for each in evolved.shape.columns:
+        if each.name not in ids:
+            ids[each.name] = last + 1
+            last += 1 + _inner(each.type)
+    return tuple(sorted(ids[name] for name in delivered))
+
+
+def _inner(type_: ColumnType) -> int:
+    """How many fields are within a type."""
+    return sum(1 + _inner(part) for _, part in type_.parts)

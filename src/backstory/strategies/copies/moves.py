@@ -78,6 +78,11 @@ def mark(
     }
 
 
+def forgotten(row: str, recorded: "Column", memory: ColumnType) -> "dict[str, Column]":
+    """The own columns of a remembered fact that is taken back (V8)."""
+    return {MEMORY: _memory(row, memory, {ENDED_AT: recorded})}
+
+
 def of(row: str, name: str) -> "Column":
     """A column of a struct, which is given as Spark's name of it."""
     from pyspark.sql.functions import col

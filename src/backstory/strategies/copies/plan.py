@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import ROLE, Role
+from backstory.model.remembered import ENDED_AT, KIND, ROLE, Role, Told
 from backstory.model.schema import Column as SourceColumn
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.literals import column, instant, quoted
@@ -73,6 +73,13 @@ class Written:
 def version() -> "Column":
     """Whether a stored row is a version, and no memory."""
     return column(MEMORY).getField(ROLE).isNull()
+
+
+def marked() -> "Column":
+    """Whether a stored row remembers a copy or a truncate that was not taken back."""
+    memory = column(MEMORY)
+    said = memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value)
+    return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
 def stored_states(rows: "DataFrame", terms: Terms) -> "DataFrame":

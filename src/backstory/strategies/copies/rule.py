@@ -127,10 +127,12 @@ def take(table: Table, copy: Copy, recorded: Instant) -> Taken:
     _refuse_other_content(table, copy, counts)
     if following is None:
         rows = [_overwritten(table, copy, row) for row in rows]
-    marks = [] if table.settled is None else _mark(table, copy, recorded)
-    changed = sorted(map(repr, [*rows, *marks])) != sorted(map(repr, table.rows))
+    if table.settled is not None:
+        differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
+        rows = _remembered(table, copy, rows, recorded, restated=differs)
+    changed = sorted(map(repr, rows)) != sorted(map(repr, table.rows))
     newest = copy.at if table.newest is None or (changed and copy.at > table.newest) else table.newest
-    after = replace(table, rows=(*rows, *marks), newest=newest)
+    after = replace(table, rows=tuple(rows), newest=newest)
     return Taken(after if changed else table, counts)
 
 
@@ -150,6 +152,9 @@ def _refuse_instant(table: Table, copy: Copy) -> None:
         raise Refused("settled", "The instant is settled.")
     elif not copy.closes:
         raise Refused("partial-copy", "A copy that may lack records is a feed.")
+    following = _following(table, copy.at)
+    if any(row.is_mark and row.start == following and row.columns is not None for row in table.rows):
+        raise Refused("settled", "The next copy lacked columns: what they were then comes from before it.")
 
 
 def _refuse_other_content(table: Table, copy: Copy, counts: Mapping[str, int]) -> None:
@@ -271,9 +276,14 @@ def _overwritten(table: Table, copy: Copy, row: Row) -> Row:
     return replace(row, values={**row.values, **{name: delivered.get(name) for name in names}})
 
 
-def _mark(table: Table, copy: Copy, recorded: Instant) -> list[Row]:
-    """The row that remembers the copy; none if it is remembered already."""
-    if any(row.is_mark and row.start == copy.at for row in table.rows):
-        return []
+def _remembered(
+    table: Table, copy: Copy, rows: Sequence[Row], recorded: Instant, *, restated: bool
+) -> list[Row]:
+    """The rows with the mark of the copy (V31); another mark takes the place of one of other columns."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
-    return [Row(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)]
+    mark = Row(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)
+    here = [row for row in rows if row.is_mark and row.start == copy.at]
+    if here and (here[0].columns == columns or not restated):
+        return list(rows)
+    ended = {id(row): replace(row, ended_at=recorded) for row in here}
+    return [*(ended.get(id(row), row) for row in rows), mark]
