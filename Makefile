@@ -1,7 +1,7 @@
 # Every target does its own set-up; a second run starts in seconds.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-odf soak protos lock clean
+.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf soak protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ bench-tables: setup ## Many small tables: 8 requests at once against one
 
 bench-historize: setup ## A history load on Spark against one written by hand
 	@$(PY) benchmarks/historize.py
+
+bench-native: setup ## A native snapshot against a join and a MERGE by hand
+	@$(PY) benchmarks/native.py
 
 bench-odf: setup  ## A snapshot and a ledger pull against ones written by hand
 	@$(PY) benchmarks/odf.py

@@ -18,6 +18,7 @@ from backstory.cli import (
     read,
     send,
     serve,
+    snapshot,
     sql,
 )
 from backstory.cli.output import Output, chosen, errors, show_error
@@ -33,6 +34,7 @@ app.command(demo.demo)
 app.command(serve.serve)
 app.command(send.send)
 app.command(historize.historize)
+app.command(snapshot.snapshot)
 app.command(read.tables)
 app.command(read.current)
 app.command(read.as_of)

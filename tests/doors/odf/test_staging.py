@@ -15,7 +15,8 @@ from datasets import Dataset
 from odf_files import READ, declared, optional
 
 from backstory.doors.odf.preparing import Prepared
-from backstory.doors.odf.staging import ARRIVAL, read_batch, sent
+from backstory.doors.odf.staging import read_batch
+from backstory.engine.staging import ARRIVAL, sent
 from backstory.formats.memory import Memory
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.wrapping.room import bound_of

@@ -181,7 +181,7 @@ def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, 
 @pytest.mark.parametrize("preprocess", ["", "select * from input where k <> ''k2''"])
 def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(dataset, spark, monkeypatch, preprocess):
     """V5: Spark numbers rows with gaps between the parts of a file; a query may leave out rows between."""
-    from backstory.doors.odf import staging
+    from backstory.engine import staging
 
     monkeypatch.setattr(staging, "ROWS_IN_GROUP", 2)
     before = {name: spark.conf.get(name) for name in CUTTING}

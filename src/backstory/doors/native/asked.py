@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Final, Literal, TypedDict, Unpack, cast
+from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 
 Deletes = Literal["close", "ignore"]
+Format = Literal["csv", "parquet", "jsonl", "json"]
 RATIO: Final = 0.5
 
 
@@ -31,6 +32,7 @@ class Asked:
     backfill: bool = False
     restate: bool = False
     backfill_added: bool = False
+    format: Format | None = None
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -47,6 +49,8 @@ class Asked:
         if both:
             told = ", ".join(sorted(both))
             raise bad_option(f"{told}: overwrite, and track or ignore.", "Name a column once.")
+        if self.format is not None and self.format not in get_args(Format):
+            raise bad_option(f"There is no format {self.format}.", f"Say {', '.join(get_args(Format))}.")
         if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
             raise bad_option("The key names no column, or one twice.", "Name each of its columns once.")
 
@@ -67,6 +71,7 @@ class Options(TypedDict, total=False):
         backfill: whether a copy may be older than all that is stored; the table then remembers.
         backfill_added: whether a new column's values come into the open versions, and make none.
         restate: whether the copy takes the place of the one that is stored of its instant.
+        format: that of the source's files, where their endings do not tell it.
         dry_run: whether nothing is written, and the plan comes back.
     """
 
@@ -82,6 +87,7 @@ class Options(TypedDict, total=False):
     backfill: bool
     backfill_added: bool
     restate: bool
+    format: Format | None
     dry_run: bool
 
 

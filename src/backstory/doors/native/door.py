@@ -1,12 +1,16 @@
 """What the warehouse and the command line ask of native tables."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import Asked, asked
+from backstory.doors.native.asked import Asked, Format, asked
+from backstory.doors.native.files import TABLE, source_files
 from backstory.doors.native.snapshot import Answer, Snapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
-from backstory.model.table import TableName
+from backstory.model.table import TableName, table_name
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -15,28 +19,40 @@ if TYPE_CHECKING:
 __all__ = ["asked", "snapshot"]
 
 
-def snapshot(store: Store, frame: Any, into: TableName, given: Asked) -> Answer:
+def snapshot(store: Store, source: Any, into: TableName, given: Asked) -> Answer:
     """Bring a full copy into its table; its receipt, or the plan of a dry run.
 
-    `frame` is one of Spark, of pandas, or an Arrow table.
+    The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
+    one, of a folder, or a glob.
     """
-    return deliver(store, Snapshot(into, _frame(store, frame), given))
+    with _rows(store, source, into, given.format) as frame:
+        return deliver(store, Snapshot(into, frame, given))
 
 
-def _frame(store: Store, given: Any) -> "DataFrame":
+@contextmanager
+def _rows(store: Store, source: Any, into: TableName, format_: Format | None) -> Iterator["DataFrame"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from backstory.doors.native.source import rows_of_files, rows_of_table
     from backstory.stores.iceberg.frames import frame_of
 
-    if isinstance(given, DataFrame):
-        return given
-    if type(given).__module__.partition(".")[0] == "pandas":
-        given = pa.Table.from_pandas(given, preserve_index=False)
-    if isinstance(given, pa.Table):
-        return frame_of(store, given.replace_schema_metadata())
-    raise UsageError(
-        "bad-option",
-        f"A {type(given).__name__} has no rows to snapshot.",
-        "Give a DataFrame or an Arrow table.",
-    )
+    if isinstance(source, DataFrame):
+        yield source
+        return
+    if isinstance(source, str) and source.startswith(TABLE):
+        yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
+        return
+    if isinstance(source, str | Path):
+        with rows_of_files(store, source_files(str(source), format_), into) as frame:
+            yield frame
+        return
+    if type(source).__module__.partition(".")[0] == "pandas":
+        source = pa.Table.from_pandas(source, preserve_index=False)
+    if not isinstance(source, pa.Table):
+        raise UsageError(
+            "bad-option",
+            f"A {type(source).__name__} has no rows.",
+            "Give a DataFrame, an Arrow table or files.",
+        )
+    yield frame_of(store, source.replace_schema_metadata())

@@ -12,7 +12,7 @@ from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream
 from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.schemas import Expected, conformed, storable
-from backstory.doors.odf.staging import ARRIVAL
+from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.columns import OP, PLACE, ROW, TIME

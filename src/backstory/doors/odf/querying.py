@@ -9,7 +9,7 @@ from uuid import uuid4
 from backstory.doors.odf.allowed_queries import others_read, steps
 from backstory.doors.odf.manifest.read import Sql
 from backstory.doors.odf.source_rules import INPUT
-from backstory.doors.odf.staging import ARRIVAL
+from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.spark.parsed_queries import cause_of, refuse_session_values
 from backstory.spark.settled import hold_settings

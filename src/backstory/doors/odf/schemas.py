@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.staging import PARTLY_VOID
+from backstory.engine.staging import PARTLY_VOID
 from backstory.errors import Refused
 from backstory.model.types import fits
 from backstory.stores.iceberg.literals import quoted

@@ -3,8 +3,9 @@
 A column is what every cell of it is without loss: `007` and a number of twenty digits stay texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,14 +53,18 @@ class Guesses:
                 self._told[place] = True
                 self._left[place] = _left(full, self._left[place], self.times)
 
-    def schema(self) -> pa.Schema:
+    def schema(self, known: Mapping[str, pa.Field] = MappingProxyType({})) -> pa.Schema:
         """The columns, all optional: one without a single value is of type null, one of empty texts text.
+
+        A column that may be of its `known` type is of that.
 
         An empty text tells nothing beside values: it is their NULL, unless they are texts (O27).
         """
         fields = []
         for name, left, seen, told in zip(self.names, self._left, self._seen, self._told, strict=True):
-            kept = [*left, pa.string()][0] if told else pa.string()
+            may_be = [*left, pa.string()] if told else [pa.string()]
+            wanted = known[name].type if name in known else None
+            kept = wanted if wanted in may_be else may_be[0]
             fields.append(pa.field(name, kept if seen else pa.null()))
         return pa.schema(fields)
 

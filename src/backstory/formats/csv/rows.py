@@ -71,6 +71,30 @@ def _own_schema(table: CsvTable, names: list[str], told: Told) -> pa.Schema:
     return pa.schema([told.get(field.name, field) for field in found])
 
 
+def csv_columns(files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD) -> pa.Schema:
+    """What files with a header have for columns between them, all their cells looked at.
+
+    Of the types that the cells of a column may be, the `known` one counts. Raises Refused for files that do
+    not have the same columns, and for one without a header.
+    """
+    guesses: Guesses | None = None
+    for path, name in files:
+        table = csv_table(file_source(path, name, options.encoding), options)
+        names = table.names
+        if names is None:
+            raise table.source.broken("", "it is empty, without even its header")
+        _refuse_names(table, names, needed=True)
+        if guesses is None:
+            guesses = Guesses(names, options.times)
+        for one, other in ((guesses.names, names), (names, guesses.names)):
+            if lacking := [column for column in one if column not in other]:
+                raise missing(name if other is names else files[0][1], lacking[0], list(other))
+        places = [names.index(column) for column in guesses.names]
+        for piece in table.pieces():
+            guesses.look(table.texts(piece, places))
+    return pa.schema([]) if guesses is None else guesses.schema(known)
+
+
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
     """For each column of the schema its place in the file."""
     if not table.options.header:

@@ -1,6 +1,6 @@
 """Rows of JSON and GeoJSON, whole documents or a row a line (section 1.6, B15, B22, B24)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,16 +70,22 @@ class Document:
         Refused for values that no column can be made for.
         """
         seen: dict[str, Seen] = {}
-        number = -1
+        rows = self.look(seen, told)
+        found = inferred(seen, self.name, sort=self.geo)
+        return pa.schema([*found, *told.values()]) if rows else found
+
+    def look(self, seen: dict[str, Seen], told: Told = UNTOLD) -> int:
+        """Take note of the values of all columns but those that are told; the number of rows."""
+        rows = 0
         for number, row in self.objects():
+            rows += 1
             for key in row.keys() - told.keys() if told else row:
                 try:
                     seen.setdefault(key, Seen()).look(row[key])
                 except TooDeep:
                     why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
                     raise self.refused(number, why, AS_TEXT) from None
-        found = inferred(seen, self.name, sort=self.geo)
-        return pa.schema([*found, *told.values()]) if number >= 0 else found
+        return rows
 
     def refused(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
         """The error for a row that is no row."""
@@ -103,6 +109,14 @@ def json_rows(
     if schema is None:
         schema = document.columns(told)
     return Rows(schema, _batches(document, schema))
+
+
+def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions) -> pa.Schema:
+    """What files have for columns between them, all their values looked at; a missing key is NULL."""
+    seen: dict[str, Seen] = {}
+    for path, name in files:
+        _document(path, name, options, wanted=False).look(seen)
+    return inferred(seen, ", ".join(name for _, name in files[:3]), sort=False)
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> Document:

@@ -1,0 +1,127 @@
+"""`backstory snapshot`: a full copy of a source becomes history."""
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from backstory.cli.keeping import tell
+from backstory.cli.options import Flag, Options
+from backstory.cli.outcomes import DRY
+from backstory.cli.output import console
+from backstory.cli.read import opened
+from backstory.doors.native.asked import Deletes, Format, asked
+from backstory.doors.native.files import TABLE, source_files
+from backstory.errors import UsageError
+from backstory.model.table import table_name
+
+DEFAULTS = Options()
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
+
+
+def snapshot(
+    source: str,
+    /,
+    *,
+    into: str,
+    key: Names = (),
+    at: str | None = None,
+    deletes: Deletes = "close",
+    max_delete_ratio: float = 0.5,
+    allow_empty: Flag = False,
+    track: Names = (),
+    ignore: Names = (),
+    overwrite: Names = (),
+    rename: Names = (),
+    backfill: Flag = False,
+    backfill_added: Flag = False,
+    restate: Flag = False,
+    format: Format | None = None,  # noqa: A002 - the option's name
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Keep the history of a source: take all of its records as they are now, and write what changed.
+
+    The first copy makes the table; key and columns that make versions are then the table's, and need not be
+    given again. A record that the copy lacks is closed. A copy that changes nothing makes no commit.
+
+    Example: backstory snapshot customers.csv --into crm.customer --key customer_id
+
+    Args:
+        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
+        into: The table, as schema.table.
+        key: The columns that tell records apart: a,b.
+        at: The instant of which the copy is, ISO 8601; now if it is left out.
+        deletes: What becomes of records that the copy lacks.
+        max_delete_ratio: At most this part of the records may be closed by one copy.
+        allow_empty: Take a source without any row for what it is.
+        track: The columns that make versions; all if it is left out.
+        ignore: Columns that make none.
+        overwrite: Columns that the open version has as they were last, without history.
+        rename: New names of columns: old=new.
+        backfill: Let the copy be older than all that is stored; from then on the table remembers its copies.
+        backfill_added: Write the values of a new column into the open versions, without new ones.
+        restate: Put the copy in the place of the one that is stored of its instant.
+        format: csv, parquet, jsonl or json, whatever the files' endings.
+        dry_run: Print counts, sample keys and what drives the changes, and write nothing.
+        options: Common options.
+    """
+    table = table_name(into)
+    given = asked(
+        key=_names(key),
+        at=at,
+        deletes=deletes,
+        max_delete_ratio=max_delete_ratio,
+        allow_empty=allow_empty,
+        track=_names(track),
+        ignore=_names(ignore),
+        overwrite=_names(overwrite),
+        rename=_pairs(rename),
+        backfill=backfill,
+        backfill_added=backfill_added,
+        restate=restate,
+        format=format,
+        dry_run=dry_run,
+    )
+    if source.startswith(TABLE):
+        table_name(source.removeprefix(TABLE))
+    else:
+        source_files(source, format)  # what is wrong is told at once, without Spark
+    with opened(options) as warehouse:
+        from backstory.doors.native import door
+
+        answer = door.snapshot(warehouse.store, source, table, given)
+    _tell(answer.to_dict(), options, dry_run=dry_run)
+
+
+def _names(given: tuple[str, ...]) -> list[str] | None:
+    names = [name.strip() for each in given for name in each.split(",") if name.strip()]
+    return names or None
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for each in _names(given) or ():
+        old, equals, new = each.partition("=")
+        if not (old and equals and new):
+            raise UsageError(
+                "bad-option", f"--rename {each} names no two columns.", "Write --rename old=new."
+            )
+        pairs[old] = new
+    return pairs
+
+
+def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
+    if options.answer == "table":
+        nested = ("schema_changes", "keys", "columns")
+        told = {name: _spoken(value) if name in nested else value for name, value in told.items()}
+    tell(told, options)
+    if dry_run and options.answer == "table":
+        console.print(DRY)
+
+
+def _spoken(value: Any) -> str | None:
+    """A list or a mapping as people read it in a cell."""
+    if isinstance(value, dict):
+        parts = (f"{name}: {_spoken(each)}" for name, each in value.items() if each)
+        return "; ".join(parts) or None
+    return ", ".join(map(str, value)) or None if isinstance(value, list) else str(value)

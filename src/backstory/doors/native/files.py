@@ -1,0 +1,116 @@
+"""Which files a source names, and of which format they are (section 2 of the interface)."""
+
+import glob
+import gzip
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from backstory.doors.native.asked import Format
+from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.wrapping import archives
+from backstory.formats.wrapping.room import bound_of
+
+_ENDINGS: Final[dict[str, Format]] = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+}
+# What names a table of the warehouse as a source.
+TABLE: Final = "table:"
+_PACKED: Final = (".gz", ".zip")
+_PATTERN: Final = re.compile(r"[*?\[]")
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to read; `name` is what messages call it."""
+
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The files of a source, all of one format, in the order of their names."""
+
+    files: Sequence[SourceFile]
+    format: Format
+
+
+def source_files(source: str, format_: Format | None = None) -> SourceFiles:
+    """The file that a source names, those that a glob fits, or those in a folder.
+
+    Files in a folder whose names begin with `_` or `.` are passed over. Raises Failed if there are none, and
+    UsageError for files of no known format, or of several.
+    """
+    paths = _paths(source)
+    formats = {path: format_ or _format_of(path) for path in paths}
+    if unknown := [path.name for path, found in formats.items() if found is None]:
+        raise UsageError(
+            "unknown-format",
+            f"The ending of {', '.join(unknown[:_SHOWN])} tells no format.",
+            "Say --format csv, parquet, jsonl or json; or name the files with a glob.",
+        )
+    kinds = {found for found in formats.values() if found is not None}
+    if len(kinds) > 1:
+        raise UsageError(
+            "mixed-formats",
+            f"The source has files of several formats: {', '.join(sorted(kinds))}.",
+            "Name those of one format with a glob.",
+        )
+    return SourceFiles([SourceFile(path, path.name) for path in paths], kinds.pop())
+
+
+def _paths(source: str) -> list[Path]:
+    path = Path(source)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [each for each in sorted(path.iterdir()) if each.is_file() and each.name[0] not in "_."]
+        told = f"The folder {source} has no files."
+    elif _PATTERN.search(source):
+        found = [each for each in map(Path, sorted(glob.glob(source, recursive=True))) if each.is_file()]  # noqa: PTH207
+        told = f"No file matches {source}."
+    else:
+        found, told = [], f"There is no file {source}."
+    if not found:
+        raise Failed("not-found", told, "Bring it there, or mend the path.")
+    return found
+
+
+def _format_of(path: Path) -> Format | None:
+    endings = [ending.lower() for ending in path.suffixes]
+    while endings and endings[-1] in _PACKED:
+        endings.pop()
+    return _ENDINGS.get(endings[-1]) if endings else None
+
+
+def unpacked(file: SourceFile, folder: Path) -> SourceFile:
+    """The file to read; what is unpacked lies in the folder. Refused for a broken archive, or a bomb."""
+    ending, target = file.path.suffix.lower(), folder / f"unpacked-{file.name}"
+    if ending == ".gz":
+        try:
+            with gzip.open(file.path) as packed:
+                bound_of(file.path).copy(packed, target, file.name)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
+            raise _broken(file.name, f"a whole gzip ({stop})") from None
+    elif ending == ".zip":
+        with archives.opened(file.path, file.name) as archive:
+            entries = archives.files(archive)
+            if len(entries) != 1:
+                raise _broken(file.name, f"a zip of one file; it holds {archives.listed(entries) or 'none'}")
+            archives.extract(archive, entries[0], target, file.name, bound_of(file.path))
+    else:
+        return file
+    return replace(file, path=target)
+
+
+def _broken(name: str, wanted: str) -> Refused:
+    return Refused("broken-archive", f"{name} is not {wanted}.", "Nothing was written; mend the file.")

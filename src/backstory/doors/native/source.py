@@ -1,0 +1,166 @@
+"""The rows of a source as a frame: files that the house's readers read, or a table of the warehouse."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
+from backstory.engine.staging import ARRIVAL, as_ours, is_local, local_parquet, staged
+from backstory.errors import Refused
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.rows import csv_columns
+from backstory.formats.json.options import JsonOptions
+from backstory.formats.json.rows import json_columns
+from backstory.formats.parquet.options import ParquetOptions
+from backstory.formats.parquet.plain import plain_parquet
+from backstory.formats.produced import UNTOLD, Rows, missing
+from backstory.formats.reading import Options, rows_of
+from backstory.formats.rows import arrow_type
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.model.table import TableName
+from backstory.reading.frames.point_in_time import current
+from backstory.reading.frames.versions import HISTORIES
+from backstory.stores.iceberg.store import Store, existing, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MEND: Final = "Nothing was written; mend the file, or bring its rows from Python."
+Known = Mapping[str, pa.Field]
+
+
+def rows_of_table(store: Store, table: TableName) -> "DataFrame":
+    """What is true now in a table of the warehouse, in the source's columns."""
+    rows = current(store, table)
+    history = existing(store, table).shape.layout in HISTORIES
+    return rows.drop(VALID_FROM, VALID_TO) if history else rows
+
+
+@contextmanager
+def rows_of_files(store: Store, source: SourceFiles, into: TableName) -> Iterator["DataFrame"]:
+    """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
+
+    Whatever is malformed is refused with its line before Spark begins.
+    """
+    known = _known(store, into)
+    with ExitStack() as held, _as_files_of_a_user():
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
+        files = [unpacked(file, folder) for file in source.files]
+        options = _options(source, files)
+        if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
+            path = files[0].path
+            if plain_parquet(path, None, known):
+                import pyarrow.parquet as pq
+
+                yield local_parquet(store, as_ours(path, folder), pq.read_schema(path))
+                return
+        schema = _columns(files, options, known)
+        batches = chain.from_iterable(
+            rows_of(file.path, file.name, options, schema).batches for file in files
+        )
+        yield staged(store, Rows(schema, batches), folder, held).drop(ARRIVAL)
+
+
+@contextmanager
+def _as_files_of_a_user() -> Iterator[None]:
+    """Refusals of readers advise what a manifest could say; here is none."""
+    try:
+        yield
+    except Refused as refused:
+        if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
+            raise Refused(refused.code, refused.message, MEND, refused.keys) from None
+        raise
+
+
+def _options(source: SourceFiles, files: Sequence[SourceFile]) -> Options:
+    if source.format == "csv":
+        return CsvOptions(infer=True)
+    if source.format == "parquet":
+        return ParquetOptions()
+    return JsonOptions(lines=source.format == "jsonl" or not all(_is_array(file.path) for file in files))
+
+
+def _is_array(path: Path) -> bool:
+    """Whether JSON is one array of rows, and not a row a line."""
+    with path.open("rb") as file:
+        return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
+def _known(store: Store, into: TableName) -> Known:
+    """The flat columns that the table has already."""
+    table = load(store, into)
+    columns = () if table is None else table.shape.user_columns
+    return {each.name: pa.field(each.name, arrow_type(each.type)) for each in columns if each.type.flat}
+
+
+def columns_between(source: SourceFiles, known: Known = UNTOLD) -> pa.Schema:
+    """The columns that unpacked files have between them, in the first one's order; nothing else is read.
+
+    Columns that are `known` keep their types where their values may be of them.
+    """
+    return _columns(source.files, _options(source, source.files), known)
+
+
+def _columns(files: Sequence[SourceFile], options: Options, known: Known) -> pa.Schema:
+    named = [(file.path, file.name) for file in files]
+    if isinstance(options, CsvOptions):
+        return csv_columns(named, options, known)
+    if isinstance(options, JsonOptions):
+        found = json_columns(named, options)
+        return pa.schema([pa.field(each.name, _told(each, known)) for each in found])
+    schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
+    first, whole = schemas[0]
+    for name, other in schemas[1:]:
+        whole = _wider(whole, other, f"{first} and {name}", name)
+    return whole
+
+
+def _told(field: pa.Field, known: Known) -> pa.DataType:
+    """The type that the table has for a column of JSON, where its values can be of it."""
+    wanted = known[field.name].type if field.name in known else field.type
+    numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
+    texts = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_decimal)
+    if pa.types.is_integer(field.type) and any(fits(wanted) for fits in numbers):
+        return wanted
+    if pa.types.is_string(field.type) and any(fits(wanted) for fits in texts):
+        return wanted
+    return wanted if pa.types.is_floating(field.type) and pa.types.is_decimal(wanted) else field.type
+
+
+def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
+    """The columns of two files in types that hold both; Refused by name where there is none."""
+    for here, there in ((one, other), (other, one)):
+        if lacking := [column for column in here.names if column not in there.names]:
+            raise missing(name, lacking[0], list(there.names))
+    fields = []
+    for field in one:
+        theirs = other.field(field.name).type
+        type_ = _common(field.type, theirs)
+        if type_ is None:
+            raise Refused(
+                "type-changed",
+                f"{field.name} is of type {field.type} and {theirs} in {names}.",
+                "Nothing was written; bring the files to one type.",
+                [field.name],
+            )
+        fields.append(pa.field(field.name, type_))
+    return pa.schema(fields)
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of the two that holds the values of both, if one does."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
+        return max(one, other, key=lambda each: each.precision)
+    families = (pa.types.is_integer, pa.types.is_floating)
+    if any(family(one) and family(other) for family in families):
+        return max(one, other, key=lambda each: each.bit_width)
+    return None

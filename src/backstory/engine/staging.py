@@ -1,0 +1,166 @@
+"""Rows that readers give become a DataFrame: through Parquet files, sent to tasks that do not see them."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.engine.shipping import parquet_frame, ship_files
+from backstory.formats.memory import TooLarge
+from backstory.formats.produced import Rows
+from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# The place of a row among all. No column of a source is called so.
+ARRIVAL: Final = "backstory arrival"
+# Metadata of a column whose lists or structs hold nothing that tells a type: a schema of it, with void types.
+PARTLY_VOID: Final = "backstory partly void"
+ROWS_IN_GROUP: Final = 1 << 17
+PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
+
+
+def is_local(store: Store) -> bool:
+    """Whether tasks see the files of this machine."""
+    return str(store.spark.sparkContext.master).startswith("local")
+
+
+def as_ours(path: Path, folder: Path) -> Path:
+    """The file under a name of ours: Spark passes over files that are called `_a` or `.a`."""
+    here, there = path.resolve(), folder / "delivered.parquet"
+    try:
+        os.link(here, there)
+    except OSError:  # another file system, or somebody else's file
+        there.symlink_to(here)
+    return there
+
+
+def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
+    """A file of ours; in the names of its folders no letter is one of a pattern."""
+    literal = PATTERN.sub(r"\\\g<0>", str(path))
+    return store.spark.read.schema(_spark(pa.schema(map(_storable, schema)))).parquet(literal)
+
+
+def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFrame":
+    """The rows with their `ARRIVAL`, each column of the type that tables have for it.
+
+    Every row is read here, so that whatever is malformed is refused before Spark begins. A column
+    without any value is one of Spark's void type.
+    """
+    schema = pa.schema([*map(_storable, rows.schema), pa.field(ARRIVAL, pa.int64(), False)])
+    if not is_local(store):
+        return _voided(sent(store, _placed(rows, schema), schema, folder, held), rows.schema)
+    path = folder / "rows.parquet"
+    with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
+        for batch in _placed(rows, schema):
+            writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
+    return _voided(local_parquet(store, path, schema), rows.schema)
+
+
+def sent(
+    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
+) -> "DataFrame":
+    """The rows for tasks that do not see this machine's files.
+
+    Few go as they are. More than deliveries may hold (`driver-memory`) go as Parquet files, of which Spark
+    keeps the bytes.
+    """
+    lease = held.enter_context(store.memory.lease())
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        kept.append(batch)
+        size += batch.nbytes
+        try:
+            lease.hold(str(folder), size)
+        except TooLarge:
+            break
+    else:
+        return frame_of(store, pa.Table.from_batches(kept, schema))
+    files = [BatchFile(path) for path in _parts(_emptied(kept, batches), schema, folder, size)]
+    lease.hold(str(folder), 0)
+    there = held.enter_context(ship_files(store, [("rows", each) for each in files]))
+    return parquet_frame(store, there, schema)
+
+
+def _emptied(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches that are kept, each forgotten when it is given, and those behind them."""
+    kept.reverse()
+    while kept:
+        yield kept.pop()
+    yield from more
+
+
+def _parts(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int) -> Iterator[Path]:
+    """Files of the rows in their order, each of about so many bytes of memory."""
+    for number, first in enumerate(batches):
+        path, held = folder / f"rows-{number}.parquet", 0
+        with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
+            for batch in chain([first], batches):
+                writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
+                held += batch.nbytes
+                if held >= size:
+                    break
+        yield path
+
+
+def _placed(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in rows.batches:
+        values = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
+        places = pa.array(range(first, first + batch.num_rows), pa.int64())
+        first += batch.num_rows
+        yield pa.RecordBatch.from_arrays([*values, places], schema=schema)
+
+
+def _storable(field: pa.Field) -> pa.Field:
+    return field.with_metadata(None).with_type(_storable_type(field.type))
+
+
+def _storable_type(type_: pa.DataType) -> pa.DataType:
+    """The type with texts for what has no values, and all that is in it optional.
+
+    Neither Parquet nor a table has a type of NULL alone, and Arrow asks a struct that is NULL for its
+    required fields; whether they are there, readers have seen.
+    """
+    if pa.types.is_null(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_storable_type(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(_storable_type(type_.key_type), _storable_type(type_.item_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _storable_type(field.type)) for field in type_])
+    return type_
+
+
+def _voided(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
+    from pyspark.sql.functions import lit
+
+    void = [field.name for field in schema if pa.types.is_null(field.type)]
+    for field in schema:
+        if field.name not in void and _holds_null(field.type):
+            told = _spark(pa.schema([field.with_metadata(None)])).json()
+            frame = frame.withMetadata(field.name, {PARTLY_VOID: told})
+    return frame.withColumns({name: lit(None) for name in void}) if void else frame
+
+
+def _holds_null(type_: pa.DataType) -> bool:
+    inner = (type_.field(place).type for place in range(type_.num_fields))
+    return pa.types.is_null(type_) or any(map(_holds_null, inner))
+
+
+def _spark(schema: pa.Schema) -> "StructType":
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,83 @@
+"""`backstory snapshot` as people and programs meet it."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+
+from backstory import warehouse as python
+from backstory.cli.app import run
+from backstory.stores.iceberg.store import Store
+from backstory.warehouse import Warehouse
+
+FIRST = "id,name,day\n1,ann,2026-01-01\n2,bob,\n"
+SECOND = '{"id": 1, "name": "ann", "day": "2026-01-01"}\n{"id": 3, "name": "cy"}\n'
+
+
+class Kept:
+    """The warehouse of all tests, which no command closes."""
+
+    def __init__(self, spark):
+        self.warehouse = Warehouse(Store(spark), embedded=False)
+
+    def __enter__(self):
+        return self.warehouse
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch, capsys):
+    def shell(*words, code=0, output="json"):
+        found = run(["snapshot", *words, "--output", output])
+        said = capsys.readouterr()
+        assert found == code, said
+        return json.loads(said.out) if output == "json" else said.out
+
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text(FIRST)
+    yield shell
+    structlog.reset_defaults()
+
+
+def test_files_become_history(spark, shell, monkeypatch):
+    monkeypatch.setattr(python, "open", lambda *_, **__: Kept(spark))
+    into = ("--into", "cli_native.person")
+    first = shell("a.csv", *into, "--key", "id", "--at", "2026-01-01")
+    assert first["counts"] == {"new": 2, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0}
+    assert list(first) == ["table", "counts", "schema_changes", "recorded_at", "snapshot_id"]
+    assert shell("a.csv", *into)["snapshot_id"] is None
+    Path("b.jsonl.gz").write_bytes(gzip.compress(SECOND.encode()))
+    told = shell("b.jsonl.gz", *into, "--at", "2026-01-02", "--dry-run", output="table")
+    assert "new 1, closed 1, unchanged 1" in told
+    assert "new: 3; closed: 2" in told
+    assert told.splitlines()[-1] == "Dry run: nothing was written."
+    assert shell("b.jsonl.gz", *into, "--at", "2026-01-02")["counts"]["closed"] == 1
+    copied = shell("table:cli_native.person", "--into", "cli_native.copied", "--key", "id")
+    assert copied["counts"]["new"] == 2
+    Path("a.csv").write_text("id,name,day\n1,ann\n")
+    broken = shell("a.csv", *into, code=3)["error"]
+    assert (broken["code"], "line 2" in broken["message"]) == ("broken-csv", True)
+    Path("a.csv").write_text("id,name,day\n1,ann,soon\n3,cy,\n")
+    changed = shell("a.csv", *into, code=3)["error"]
+    assert (changed["code"], changed["keys"]) == ("type-changed", ["day"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["none.csv", "--into", "a.b"], 1),
+        (["a.csv", "--into", "b"], 2),
+        (["a.csv", "--into", "a.b", "--at", "soon"], 2),
+        (["a.csv", "--into", "a.b", "--track", "v", "--ignore", "w"], 2),
+        (["a.csv", "--into", "a.b", "--rename", "a"], 2),
+        (["a.csv", "--into", "a.b", "--max-delete-ratio", "2"], 2),
+        (["table:a", "--into", "a.b"], 2),
+    ],
+)
+def test_wrong_usage_starts_nothing(shell, monkeypatch, words, code):
+    monkeypatch.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
+    assert shell(*words, code=code)["error"]["message"]

@@ -1,0 +1,109 @@
+"""Which files a source names, and what several of them are between them; nothing here needs Spark."""
+
+import gzip
+import io
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backstory.doors.native.files import SourceFile, source_files, unpacked
+from backstory.doors.native.source import columns_between
+from backstory.errors import BackstoryError, Refused
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("b.csv", "a.csv.gz", "_SUCCESS", ".hidden.csv", "c.jsonl", "sub/d.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("id\n1\n")
+    return tmp_path
+
+
+def named(found):
+    return [file.name for file in found.files], found.format
+
+
+def test_a_source_is_a_file_a_glob_or_a_folder(folder):
+    assert named(source_files(str(folder / "b.csv"))) == (["b.csv"], "csv")
+    assert named(source_files(f"{folder}/*.csv*")) == (["a.csv.gz", "b.csv"], "csv")
+    assert named(source_files(f"{folder}/**/*.csv")) == (["b.csv", "d.csv"], "csv")
+    assert named(source_files(str(folder / "sub"))) == (["d.csv"], "csv")
+    assert named(source_files(str(folder), "csv"))[1] == "csv"
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("none.csv", "not-found"),
+        ("*.txt", "not-found"),
+        ("", "mixed-formats"),
+        ("_SUCCESS", "unknown-format"),
+    ],
+)
+def test_what_names_no_files_of_one_format_is_refused(folder, source, code):
+    with pytest.raises(BackstoryError) as told:
+        source_files(str(folder / source))
+    assert told.value.code == code
+
+
+def test_what_is_packed_is_unpacked(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id\n1\n"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("inner.csv", "id\n1\n")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"id\n1\n")[:-4])
+    for name in ("a.csv.gz", "a.zip"):
+        assert unpacked(SourceFile(tmp_path / name, name), tmp_path).path.read_bytes() == b"id\n1\n"
+    with pytest.raises(Refused, match="whole gzip"):
+        unpacked(SourceFile(tmp_path / "b.csv.gz", "b.csv.gz"), tmp_path)
+
+
+def between(tmp_path, ending, *contents, **known):
+    for number, content in enumerate(contents):
+        path = tmp_path / f"{number}.{ending}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    fields = {name: pa.field(name, type_) for name, type_ in known.items()}
+    found = columns_between(source_files(f"{tmp_path}/*.{ending}"), fields)
+    return {field.name: str(field.type) for field in found}
+
+
+def test_files_are_of_the_types_that_one_file_of_all_their_rows_would_be(tmp_path):
+    """Law 4: more files change nothing."""
+    assert between(tmp_path, "csv", "a,b,c\n1,1,\n", "c,b,a\n,x,1.5\n") == {
+        "a": "double",
+        "b": "string",
+        "c": "null",
+    }
+    told = between(tmp_path, "jsonl", '{"a": 1}\n', '{"b": [1], "a": 2.5}\n')
+    assert told == {"a": "double", "b": "list<item: int64>"}
+    assert between(tmp_path, "json", '[{"a": 1}]', '[{"a": 2}]') == {"a": "int64"}
+
+
+def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
+    known = {"a": pa.float64(), "b": pa.string(), "c": pa.timestamp("us", "UTC"), "d": pa.int64()}
+    told = between(tmp_path, "csv", "a,b,c,d\n1,1,2026-01-01,x\n", **known)
+    assert told == {"a": "double", "b": "string", "c": "timestamp[us, tz=UTC]", "d": "string"}
+    told = between(tmp_path, "jsonl", '{"a": 1, "c": "2026-01-01T00:00:00Z", "d": "x"}\n', **known)
+    assert told == {"a": "double", "c": "timestamp[us, tz=UTC]", "d": "string"}
+
+
+def parquet(**columns):
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
+    small, large = pa.array([1], pa.int32()), pa.array([1], pa.int64())
+    assert between(tmp_path, "parquet", parquet(a=small), parquet(a=large)) == {"a": "int64"}
+    with pytest.raises(Refused, match=r"0\.parquet and 1\.parquet") as told:
+        between(tmp_path, "parquet", parquet(a=small), parquet(a=pa.array(["x"])))
+    assert (told.value.code, told.value.keys) == ("type-changed", ["a"])
+    with pytest.raises(Refused) as told:
+        between(tmp_path, "parquet", parquet(a=small), parquet(b=small))
+    assert told.value.code == "missing-column"
+    with pytest.raises(Refused) as told:
+        between(tmp_path, "csv", "a,b\n1,2\n", "a\n1\n")
+    assert (told.value.code, told.value.keys) == ("missing-column", ["b"])
