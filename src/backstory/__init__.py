@@ -7,10 +7,11 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageErr
 
 if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.table import Table, Timeline
+    from backstory.reading.timelines import Timeline
+    from backstory.table import Table
     from backstory.warehouse import Warehouse, open  # noqa: A004
 
-_LAZY = {"Table": "table", "Timeline": "table", "Warehouse": "warehouse", "open": "warehouse"}
+_LAZY = {"Table": "table", "Timeline": "reading.timelines", "Warehouse": "warehouse", "open": "warehouse"}
 
 __all__ = [
     "BackstoryError",

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
-from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from backstory.reading.timelines import Axis, Timeline
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.rewound import Rewound
 
@@ -93,16 +94,30 @@ class Table:
         key = [on] if isinstance(on, str) else list(on)
         return joins.join_as_of(self.store, self.name, frame, key, joins.Times(at, known), how)
 
-    def timeline(self, key: object) -> "Timeline":
-        """One record's life; the key is a value, or a mapping of a key of several columns."""
-        from backstory.reading.frames import point_in_time
+    def timeline(
+        self,
+        key: object,
+        *,
+        axis: "Axis" = "valid",
+        known_at: str | date | None = None,
+        svg: str | Path | None = None,
+    ) -> "Timeline":
+        """One record's life; the key is a value, or a mapping of a key of several columns.
+
+        What is told of it now, or was at `known_at`; on `axis` both all that ever was told. `svg` names a
+        file for the picture. UsageError for another key, axis or a file that cannot be written.
+        """
+        from backstory.reading.frames.life import life
+        from backstory.reading.timelines import require_axis
         from backstory.stores.iceberg.store import existing
 
+        require_axis(axis, known_at)
         shape = existing(self.store, self.name).shape
         wanted = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-        found = point_in_time.timeline(self.store, self.name, wanted)
-        ends = {*shape.source_key, VALID_FROM, VALID_TO}
-        return Timeline(found.toArrow().to_pylist(), [name for name in found.columns if name not in ends])
+        found = life(self.store, self.name, wanted, axis, _given(known_at))
+        if svg is not None:
+            found.save(svg)
+        return found
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
@@ -126,33 +141,6 @@ class Table:
         from backstory.upkeep.rewinding import rewind
 
         return rewind(self.store, self.name, instant_of(time), apply=apply)
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The versions of one record by their start; printed, it draws itself."""
-
-    versions: Sequence[Mapping[str, Any]]
-    columns: Sequence[str]
-
-    def __str__(self) -> str:
-        return self.drawn()
-
-    def drawn(self, width: int | None = None) -> str:
-        """The drawing, in lines of so many letters at most; it tells of the columns that ever change.
-
-        Of a record of one version it tells all.
-        """
-        from backstory.reading.drawing import changing, draw
-
-        told = changing(self.versions, self.columns) or self.columns
-        lines = draw(self.versions, told, datetime.now(UTC), width)
-        return "\n".join(lines) or "There is no version of this record."
-
-    def _repr_html_(self) -> str:
-        import html
-
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _given(time: str | date | None) -> datetime | None:

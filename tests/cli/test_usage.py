@@ -34,3 +34,14 @@ def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
 def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
     assert run(["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]) == 0
     assert capsys.readouterr().out == "[]\n"
+
+
+def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
+    assert run(["curent", "a.b", "--output", "json"]) == 2
+    said = capsys.readouterr()
+    assert '"code": "usage"' in said.out
+    assert 'Did you mean \\"current\\"' in said.out
+    assert run(["current", "a.b", "--known", "1"]) == 2
+    told = capsys.readouterr()
+    assert "See `backstory current --help`" in told.err
+    assert not told.out

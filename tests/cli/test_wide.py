@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from backstory.cli.wide import lay_out
-from backstory.table import Timeline
+from backstory.reading.timelines import Timeline
 
 WIDTH = 80
 

@@ -21,32 +21,32 @@ from backstory.cli import (
     snapshot,
     sql,
 )
-from backstory.cli.output import Output, chosen, errors, show_error
-from backstory.errors import BackstoryError, Failed
+from backstory.cli.output import Output, chosen, show_error
+from backstory.errors import BackstoryError, Failed, UsageError
 
-DATASETS = Group("Open Data Fabric datasets")
-app = App(
-    name="backstory",
-    help="Every version of every record, on Spark.",
-    result_action="return_value",
+DELIVER = Group("Deliver", sort_key=1)
+READ = Group("Read", sort_key=2)
+KEEP = Group("Keep", sort_key=3)
+DATASETS = Group("Open Data Fabric datasets", sort_key=4)
+ITSELF = Group("The command itself", sort_key=5)
+HELP = "Every version of every record, on Spark."
+app = App(name="backstory", help=HELP, result_action="return_value")
+# In the order in which help tells them.
+COMMANDS = {
+    DELIVER: (snapshot.snapshot, historize.historize, serve.serve, send.send, demo.demo),
+    READ: (read.tables, read.current, read.as_of, diff.diff, read.timeline, read.log, sql.sql),
+    KEEP: (check.check, keeping.rewind),
+    DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
+}
+for group, commands in COMMANDS.items():
+    for place, command in enumerate(commands):
+        app.command(command, group=group, sort_key=place)
+app.command(datasets.list_, name="list", group=DATASETS, sort_key=len(COMMANDS[DATASETS]))
+app.register_install_completion_command(
+    "--install-completion", group=ITSELF, help="Complete commands and options in this shell, from now on."
 )
-app.command(demo.demo)
-app.command(serve.serve)
-app.command(send.send)
-app.command(historize.historize)
-app.command(snapshot.snapshot)
-app.command(read.tables)
-app.command(read.current)
-app.command(read.as_of)
-app.command(diff.diff)
-app.command(read.timeline)
-app.command(read.log)
-app.command(check.check)
-app.command(sql.sql)
-app.command(keeping.rewind)
-for command in (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify):
-    app.command(command, group=DATASETS)
-app.command(datasets.list_, name="list", group=DATASETS)
+for flag in (*app.help_flags, *app.version_flags):
+    app[flag].group = ITSELF
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,9 +63,9 @@ def run(arguments: list[str]) -> int:
         ended = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as wrong:
         wrong.verbose = False
-        errors.print(f"usage: {wrong}", markup=False)
-        errors.print("  See `backstory --help`.", markup=False)
-        return 2
+        told = UsageError("usage", str(wrong), f"See `{_helping(arguments)}`.")
+        show_error(told, "json" if _asked(arguments) == "json" else "table")
+        return told.exit_code
     except KeyboardInterrupt:
         return 130
     except BackstoryError as error:
@@ -87,9 +87,20 @@ def _serve(arguments: list[str]) -> int:
 
 def _output(arguments: Sequence[str]) -> Output:
     """The output asked for, known also when the command did not come to its options."""
+    asked = _asked(arguments)
+    return chosen("json" if asked == "json" else "table" if asked else None)
+
+
+def _asked(arguments: Sequence[str]) -> str:
+    """The word behind `--output`; empty if there is none."""
     words = " ".join(arguments).replace("--output=", "--output ").split(" ")
-    asked = words[words.index("--output") + 1 :][:1] if "--output" in words else []
-    return chosen("json" if asked == ["json"] else "table" if asked else None)
+    return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""
+
+
+def _helping(arguments: Sequence[str]) -> str:
+    """The command that helps with these arguments."""
+    known = arguments[:1] and arguments[0] in set(app) and not arguments[0].startswith("-")
+    return f"backstory {arguments[0]} --help" if known else "backstory --help"
 
 
 def _as_failure(bug: Exception) -> Failed:

@@ -5,6 +5,7 @@ from typing import Any
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, errors, show
 from backstory.cli.read import opened
+from backstory.cli.starting import busy
 from backstory.errors import UsageError, Violated
 
 DEFAULTS = Options()
@@ -25,7 +26,7 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     """
     if not tables and not all:
         raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")
-    with opened(options) as warehouse:
+    with opened(options, *tables) as warehouse, busy(options, "Checking ..."):
         if all:
             from backstory.upkeep.checking import check_all
 

@@ -51,7 +51,7 @@ def diff(
     with opened(options, table) as store:
         frame = store.table(table).diff(*between, known_at=known, axis=axis, at=time)
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
-        told = rows_of_frame(frame.orderBy("key") if sortable else frame, limit)
+        told = rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options)
     show_differences(told, options)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, plain, show
 from backstory.cli.read import opened
+from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
 
 DEFAULTS = Options()
@@ -29,7 +30,7 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         options: Common options.
     """
     when = parse_instant(time)
-    with opened(options) as store:
+    with opened(options, table) as store, busy(options, "Reading what was learnt ..."):
         done = store.table(table).rewind(when, apply=apply).to_dict()
     if options.answer != "table":
         tell(done, options)

@@ -4,18 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.output import Output, chosen
 from backstory.settings import Settings, load
 
+COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
 class Options:
     """Where the warehouse is and how a command answers.

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -13,12 +14,13 @@ from backstory import warehouse
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
-from backstory.cli.starting import starting
+from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import parse_instant
 from backstory.model.table import table_name
 from backstory.observe.logs import log_for_people
 from backstory.reading.commits import commits, inventory
+from backstory.reading.timelines import Axis, require_axis
 from backstory.stores.metadata.described import Catalog
 from backstory.stores.metadata.embedded import Embedded
 from backstory.stores.metadata.in_session import InSession
@@ -40,13 +42,13 @@ LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
-def tables(*, options: Options = DEFAULTS) -> None:
+def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
     """List the tables of the warehouse: layout, rows, open versions, last commit.
 
     Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
     that is settled. Spark is not started.
     """
-    found = ask(options, inventory)
+    found = ask(options, inventory)[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
@@ -90,16 +92,35 @@ def as_of(
         show_frame(store.table(table).as_of(when, known_at=known), limit, options)
 
 
-def timeline(table: str, *key: str, options: Options = DEFAULTS) -> None:
-    """Draw one record's life.
+def timeline(
+    table: str,
+    *key: str,
+    axis: Axis = "valid",
+    known_at: str | None = None,
+    svg: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Draw one record's life: a bar for each version, and what changed in it.
+
+    As json or csv its statements: the values, valid_from and valid_to, while they were told (known_from,
+    known_to), and the commit that said so. With --axis both also what is no longer told: a lane for each
+    time at which the table learnt something else.
+
+    Example: backstory timeline crm.customer 42 --axis both --svg life.svg
 
     Args:
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a key of several.
+        axis: valid: when it was true. both: also when it was known.
+        known_at: Tell what the table held at this time.
+        svg: Write the picture into this file too.
         options: Common options.
     """
+    known, wanted = time_given(known_at), _key(key)
+    require_axis(axis, known)
     with opened(options, table, brief=True) as store:
-        life = store.table(table).timeline(_key(key))
+        with busy(options, "Reading ..."):
+            life = store.table(table).timeline(wanted, axis=axis, known_at=known, svg=svg)
         if options.answer == "table":
             console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
         else:
@@ -176,14 +197,14 @@ def _require(options: Options, tables: Sequence[str]) -> None:
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
     """Print the rows of a frame; Refused or Failed if they cannot be computed."""
-    show(rows_of_frame(frame, limit), options.answer, frame.columns)
+    show(rows_of_frame(frame, limit, options), options.answer, frame.columns)
 
 
-def rows_of_frame(frame: "DataFrame", limit: int | None) -> list[dict[str, Any]]:
+def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> list[dict[str, Any]]:
     """The rows of a frame; Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import answering
 
-    with answering():
+    with answering(), busy(options, "Reading ..."):
         return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
 
 

@@ -34,6 +34,16 @@ def starting(options: Options) -> Iterator[None]:
 
 
 @contextmanager
+def busy(options: Options, words: str) -> Iterator[None]:
+    """Tell on a terminal what goes on meanwhile; the line goes when it is done."""
+    if options.quiet or options.verbose or not sys.stderr.isatty():
+        yield
+        return
+    with errors.status(words):
+        yield
+
+
+@contextmanager
 def _line(terminal: Console, given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
     ended = threading.Event()
     with terminal.status(STARTING) as line:

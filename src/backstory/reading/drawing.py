@@ -1,97 +1,107 @@
 """One record's life, drawn as text: a bar for each version, and what changed in it."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from itertools import chain
+from typing import Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.reading.lives import Lane, Scale, Told, form_of, gone_at, told_of
 
 WIDTH, NARROW = 48, 20  # of the bars, and where a line has no room for both them and words
 ROOMY = 110
-DATE = 12
-BAR, OPEN = "█", "▶"
-
-
-def changing(versions: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Those of the columns that have more than one value in the life."""
-    return [name for name in columns if any(each[name] != versions[0][name] for each in versions)]
+BAR, OPEN, GONE, AWAY = "█", "▶", "╳", "┄"
+NEWS: Final = "+ "
 
 
 def draw(
-    versions: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    until: datetime,
-    width: int | None = None,
+    versions: Sequence[Told], columns: Sequence[str], now: datetime, width: int | None = None
 ) -> list[str]:
     """Lines for versions in the order of their starts: date, bar, and the changes of `columns`.
 
-    The time axis reaches from the first start to `until`; the last bar of a record that is still
-    there ends in an arrow. With a `width` the bars of a narrow one are short, and what was changed goes on
-    in lines below.
+    The time axis reaches from the first start to `now`; the last bar of a record that is
+    still there ends in an arrow, and while it is away there is a line without one. With a `width` the bars of
+    a narrow one are short, and what was changed goes on in lines below.
     """
+    return draw_lanes([Lane(versions)], columns, now, width) if versions else []
+
+
+def draw_lanes(
+    lanes: Sequence[Lane], columns: Sequence[str], now: datetime, width: int | None = None
+) -> list[str]:
+    """The same for each lane, below the time from which on it was known; `+` marks what was new then."""
+    versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return []
-    scale = WIDTH if width is None or width >= ROOMY else NARROW
-    lines = _lines(versions, columns, until, scale)
-    return lines if width is None else [part for line in lines for part in _wrapped(line, scale, width)]
+    scale = Scale.of(versions, now)
+    form = form_of([each[name] for each in versions for name in (VALID_FROM, VALID_TO) if each[name]])
+    room = WIDTH if width is None or width >= ROOMY else NARROW
+    drawing = _Drawing(scale, form, room, columns, news=any(lane.known_from for lane in lanes))
+    known = form_of([lane.known_from for lane in lanes if lane.known_from])
+    lines = [drawing.axis()]
+    for lane in lanes:
+        lines += _heading(lane, known)
+        lines += drawing.lines(lane)
+    if width is None:
+        return lines
+    return [part for line in lines for part in _wrapped(line, drawing.begun, width)]
 
 
-def _wrapped(line: str, scale: int, width: int) -> list[str]:
+def _heading(lane: Lane, form: str) -> list[str]:
+    if lane.known_from is None:
+        return []
+    until = f" to {lane.known_to:{form}}" if lane.known_to else ""
+    told = "" if lane.versions else ": nothing"
+    return [f"known from {lane.known_from:{form}}{until}{told}"]
+
+
+class _Drawing:
+    """The lines of versions on one scale."""
+
+    def __init__(self, scale: Scale, form: str, room: int, columns: Sequence[str], *, news: bool) -> None:
+        self.scale, self.form, self.room, self.columns = scale, form, room, columns
+        self.margin = len(NEWS) if news else 0
+        self.dates = len(f"{scale.first:{form}}") + 2
+        self.begun = self.margin + self.dates + room + 3  # where words begin
+
+    def axis(self) -> str:
+        left, right = self.scale.labels()
+        return f"{'':{self.margin + self.dates}}{left}{right:>{self.room - len(left)}}"
+
+    def lines(self, lane: Lane) -> list[str]:
+        found, before = [], None
+        for version in lane.versions:
+            mark = NEWS if lane.is_news(version) else ""
+            start, end = version[VALID_FROM], version[VALID_TO]
+            left = self._place(start)
+            right = max(self._place(end or self.scale.until), left + 1)
+            bar = BAR * (right - left)
+            if end is None:
+                bar = bar[:-1] + OPEN
+            told = told_of(before, version, self.columns)
+            found.append(self._line(mark, start, left, bar, told))
+            gone = gone_at(lane.versions, version)
+            if gone is not None:
+                away = AWAY * (self._returned(lane, gone) - right - 1)
+                found.append(self._line("", gone, right, GONE + away, "gone"))
+            before = version
+        return found
+
+    def _line(self, mark: str, time: datetime, left: int, bar: str, told: str) -> str:
+        date = f"{time:{self.form}}"
+        return f"{mark:{self.margin}}{date}  {' ' * left}{bar:<{self.room + 1 - left}}  {told}"
+
+    def _returned(self, lane: Lane, gone: datetime) -> int:
+        later = (each[VALID_FROM] for each in lane.versions if each[VALID_FROM] > gone)
+        return self._place(min(later, default=gone))
+
+    def _place(self, time: datetime) -> int:
+        return round(self.scale.place(time, self.room))
+
+
+def _wrapped(line: str, begun: int, width: int) -> list[str]:
     """The line, its words behind the bar below each other."""
-    begun = DATE + scale + 3
     room = max(width - begun, NARROW)
     parts = textwrap.wrap(line[begun:], room, break_on_hyphens=False) or [""]
     return [(line[:begun] + parts[0]).rstrip(), *(" " * begun + part for part in parts[1:])]
-
-
-def _lines(
-    versions: Sequence[Mapping[str, Any]], columns: Sequence[str], until: datetime, scale: int
-) -> list[str]:
-    first = versions[0][VALID_FROM]
-    lines = [_axis(first, until, scale)]
-
-    def place(time: datetime) -> int:
-        return _place(time, first, until, scale)
-
-    before: Mapping[str, Any] | None = None
-    for version in versions:
-        start, end = version[VALID_FROM], version[VALID_TO]
-        left = place(start)
-        right = max(place(end or until), left + 1)
-        bar = BAR * (right - left)
-        if end is None:
-            bar = bar[:-1] + OPEN
-        told = _changes(before, version, columns)
-        lines.append(f"{start:%Y-%m-%d}  {' ' * left}{bar:<{scale + 1 - left}}  {told}")
-        if end is not None and not any(other[VALID_FROM] == end for other in versions):
-            lines.append(f"{end:%Y-%m-%d}  {' ' * right}{'╳':<{scale + 1 - right}}  gone")
-        before = version
-    return lines
-
-
-def _axis(first: datetime, until: datetime, scale: int) -> str:
-    left, right = f"{first:%Y}", f"{until:%Y}"
-    return f"{'':{DATE}}{left}{right:>{scale - len(left)}}"
-
-
-def _place(time: datetime, first: datetime, until: datetime, scale: int) -> int:
-    span = (until - first).total_seconds() or 1
-    return min(max(round((time - first).total_seconds() / span * scale), 0), scale)
-
-
-def _changes(before: Mapping[str, Any] | None, version: Mapping[str, Any], columns: Sequence[str]) -> str:
-    if before is None:
-        return ", ".join(f"{name}: {_shown(version[name])}" for name in columns)
-    changed = [name for name in columns if before[name] != version[name]]
-    other = sum(
-        before[name] != version[name] for name in version if name not in (*columns, VALID_FROM, VALID_TO)
-    )
-    told = [f"{name}: {_shown(before[name])} → {_shown(version[name])}" for name in changed]
-    if other:
-        told.append(f"{other} other column{'s' if other > 1 else ''}")
-    return ", ".join(told) or "the same again"
-
-
-def _shown(value: object) -> str:
-    return "–" if value is None else str(value)

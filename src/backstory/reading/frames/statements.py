@@ -1,7 +1,7 @@
 """What a table told of its records: each version as it was told from one recorded time to another."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from backstory.errors import UsageError
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
@@ -10,15 +10,13 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.versions import history_of, users_of, versions
+from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
-
-KNOWN_FROM: Final = "known_from"
-KNOWN_TO: Final = "known_to"
 
 
 def statements(store: Store, table: TableName, key: Mapping[str, object] | None = None) -> "DataFrame":

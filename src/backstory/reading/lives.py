@@ -1,0 +1,121 @@
+"""One record's life: what was told of it, from when to when it was known, and what changed in it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from backstory.model.layout import VALID_FROM, VALID_TO
+
+KNOWN_FROM: Final = "known_from"
+KNOWN_TO: Final = "known_to"
+SNAPSHOT: Final = "snapshot_id"
+AXES: Final = (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO, SNAPSHOT)
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+Told = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The life as it was known from one recorded time up to another; both NULL where nobody knows."""
+
+    versions: Sequence[Told]
+    known_from: datetime | None = None
+    known_to: datetime | None = None
+
+    def is_news(self, version: Told) -> bool:
+        """Whether this is told since the lane's own beginning, and was not before."""
+        return self.known_from is not None and version[KNOWN_FROM] == self.known_from
+
+
+def lanes(statements: Sequence[Told]) -> list[Lane]:
+    """A lane for each known time at which the life changed, oldest first (native.md V97)."""
+    times = {each[name] for each in statements for name in (KNOWN_FROM, KNOWN_TO)} - {None}
+    if not times:
+        return [Lane(statements)] if statements else []
+    known = sorted(times)
+    return [
+        Lane(held(statements, time), time, following)
+        for time, following in zip(known, [*known[1:], None], strict=True)
+    ]
+
+
+def held(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
+    """Those that were told at a recorded time, or are still, by their start."""
+    found = [each for each in statements if _holds(each, known_at)]
+    return sorted(found, key=lambda each: each[VALID_FROM])
+
+
+def _holds(statement: Told, known_at: datetime | None) -> bool:
+    begun, ended = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
+    if known_at is None:
+        return ended is None
+    return (begun is None or begun <= known_at) and (ended is None or ended > known_at)
+
+
+def changing(versions: Sequence[Told], columns: Sequence[str]) -> list[str]:
+    """Those of the columns that have more than one value in the life."""
+    return [name for name in columns if any(each[name] != versions[0][name] for each in versions)]
+
+
+def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
+    """When the record was gone after a version; None if another follows at once, or it is still there."""
+    end: datetime | None = version[VALID_TO]
+    return None if any(other[VALID_FROM] == end for other in versions) else end
+
+
+def told_of(before: Told | None, version: Told, columns: Sequence[str]) -> str:
+    """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
+    if before is None:
+        return ", ".join(f"{name}: {shown(version[name])}" for name in columns)
+    changed = [name for name in columns if before[name] != version[name]]
+    other = sum(before[name] != version[name] for name in version if name not in {*columns, *AXES})
+    told = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
+    if other:
+        told.append(f"{other} other column{'s' if other > 1 else ''}")
+    return ", ".join(told) or "the same again"
+
+
+def shown(value: object) -> str:
+    """A value as people read it in a drawing; what would move a terminal's cursor does not."""
+    return "–" if value is None else _CONTROLS.sub("\ufffd", str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The valid axis of a drawing, from the first start to its end."""
+
+    first: datetime
+    until: datetime
+
+    @classmethod
+    def of(cls, versions: Sequence[Told], now: datetime) -> "Scale":
+        """The axis that holds all these versions, and now."""
+        times = [each[name] for each in versions for name in (VALID_FROM, VALID_TO) if each[name]]
+        return cls(min(times), max(now, *times))
+
+    def place(self, time: datetime, width: float) -> float:
+        """How far from the left a time lies on an axis of this width."""
+        span = (self.until - self.first).total_seconds() or 1
+        return min(max((time - self.first).total_seconds() / span * width, 0), width)
+
+    def labels(self) -> tuple[str, str]:
+        """The ends of the axis: years, days or seconds, as they tell them apart."""
+        ends = self.first, self.until
+        for form in ("%Y", "%Y-%m", "%Y-%m-%d"):
+            left, right = (f"{end:{form}}" for end in ends)
+            if left != right:
+                return left, right
+        left, right = (f"{end:%Y-%m-%d %H:%M:%S}" for end in ends)
+        return left, right
+
+
+def form_of(times: Sequence[datetime]) -> str:
+    """How instants are written so that all that differ look different: days, seconds or microseconds."""
+    distinct = len(set(times))
+    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
+        if len({f"{time:{form}}" for time in times}) == distinct:
+            return form
+    return "%Y-%m-%d %H:%M:%S.%f"

@@ -1,0 +1,78 @@
+"""A record's life as it is answered: statements for programs, drawings for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from backstory.errors import UsageError
+from backstory.reading.lives import Lane, Told, changing, lanes
+
+Axis = Literal["valid", "both"]
+NOTHING = "There is no version of this record."
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One record's life; printed, it draws itself, and in a notebook as a picture.
+
+    `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
+    `known_to` (NULL: still told) and the `snapshot_id` of the commit that said so, while it is there. They do
+    not overlap. On `axis` both they are all that ever was told, and at most one for each instant and known
+    time; else what is told now, or was at the known time that was asked for (native.md V97).
+    """
+
+    versions: Sequence[Told]
+    columns: Sequence[str]
+    axis: Axis = "valid"
+    title: str = ""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The life by the known times at which it changed; by one alone where these are not asked for."""
+        return lanes(self.versions) if self.axis == "both" else [Lane(self.versions)]
+
+    def __str__(self) -> str:
+        return self.drawn()
+
+    def drawn(self, width: int | None = None) -> str:
+        """The drawing, in lines of so many letters at most; it tells of the columns that ever change.
+
+        Of a record of one version it tells all.
+        """
+        from backstory.reading.drawing import draw_lanes
+
+        return "\n".join(draw_lanes(self.lanes, self._telling, datetime.now(UTC), width)) or NOTHING
+
+    def svg(self) -> str:
+        """The same as a picture: one SVG document that needs nothing else, readable in light and dark."""
+        from backstory.reading.pictures import picture
+
+        return picture(self.lanes, self._telling, self.columns, datetime.now(UTC), self.title or NOTHING)
+
+    def save(self, file: str | Path) -> None:
+        """Write the picture into a file; UsageError if it cannot be written."""
+        try:
+            Path(file).write_text(self.svg(), encoding="utf-8")
+        except OSError as stop:
+            raise UsageError(
+                "no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file."
+            ) from None
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+    @property
+    def _telling(self) -> Sequence[str]:
+        return changing(self.versions, self.columns) or self.columns
+
+
+def require_axis(axis: str, known_at: object = None) -> None:
+    """Raise UsageError for an axis that is none, or one that a known time contradicts."""
+    if axis not in get_args(Axis):
+        raise UsageError("bad-option", f"{axis!r} is no axis of a life.", "Choose valid or both.")
+    if axis == "both" and known_at is not None:
+        raise UsageError(
+            "bad-option", "The axis both tells of every known time.", "Leave out known_at, or the axis."
+        )

@@ -1,0 +1,30 @@
+"""Statements of a life as text: `value[from,to) known [from,to)`, days as numbers, nothing for no end."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+ROW = r"(.*?)\[([\d.]*),([\d.]*)\)(?: known \[([\d.]*),([\d.]*)\))?"
+ZERO = datetime(2024, 1, 1, tzinfo=UTC)
+NOW = ZERO + timedelta(days=100)
+# A correction: that b began at 20 was known at 2, that c was before it at 3 (native.md E13).
+CORRECTED = """
+a[10,) known [1,2)
+a[10,20) known [2,3)
+a[10,15) known [3,)
+c[15,20) known [3,)
+b[20,) known [2,)
+"""
+
+
+def day(text):
+    return ZERO + timedelta(days=float(text)) if text else None
+
+
+def told(text):
+    """The statements; without `known` nobody knows when they were told."""
+    found = []
+    for line in text.strip("\n").split("\n"):
+        value, *times = re.fullmatch(ROW, line, re.DOTALL).groups()
+        names = ("valid_from", "valid_to", "known_from", "known_to")
+        found.append({"k": "k", "v": value, "same": 1} | dict(zip(names, map(day, times), strict=True)))
+    return found
