@@ -1,7 +1,8 @@
 # Every target does its own set-up; a second run starts in seconds.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf soak protos lock clean
+ZENSICAL := 0.0.73
+.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf soak reference docs protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +54,12 @@ bench-odf: setup  ## A snapshot and a ledger pull against ones written by hand
 
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak
+
+reference: setup ## Write the reference pages anew from the code
+	@$(PY) scripts/reference.py
+
+docs: reference ## The documentation as a site, in build/site
+	@.venv/bin/uv tool run --quiet --from zensical==$(strip $(ZENSICAL)) zensical build --strict
 
 protos: setup   ## Generate the gRPC stubs anew
 	@$(PY) scripts/generate_wire.py

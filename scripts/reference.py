@@ -1,0 +1,139 @@
+"""Write the reference pages from the code: the command line, Python, layouts. With --check only compare."""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import backstory
+from backstory import errors, table, warehouse
+from backstory.cli.app import COMMANDS, app
+from backstory.model.layout import VERSIONS_OWN, Layout
+from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it anew. -->"
+JSON = """`--output json` prints one document on standard output and nothing else; an error is then
+`{"error": {"code", "message", "keys", "remedy"}}`."""
+EXIT_CODES = (
+    ("0", "done, also when there was nothing to change"),
+    ("1", "failed: something outside the input's control, or a bug"),
+    ("2", "wrong usage, configuration, manifest or model: nothing was started"),
+    ("3", "refused: the input would have corrupted the history; nothing was written"),
+    ("4", "`check` found violations"),
+    ("75", "failed for now: the same call may succeed later"),
+)
+
+
+def command_line() -> str:
+    """Every command with its options, in the groups of `backstory --help`."""
+    codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES)
+    lines = [
+        "# The command line",
+        WRITTEN,
+        "`backstory --install-completion` completes commands and options in bash, zsh and fish.",
+        JSON,
+        f"| exit code | meaning |\n|---|---|\n{codes}",
+    ]
+    for group, commands in COMMANDS.items():
+        lines.append(f"## {group.name}")
+        lines += [_command(command.__name__.replace("_", "-")) for command in commands]
+        lines += [_command("list")] if group.name.startswith("Open") else []
+    return _page(lines)
+
+
+def _command(name: str) -> str:
+    told = app[name].generate_docs(heading_level=3, usage_name=f"backstory {name}")
+    told = re.sub(r"^### .*", f"### backstory {name}", told, count=1)
+    return re.sub(r"(?m)^\*\*Usage\*\*.*$", "", told).strip()
+
+
+def python() -> str:
+    """What the package exports, with the text that stands beside the code."""
+    lines = ["# Python", WRITTEN, "```python\nimport backstory\n```"]
+    lines += _function("backstory.open", warehouse.open)
+    for title, each in (
+        ("Warehouse", warehouse.Warehouse),
+        ("Table", table.Table),
+        ("Timeline", backstory.Timeline),
+    ):
+        lines += [f"## {title}", _text(each), *_members(each)]
+    lines += ["## Errors", f"```text\n{inspect.getdoc(errors)}\n```", _text(errors.BackstoryError)]
+    return _page(lines)
+
+
+def _members(of: type) -> Iterator[str]:
+    for name, member in vars(of).items():
+        if name.startswith("_") or not inspect.getdoc(member):
+            continue
+        if isinstance(member, property):
+            yield f"### {name}\n\n{_text(member)}"
+        elif inspect.isfunction(member):
+            yield from _function(name, member, "###")
+
+
+def _function(name: str, function: object, level: str = "##") -> list[str]:
+    signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")  # type: ignore[arg-type]
+    told = re.sub(r"(?<=: )'([^']*)'|(?<=-> )'([^']*)'", r"\1\2", signature)
+    told = re.sub(r"(?<![\w.])(?:\w+\.)+(\w+)", r"\1", told)
+    return [f"{level} {name}", f"```text\n{name.removeprefix('backstory.')}{told}\n```", _text(function)]
+
+
+def _text(of: object) -> str:
+    return inspect.getdoc(of) or ""
+
+
+def layouts() -> str:
+    """What the rows of each layout mean."""
+    rows = []
+    for each in Layout:
+        span = each.span
+        valid = f"`{span.start}` up to `{span.end}`" if span else "–"
+        apart = ", ".join(f"{kind} of `{column}`" for kind, column in each.parted_by) or "–"
+        rows.append(f"| `{each}` | {each.door} | {valid} | {f'`{span.open}`' if span else '–'} | {apart} |")
+    own = [f"| `{column.name}` | {column.type} |" for column in OWN_COLUMNS]
+    fields = [f"| `{name}` | {part} |" for name, part in MEMORY_TYPE.parts]
+    reserved = ", ".join(f"`{name}`" for name in sorted(RESERVED))
+    return _page(
+        [
+            "# Layouts",
+            WRITTEN,
+            "What the rows of a table mean stands in its property `backstory.layout`.",
+            "| layout | door | true from and up to | open where | partitions |\n|---|---|---|---|---|\n"
+            + "\n".join(rows),
+            f"## The columns of `{Layout.VERSIONS}`",
+            f"The user's own columns, then {len(VERSIONS_OWN)} more:",
+            "| column | type |\n|---|---|\n" + "\n".join(own),
+            "`_memory` is NULL where all its fields are:",
+            "| field | type |\n|---|---|\n" + "\n".join(fields),
+            f"No column of a source may be called {reserved}.",
+        ]
+    )
+
+
+def _page(parts: list[str]) -> str:
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+PAGES = {"command-line.md": command_line, "python.md": python, "layouts.md": layouts}
+
+
+def main() -> int:
+    """Write the pages; with --check tell which would change, by the exit code too."""
+    stale = [name for name, page in PAGES.items() if _standing(name) != page()]
+    for name in stale:
+        if "--check" not in sys.argv:
+            REFERENCE.mkdir(exist_ok=True)
+            (REFERENCE / name).write_text(PAGES[name](), encoding="utf-8")
+        print(name)
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+def _standing(name: str) -> str:
+    path = REFERENCE / name
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""What Markdown pages show: their blocks of code, the commands in them, links and headings."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for place in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(place)
+)
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SETTING = re.compile(r"^(\w+=\S+\s+)+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Code of a page, and the line that it begins in."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def commands(self):
+        """The words of each command line of ours, without what it is piped into."""
+        if self.language == "python":
+            return []
+        joined = self.text.replace("\\\n", " ")
+        lines = (SETTING.sub("", line.strip().removeprefix("$ ")) for line in joined.splitlines())
+        found = (
+            shlex.split(re.split(r" [|&]", line)[0], comments=True)
+            for line in lines
+            if line.startswith(("backstory ", "make "))
+        )
+        return [words for words in found if words]
+
+
+def blocks(page):
+    """Every fenced block of a page; every cell of a notebook."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".ipynb":
+        cells = enumerate(json.loads(text)["cells"], 1)
+        return [
+            Block("python", cell["source"], number) for number, cell in cells if cell["cell_type"] == "code"
+        ]
+    return [
+        Block(found[2], found[3], text.count("\n", 0, found.start()) + 1) for found in FENCE.finditer(text)
+    ]
+
+
+def links(page):
+    """The targets in this repository that a page links to."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    return [target for target in LINK.findall(text) if not re.match(r"\w+:", target)]
+
+
+def anchors(page):
+    """The names by which the headings of a page are linked."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,84 @@
+"""README and docs say what is so: links lead somewhere, code is code, commands exist, references are fresh."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import sqlglot
+from documented import PAGES, ROOT, anchors, blocks, links
+from ruamel.yaml import YAML
+
+from backstory.cli.app import app
+from backstory.settings import SECTIONS
+
+GENERATED = ROOT / "docs" / "reference"
+TARGETS = {line.split(":")[0] for line in (ROOT / "Makefile").read_text("utf-8").splitlines()}
+WRITTEN = [page for page in PAGES if GENERATED not in page.parents]
+
+
+def shown(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_lead_to_pages_and_headings(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=shown)
+def test_code_is_code_and_commands_exist(page):
+    """Python compiles, YAML, TOML and SQL are read, each command takes the options that it is shown with."""
+    for block in blocks(page):
+        where = f"{shown(page)}, line {block.line}"
+        try:
+            check(block)
+        except Exception as wrong:
+            raise AssertionError(f"{where}: {wrong}") from wrong
+
+
+def check(block):
+    if block.language == "python":
+        ast.parse(block.text)
+    elif block.language == "yaml":
+        list(YAML(typ="safe").load_all(block.text))
+    elif block.language == "toml":
+        sections = {name for name in tomllib.loads(block.text) if not name.startswith("spark.")}
+        assert sections <= SECTIONS, sections
+    elif block.language == "sql":
+        sqlglot.parse(block.text, read="spark")
+    for words in block.commands:
+        if words[0] == "make":
+            assert set(words[1:]) <= TARGETS, words
+        elif "--help" not in words:
+            app.parse_args(words[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_reference_is_fresh():
+    """`make reference` writes it anew."""
+    done = subprocess.run(
+        [sys.executable, "scripts/reference.py", "--check"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_every_page_of_the_site_is_in_its_navigation():
+    site = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]
+    pages = {f"docs/{page}" for page in leaves(site["nav"])}
+    assert pages == {
+        shown(page) for page in PAGES if page.is_relative_to(ROOT / "docs") and page.parent.name not in LEFT
+    }
+
+
+LEFT = {"decisions", "requirements"}  # for those who work on it
+
+
+def leaves(entries):
+    for entry in entries:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else leaves(value)
