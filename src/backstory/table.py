@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from backstory.errors import UsageError
+from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of
 from backstory.model.table import TableName
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.reading.timelines import Axis, Timeline
+    from backstory.reading.changes.commits import Where
+    from backstory.reading.changes.feed import Feed
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.rewound import Rewound
 
@@ -118,6 +121,66 @@ class Table:
         if svg is not None:
             found.save(svg)
         return found
+
+    @overload
+    def changes(
+        self,
+        *,
+        since: "Where | None" = None,
+        until: "Where | None" = None,
+        net: bool = False,
+        current: bool = False,
+        cursor: str | None = None,
+        start: Start | None = None,
+    ) -> "Feed": ...
+
+    @overload
+    def changes(
+        self,
+        *,
+        since: "Where | None" = None,
+        until: "Where | None" = None,
+        net: bool = False,
+        current: bool = False,
+        cursor: str | None = None,
+        start: Start | None = None,
+        advance: int | None = None,
+        drop: bool = False,
+    ) -> "Feed | Cursor": ...
+
+    def changes(
+        self,
+        *,
+        since: "Where | None" = None,
+        until: "Where | None" = None,
+        net: bool = False,
+        current: bool = False,
+        cursor: str | None = None,
+        start: Start | None = None,
+        advance: int | None = None,
+        drop: bool = False,
+    ) -> "Feed | Cursor":
+        """The rows that changed after commit `since` up to `until`, or since a cursor: `feed.frame`.
+
+        A commit is named by its version, its snapshot id or a time. `net` tells the difference of the ends
+        instead of each commit, `current` sees only rows that are current. In a `with` block the cursor moves
+        when the block ends well; `advance` and `drop` do nothing but move or drop it, and give a `Cursor`.
+        Raises Refused for a range that has expired and for a cursor that is lost, UsageError for options that
+        do not go together, and TryAgain if another consumer moved the cursor meanwhile.
+        """
+        from backstory.reading.changes import cursors, feed
+        from backstory.reading.changes.commits import bad_option
+
+        asked = feed.Asked(since, until, net, current, cursor, start)
+        if advance is None and not drop:
+            return feed.changes(self.store, self.name, asked)
+        if cursor is None or asked != feed.Asked(cursor=cursor) or (advance is not None and drop):
+            raise bad_option(
+                "--advance or --drop moves a cursor, and does nothing else.", "Give --cursor beside it."
+            )
+        if advance is None:
+            return cursors.drop(self.store, self.name, cursor)
+        return cursors.advance(self.store, self.name, cursor, advance)
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""

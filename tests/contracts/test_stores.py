@@ -17,7 +17,7 @@ from tables_as_text import in_order, instant, table
 
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.formats.delivered import arrow_schema
-from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
+from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note, Tag
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -278,6 +278,20 @@ class TestStore:
         assert "mine" not in kept.now.properties
         assert kept.now.properties["other"] == "3"
 
+    def test_snapshots_have_names_that_move_and_go(self, kept):
+        """Without a snapshot of their own, and beside properties; a name for no snapshot is none."""
+        (first,) = [each.id for each in kept.now.snapshots]
+        kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
+        assert kept.now.tags == {"read": first, "other": first}
+        kept.change(come="id v \n 4 d")
+        second = kept.now.snapshots[-1].id
+        kept.change(tags={"read": Tag(second, 1000), "other": None})
+        assert kept.now.tags == {"read": second}
+        assert [each.id for each in kept.now.snapshots] == [first, second]
+        with pytest.raises(BackstoryError):
+            kept.change(tags={"none": Tag(7, 1000)})
+        assert kept.now.tags == {"read": second}
+
     def test_a_table_is_made_in_place_of_another(self, kept):
         other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
         into = shape("id:LONG* v", other.name.name)
@@ -321,6 +335,7 @@ class TestStore:
             {"gone": "id \n 1"},
             {"come": "id v \n 5 e", "whole": True},
             {"properties": {"late": "1"}},
+            {"tags": {"late": None}},
             {"into": shape("id:LONG* v late", "late")},
         ],
         ids=lambda second: "-".join(second),

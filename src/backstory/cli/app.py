@@ -8,6 +8,7 @@ from cyclopts import App, CycloptsError, Group
 
 from backstory.cli import (
     add,
+    changes,
     check,
     datasets,
     demo,
@@ -34,7 +35,16 @@ app = App(name="backstory", help=HELP, result_action="return_value")
 # In the order in which help tells them.
 COMMANDS = {
     DELIVER: (snapshot.snapshot, historize.historize, serve.serve, send.send, demo.demo),
-    READ: (read.tables, read.current, read.as_of, diff.diff, read.timeline, read.log, sql.sql),
+    READ: (
+        read.tables,
+        read.current,
+        read.as_of,
+        diff.diff,
+        read.timeline,
+        changes.changes,
+        read.log,
+        sql.sql,
+    ),
     KEEP: (check.check, keeping.rewind),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }

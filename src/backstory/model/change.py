@@ -21,6 +21,14 @@ def nothing_more(_pending: Any) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for a snapshot, which does not expire for so many milliseconds of its age."""
+
+    snapshot: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What one commit makes of one table; nothing is written yet, and it can be printed.
 
@@ -32,7 +40,8 @@ class Change:
     None takes one away. With `whole` the rows that come take the place of all; with `anew` the table is made,
     in place of one that is there; with `dropped` it goes, files and all; `back_to` is an earlier snapshot.
     A shape that names another table renames it, and does nothing else. Without rows there is no snapshot,
-    unless one is asked for by `snapshot`.
+    unless one is asked for by `snapshot`. `tags` are names for snapshots, of which None takes one away; a
+    catalog compares them by itself, so that they need no snapshot either.
 
     `counts` are rows by outcome, `counted` the outcome under which the rows that come are counted when they
     are written. With `expected` exactly so many rows come, or nothing is committed. `told` is asked once the
@@ -45,6 +54,7 @@ class Change:
     into: Shape | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str | None] = field(default_factory=dict)
+    tags: Mapping[str, Tag | None] = field(default_factory=dict)
     whole: bool = False
     anew: bool = False
     dropped: bool = False
@@ -61,7 +71,8 @@ class Change:
         rows += ["all rows are written anew"] if self.whole else []
         names = [f"column {old} is called {new}" for old, new in self.renamed.items() if old != new]
         back = [] if self.back_to is None else [f"the table is as at snapshot {self.back_to}"]
-        return [*self._shape_lines(shape), *names, *rows, *back]
+        tags = [f"tag {name} {'goes' if tag is None else 'moves'}" for name, tag in self.tags.items()]
+        return [*self._shape_lines(shape), *names, *rows, *back, *tags]
 
     def _shape_lines(self, shape: Shape | None) -> list[str]:
         if self.into is None:

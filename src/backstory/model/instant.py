@@ -1,6 +1,7 @@
 """Instants: those that the contract names, and how people write them."""
 
-from datetime import UTC, date, datetime, time
+import re
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
 from backstory.errors import UsageError
@@ -52,6 +53,14 @@ def _in_utc(aware: datetime) -> datetime:
 
 def _unreadable(given: object) -> UsageError:
     return UsageError("unreadable-time", f"{given!r} is not a time.", "Write it as 2026-01-31T12:00:00Z.")
+
+
+def milliseconds_of(text: str) -> int:
+    """The milliseconds of a length of time such as `30 days` or `12 hours`; UsageError for any other text."""
+    found = re.fullmatch(r"(\d+) *(day|hour|minute)s?", text.strip())
+    if found is None:
+        raise UsageError("unreadable-time", f"{text!r} is no length of time.", "Write it as 30 days.")
+    return timedelta(**{f"{found[2]}s": int(found[1])}) // timedelta(milliseconds=1)
 
 
 def iso(instant: datetime) -> str:

@@ -66,6 +66,10 @@ class StoredTable(Protocol):
         """What commits have set of its own properties."""
 
     @property
+    def tags(self) -> Mapping[str, int]:
+        """Names for snapshots, by which these are kept."""
+
+    @property
     def snapshots(self) -> Sequence[Snapshot]:
         """Every commit of rows, oldest first."""
 

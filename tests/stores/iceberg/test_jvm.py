@@ -7,9 +7,11 @@ from destination import LIVE, Place
 from test_architecture import MODULES, SOURCE, shown
 
 from backstory.stores.iceberg import jvm
+from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import existing
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
+SCRIPTS = SOURCE / "stores" / "iceberg" / "scripts.py"
 # What settings name: jars and classes that Spark loads by itself.
 SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
 # Spark's own Java, which is no part of a store.
@@ -20,7 +22,7 @@ OF_SPARK = {"spark/parsed_queries.py", "strategies/observed.py"}
 def test_icebergs_java_is_called_in_one_place(path):
     """No other module names a class of Iceberg's, or asks a session for its Java."""
     text = path.read_text(encoding="utf-8")
-    if path == FACADE:
+    if path in {FACADE, SCRIPTS}:
         return
     assert "org.apache.iceberg" not in text or shown(path) in SETTINGS
     assert "._jvm" not in text or shown(path) in OF_SPARK
@@ -28,9 +30,9 @@ def test_icebergs_java_is_called_in_one_place(path):
 
 def test_all_that_is_called_is_asked_for_at_the_start(spark):
     """Each class that the module calls stands in the list that a session is asked for, and no other does."""
-    text = FACADE.read_text(encoding="utf-8")
+    text = FACADE.read_text(encoding="utf-8") + SCRIPTS.read_text(encoding="utf-8")
     called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
-    called |= set(re.findall(r"\{ICEBERG\}\.([A-Za-z.]+)", text)) - {"spark.SparkCatalog"}
+    called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - {"spark.SparkCatalog"}
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)
     assert not jvm.lacking(spark._jvm)
 
@@ -43,7 +45,7 @@ def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
     table = existing(store, place.name)
     rows = store.spark.sql(f"SELECT id, _file FROM {store.sql_name(place.name)}").collect()
     files = {row.id: row["_file"] for row in rows}
-    found = jvm.planned(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
+    found = planned(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
     assert list(found) == [files[2]]
     assert len(found[files[2]].deletes()) == 1
-    assert len(jvm.planned(store.jvm, table.iceberg, files.values())) == 2
+    assert len(planned(store.jvm, table.iceberg, files.values())) == 2

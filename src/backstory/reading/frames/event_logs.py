@@ -20,7 +20,7 @@ COLUMNS: Final = "backstory.odf.columns"
 
 def system_columns(table: StoredTable) -> Mapping[str, Any]:
     """The names of `offset`, `op`, `system_time`, `event_time`, `observed`; `events` is true of ledgers."""
-    text = table.iceberg.properties().get(COLUMNS)
+    text = table.properties.get(COLUMNS)
     if text is None:
         raise UsageError(
             "no-columns",

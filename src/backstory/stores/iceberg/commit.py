@@ -70,7 +70,7 @@ def _move(store: Store, table: TableName, change: Change) -> Committed:
 
 def _needs_snapshot(table: StoredTable, change: Change) -> bool:
     """Whether a snapshot without rows has to tell other writers of a change that they would not notice."""
-    return change.back_to is None and not table.guards_properties
+    return change.back_to is None and not change.tags and not table.guards_properties
 
 
 def _make(store: Store, change: Change, note: Note) -> Committed:

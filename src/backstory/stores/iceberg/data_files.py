@@ -191,3 +191,13 @@ def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
             output.write(content.slice(first, min(CHUNK, content.size - first)).to_pybytes())
     finally:
         output.close()
+
+
+def download(table: StoredTable, location: str, offset: int, length: int) -> bytes:
+    """A piece of a file, read through the table's own file system."""
+    opened = table.iceberg.io().newInputFile(location).newStream()
+    try:
+        opened.seek(offset)
+        return bytes(opened.readNBytes(length))
+    finally:
+        opened.close()

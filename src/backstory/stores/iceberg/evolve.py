@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backstory.model.change import Change
+from backstory.model.change import Change, Tag
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import widens
@@ -30,6 +30,8 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
         _reshape(store, table, transaction, change.into, change.renamed)
     if change.properties:
         _set_properties(transaction, change.properties)
+    if change.tags:
+        _set_tags(transaction, table.tags, change.tags)
     return transaction
 
 
@@ -70,6 +72,17 @@ def _set_properties(transaction: Any, properties: Mapping[str, str | None]) -> N
             update.remove(name)
         else:
             update.set(name, value)
+    update.commit()
+
+
+def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag | None]) -> None:
+    update = transaction.manageSnapshots()
+    for name, tag in tags.items():
+        if tag is None:
+            update.removeTag(name)
+            continue
+        (update.replaceTag if name in known else update.createTag)(name, tag.snapshot)
+        update.setMaxRefAgeMs(name, tag.kept)
     update.commit()
 
 

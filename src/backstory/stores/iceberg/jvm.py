@@ -3,7 +3,7 @@
 Not all are meant for others: a session is asked for each before it is worked with. `jvm` is its Java.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -16,16 +16,25 @@ ICEBERG: Final = "org.apache.iceberg"
 SPARK_CATALOG: Final = f"{ICEBERG}.spark.SparkCatalog"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
 NEEDED: Final = (
+    "BaseFileScanTask",
+    "ContentFile",
+    "DataFile",
     "DataFiles",
+    "DeleteFile",
+    "FileContent",
     "FileFormat",
     "FileMetadata",
+    "FileScanTask",
     "IcebergBuild",
     "MetadataColumns",
     "MetricsConfig",
     "NullOrder",
     "PartitionSpec",
+    "PartitionSpecParser",
     "SchemaParser",
+    "Snapshot",
     "SortOrder",
+    "Table",
     "TableMetadataParser",
     "TableScan",
     "catalog.Namespace",
@@ -34,29 +43,21 @@ NEEDED: Final = (
     "deletes.BaseDVFileWriter",
     "deletes.PositionDeleteIndex",
     "expressions.Expressions",
+    "expressions.ResidualEvaluator",
+    "io.CloseableIterable",
+    "io.FileIO",
     "io.OutputFileFactory",
     "parquet.ParquetUtil",
     "spark.FileRewriteCoordinator",
+    "spark.ScanTaskSetManager",
     "spark.Spark3Util",
     "spark.SparkSchemaUtil",
     "spark.SparkTableCache",
     "spark.source.HasIcebergCatalog",
     "spark.source.SparkRewriteTable",
+    "spark.source.SparkTable",
     "util.SnapshotUtil",
 )
-# In Java, for an answer to Python for each file of a table takes longer than to read its manifests.
-_PLAN: Final = """
-java.util.Map found = new java.util.HashMap();
-org.apache.iceberg.io.CloseableIterable tasks = scan.planFiles();
-try {
-  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found.size() < locations.size();) {
-    org.apache.iceberg.FileScanTask task = (org.apache.iceberg.FileScanTask) each.next();
-    String location = ((org.apache.iceberg.DataFile) task.file()).location();
-    if (locations.contains(location)) found.put(location, task);
-  }
-} finally { tasks.close(); }
-return found;
-"""
 
 
 def gateway(spark: "SparkSession") -> Any:
@@ -160,26 +161,20 @@ def ancestors(jvm: Any, table: Any) -> set[int]:
     return {int(each) for each in _iceberg(jvm, "util.SnapshotUtil").currentAncestorIds(table)}
 
 
-def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
-    """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
-    objects = _class(jvm, "java.lang.Object")
-    wanted = jvm.java.util.HashSet(jvm.java.util.Arrays.asList(array(jvm, objects, [*locations])))
-    arguments = array(jvm, objects, [table.newScan(), wanted])
-    return dict(_planner(jvm).evaluate(arguments))
+@lru_cache
+def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..., Any]:
+    """A function in Java, compiled by what Spark compiles its own plans with: for loops over many files.
 
-
-@lru_cache(maxsize=1)
-def _planner(jvm: Any) -> Any:
-    """`_PLAN`, compiled by what Spark compiles its own plans with."""
+    `parameters` are names and the classes of what it takes, `answer` is the class of what it gives.
+    """
     evaluator, classes = jvm.org.codehaus.janino.ScriptEvaluator(), _class(jvm, "java.lang.Class")
-    types = [_class(jvm, f"{ICEBERG}.TableScan"), _class(jvm, "java.util.Set")]
     evaluator.setParentClassLoader(_loader(jvm))
-    evaluator.setReturnType(_class(jvm, "java.util.Map"))
-    names = array(jvm, _class(jvm, "java.lang.String"), ["scan", "locations"])
-    evaluator.setParameters(names, array(jvm, classes, types))
+    evaluator.setReturnType(_class(jvm, answer))
+    types = array(jvm, classes, [_class(jvm, each) for each in parameters.values()])
+    evaluator.setParameters(array(jvm, _class(jvm, "java.lang.String"), list(parameters)), types)
     evaluator.setThrownExceptions(array(jvm, classes, [_class(jvm, "java.lang.Exception")]))
-    evaluator.cook(_PLAN)
-    return evaluator
+    evaluator.cook(source)
+    return lambda *given: evaluator.evaluate(array(jvm, _class(jvm, "java.lang.Object"), given))
 
 
 def data_file(jvm: Any, table: Any, location: str, size: int, offsets: Sequence[int], partition: str) -> Any:

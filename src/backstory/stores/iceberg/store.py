@@ -128,6 +128,12 @@ class StoredTable:
         return dict(self.iceberg.properties())
 
     @property
+    def tags(self) -> Mapping[str, int]:
+        """Names for snapshots."""
+        refs = dict(self.iceberg.refs())
+        return {name: int(ref.snapshotId()) for name, ref in refs.items() if ref.isTag()}
+
+    @property
     def snapshots(self) -> Sequence[Snapshot]:
         """Every commit of rows, oldest first."""
         return [Snapshot(int(each.snapshotId()), dict(each.summary())) for each in self.iceberg.snapshots()]

@@ -16,11 +16,11 @@ from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.data_files import upload
 from backstory.stores.iceberg.jvm import (
     older_positions,
-    planned,
     position_deletes,
     position_index,
     vector_writer,
 )
+from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.refusals import conflict
 
@@ -99,11 +99,17 @@ def _framed(marked: BitMap64) -> bytes:
     return struct.pack(">I", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap))
 
 
+def unframed(framed: bytes) -> BitMap64:
+    """The positions of a deletion vector's bytes."""
+    return BitMap64.deserialize(framed[len(MAGIC) + 4 : -4])
+
+
 PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
+FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
 _DELETES = pa.schema(
     [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD)}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_FIELD)}),
+        pa.field(FILE_PATH, pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD)}),
+        pa.field(POSITION_IN_FILE, pa.int64(), False, {"PARQUET:field_id": str(POSITION_FIELD)}),
     ]
 )
 

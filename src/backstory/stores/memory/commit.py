@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
 from backstory.errors import Failed
-from backstory.model.change import NOTHING, Change, Committed, Note
+from backstory.model.change import NOTHING, Change, Committed, Note, Tag
 from backstory.model.places import POSITION
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
@@ -16,6 +17,8 @@ from backstory.stores.memory.store import MemoryStore, MemoryTable, State, Writt
 from backstory.stores.names import refuse_names
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, table_exists
+
+Value = TypeVar("Value", str, int)
 
 
 def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: Note) -> Committed:
@@ -56,6 +59,7 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
             numbers={each: number + before.newest_number for each, number in state.numbers.items()},
             newest_number=state.newest_number + before.newest_number,
             properties=before.properties,
+            tags=before.tags,
         )
     state = replace(state, properties=_set(state.properties, change.properties))
     committed = Committed(None, change.counts)
@@ -89,6 +93,7 @@ def _changed(store: MemoryStore, before: State, change: Change, note: Note) -> t
         refuse_names(store.reserves, change.into.names)
         state = _reshaped(state, change.into, change.renamed)
     state = replace(state, properties=_set(state.properties, change.properties))
+    state = replace(state, tags=_set(state.tags, _tagged(state, change.tags)))
     if not _touches_rows(before, change):
         return state, Committed(None, change.counts)
     return _written(store, state, change, note, _kept(state, change))
@@ -126,8 +131,16 @@ def _reshaped(state: State, into: Shape, renamed: Mapping[str, str]) -> State:
     )
 
 
-def _set(properties: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
-    both = {**properties, **changes}
+def _tagged(state: State, tags: Mapping[str, Tag | None]) -> Mapping[str, int | None]:
+    """The snapshots that are named, each of which there must be."""
+    return {
+        name: None if tag is None else _snapshot(state, tag.snapshot).snapshot.id
+        for name, tag in tags.items()
+    }
+
+
+def _set(known: Mapping[str, Value], changes: Mapping[str, Value | None]) -> Mapping[str, Value]:
+    both = {**known, **changes}
     return {name: value for name, value in both.items() if value is not None}
 
 

@@ -51,6 +51,7 @@ class State:
     newest_number: int
     schema_id: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, int] = field(default_factory=dict)
     history: tuple[Written, ...] = ()
     current: Written | None = None
 
@@ -109,6 +110,11 @@ class MemoryTable:
     def properties(self) -> Mapping[str, str]:
         """What commits have set of its own properties."""
         return self.state.properties
+
+    @property
+    def tags(self) -> Mapping[str, int]:
+        """Names for snapshots."""
+        return self.state.tags
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:

@@ -1,0 +1,83 @@
+"""The command `changes`: the feed out of any table, and its cursors."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from backstory.cli.options import Flag, Limit, Options
+from backstory.cli.output import plain, show
+from backstory.cli.read import DEFAULTS, opened
+from backstory.model.cursor import Cursor, Start
+
+
+def changes(
+    table: str,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    net: Flag = False,
+    current: Flag = False,
+    cursor: str | None = None,
+    start: Start | None = None,
+    advance: int | None = None,
+    drop: Flag = False,
+    limit: Limit = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show the rows that changed between two commits.
+
+    Each row tells in `_change_type` whether it is an `insert`, a `delete`, or one of the pair
+    `update_preimage` and `update_postimage`, and which commit did it. A commit is named by its version
+    (`_commit_version`), its snapshot id, or a time: then the newest commit not after it is meant.
+
+    A cursor remembers how far a consumer has read: `changes T --cursor crm` shows what is new,
+    `changes T --cursor crm --advance 7` moves it to the `until` that was shown.
+
+    Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
+
+    Args:
+        table: The table, as schema.table.
+        since: The commit after which to begin; by default before the first.
+        until: The last commit to tell; by default the newest.
+        net: Tell the difference of the ends, not each commit.
+        current: See only rows that are current: live ones, open versions; without technical columns.
+        cursor: Begin where the cursor of this name stands; a new one begins before the first commit.
+        start: Where a new cursor, or one that is lost, begins.
+        advance: Move the cursor to the commit of this version; show nothing.
+        drop: Take the cursor away; show nothing.
+        limit: At most so many rows.
+        options: Common options.
+    """
+    with opened(options) as store:
+        found = store.table(table)
+        feed = found.changes(
+            since=since,
+            until=until,
+            net=net,
+            current=current,
+            cursor=cursor,
+            start=start,
+            advance=advance,
+            drop=drop,
+        )
+        if isinstance(feed, Cursor):
+            _show_document(feed.to_dict(), [feed.to_dict()], list(feed.to_dict()), options)
+            return
+        frame = feed.frame if limit is None else feed.frame.limit(limit)
+        from backstory.reading.queries import answering
+
+        with answering():
+            rows = frame.toArrow().to_pylist()
+    document = {"table": str(found.name), "since": feed.since, "until": feed.until, "changes": rows}
+    _show_document(document, rows, frame.columns, options)
+
+
+def _show_document(
+    document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], options: Options
+) -> None:
+    """Print one JSON document, or its rows alone."""
+    if options.answer == "json":
+        sys.stdout.write(json.dumps(document, default=plain, ensure_ascii=False) + "\n")
+    else:
+        show(rows, options.answer, columns)

@@ -1,0 +1,1 @@
+"""The feed of changes out of any layout, and the cursors of those who read it (native.md, section 5)."""

@@ -1,0 +1,104 @@
+"""Which commits a range names: by version, snapshot id or time (native.md, V103 and V110)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from backstory.errors import Refused, UsageError
+from backstory.model.instant import EPOCH, instant_of
+from backstory.model.table import TableName
+from backstory.stores.iceberg.scripts import SnapshotLine, lineage
+from backstory.stores.iceberg.store import Store, StoredTable
+
+# What names a commit: its version or snapshot id, or a time, whose commit is the newest not after it.
+Where = int | str | date
+BEFORE_ALL: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The commits that made a table what it is, oldest first; `whole` if none of them has expired."""
+
+    table: TableName
+    commits: Sequence[SnapshotLine]
+    whole: bool
+
+    @property
+    def newest(self) -> int:
+        """The version of the newest commit; `BEFORE_ALL` of a table that has none."""
+        return self.commits[-1].version if self.commits else BEFORE_ALL
+
+    def place_of(self, where: Where) -> int:
+        """How many of the commits lie up to the one that is named, itself included.
+
+        Raises Refused for one that has expired, UsageError for one that never was, or was rolled back.
+        """
+        if isinstance(where, str) and where.isdecimal():
+            where = int(where)
+        if not isinstance(where, int):
+            return self._place_at(where)
+        for place, commit in enumerate(self.commits, 1):
+            if where in {commit.version, commit.id}:
+                return place
+        if where == BEFORE_ALL and self.whole:
+            return 0
+        if not self.whole and where < self.commits[0].version:
+            raise expired(self.table)
+        raise bad_option(
+            f"{self.table} has no commit {where} now.", f"`backstory log {self.table}` lists its commits."
+        )
+
+    def _place_at(self, time: str | date) -> int:
+        micros = (instant_of(time) - EPOCH).total_seconds() * 1_000_000
+        place = sum(commit.millis * 1000 <= micros for commit in self.commits)
+        if place or self.whole:
+            return place
+        raise expired(self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The commits after `since` up to `until`, both versions; `before` is the snapshot at `since`."""
+
+    since: int
+    until: int
+    before: int | None
+    commits: Sequence[SnapshotLine]
+
+
+def known(store: Store, table: StoredTable) -> Lineage:
+    """The commits that made the table what it is."""
+    found = lineage(store.jvm, table.iceberg)
+    whole = not found or found[-1].parent is None
+    return Lineage(table.shape.table, found[::-1], whole)
+
+
+def range_of(commits: Lineage, since: Where | None, until: Where | None) -> Range:
+    """The commits after `since`, by default all, up to `until`, by default the newest.
+
+    Raises Refused where one of them has expired, UsageError where they name no range of the table.
+    """
+    first = commits.place_of(BEFORE_ALL if since is None else since)
+    last = len(commits.commits) if until is None else commits.place_of(until)
+    if last < first:
+        raise bad_option("The range ends before it begins.", "Swap --since and --until.")
+    before = commits.commits[first - 1] if first else None
+    end = commits.commits[last - 1].version if last else BEFORE_ALL
+    if before is None:
+        return Range(BEFORE_ALL, end, None, commits.commits[:last])
+    return Range(before.version, end, before.id, commits.commits[first:last])
+
+
+def bad_option(message: str, remedy: str) -> UsageError:
+    """The error for options that do not go together, or name nothing."""
+    return UsageError("bad-option", message, remedy)
+
+
+def expired(table: TableName) -> Refused:
+    """The error for a range whose snapshots are gone."""
+    return Refused(
+        "snapshots-expired",
+        f"Snapshots of {table} that tell what changed in this range have expired.",
+        "Begin the range later; a cursor keeps the snapshots that it needs.",
+    )

@@ -1,0 +1,140 @@
+"""Cursors: tags that name the commits up to which consumers have read a table (native.md, V108 to V113).
+
+A tag keeps its snapshot from expiring, for as long as `backstory.cursor-max-age` says. A property beside it
+remembers the cursor, so that one whose tag has expired is not taken for a new one.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from backstory.engine.deliver import TableChange, deliver
+from backstory.errors import Refused, TryAgain, UsageError
+from backstory.model.change import Change, Note, Tag
+from backstory.model.cursor import MARK, TAG, Cursor, Start
+from backstory.model.instant import milliseconds_of
+from backstory.model.remembered import CURSOR_MAX_AGE
+from backstory.model.table import TableName
+from backstory.reading.changes.commits import BEFORE_ALL, Lineage, bad_option, known
+from backstory.stores.iceberg.store import Store, StoredTable, existing
+
+MAX_AGE: Final = "30 days"
+_NAME: Final = re.compile(r"[\w.-]{1,200}")
+_BY: Final = Note("native", "")
+
+
+def place_of(table: StoredTable, commits: Lineage, cursor: str, start: Start | None) -> int:
+    """The version up to which a cursor has read; of a new one, or with `start`, where it begins.
+
+    Raises Refused for a cursor whose tag has expired, or whose commit is none of the table's any more.
+    """
+    tag = table.tags.get(_tag(cursor))
+    version = next((each.version for each in commits.commits if each.id == tag), None)
+    if version is not None:
+        return version
+    if start is not None:
+        return commits.newest if start == "now" else BEFORE_ALL
+    if tag is not None:
+        raise _lost(table.shape.table, cursor)
+    if MARK + cursor in table.properties:
+        raise Refused(
+            "cursor-expired",
+            f"The cursor {cursor} of {table.shape.table} was not moved for so long that its tag has expired.",
+            "Begin anew with --start now or --start first.",
+        )
+    return BEFORE_ALL
+
+
+def move(store: Store, table: StoredTable, cursor: str, version: int) -> None:
+    """Move a cursor on from where it is in a table that was loaded.
+
+    Raises TryAgain if another consumer moved it meanwhile, Refused if the table is another one by now, or
+    was rolled back past the commit.
+    """
+    if version == BEFORE_ALL:
+        return
+    name, before = table.shape.table, table.tags.get(_tag(cursor))
+    same, uuid = True, table.iceberg.uuid()
+
+    def plan() -> tuple[StoredTable, Change | None]:
+        nonlocal same
+        latest = existing(store, name)
+        commits = known(store, latest)
+        snapshot = _snapshot(commits, version)
+        if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
+            raise _lost(name, cursor)
+        same = latest.tags.get(_tag(cursor)) == before
+        return latest, _change(latest, cursor, version, snapshot) if same and snapshot else None
+
+    deliver(store, TableChange([name], _BY, plan))
+    if not same:
+        raise TryAgain(
+            "cursor-moved",
+            f"Another consumer moved the cursor {cursor} of {name} meanwhile.",
+            "It stands where that one moved it; read on from there.",
+        )
+
+
+def advance(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
+    """Move a cursor to a commit, from wherever it is; a new one is made."""
+
+    def plan() -> tuple[StoredTable, Change | None]:
+        table = existing(store, name)
+        commits = known(store, table)
+        snapshot = _snapshot(commits, version)
+        if snapshot is None:
+            commits.place_of(version)  # says what is wrong with it
+            raise bad_option("A cursor stands at a commit, not before all.", "Use --start first, or --drop.")
+        return table, _change(table, cursor, version, snapshot)
+
+    deliver(store, TableChange([name], _BY, plan))
+    return Cursor(str(name), cursor, version)
+
+
+def drop(store: Store, name: TableName, cursor: str) -> Cursor:
+    """Take a cursor away; UsageError if there is none."""
+
+    def plan() -> tuple[StoredTable, Change]:
+        table = existing(store, name)
+        tag, mark = _tag(cursor), MARK + cursor
+        if tag not in table.tags and mark not in table.properties:
+            raise UsageError(
+                "unknown-cursor", f"{name} has no cursor {cursor}.", f"It has {_known(table.tags)}."
+            )
+        gone: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
+        return table, Change(properties={mark: None} if mark in table.properties else {}, tags=gone)
+
+    deliver(store, TableChange([name], _BY, plan))
+    return Cursor(str(name), cursor, None)
+
+
+def _snapshot(commits: Lineage, version: int) -> int | None:
+    return next((each.id for each in commits.commits if each.version == version), None)
+
+
+def _change(table: StoredTable, cursor: str, version: int, snapshot: int) -> Change | None:
+    """The tag and its mark; None where it stands there already."""
+    tag = _tag(cursor)
+    if table.tags.get(tag) == snapshot:
+        return None
+    kept = milliseconds_of(table.properties.get(CURSOR_MAX_AGE) or MAX_AGE)
+    return Change(properties={MARK + cursor: str(version)}, tags={tag: Tag(snapshot, kept)})
+
+
+def _tag(cursor: str) -> str:
+    if not _NAME.fullmatch(cursor):
+        raise bad_option(f"{cursor!r} is no name of a cursor.", "Use letters, digits, dots and dashes.")
+    return TAG + cursor
+
+
+def _known(tags: Mapping[str, int]) -> str:
+    return ", ".join(sorted(tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG))) or "none"
+
+
+def _lost(table: TableName, cursor: str) -> Refused:
+    return Refused(
+        "cursor-lost",
+        f"The commit up to which the cursor {cursor} has read is none of {table} any more: "
+        "the table was made anew, or rolled back past it.",
+        "Begin anew with --start now or --start first.",
+    )

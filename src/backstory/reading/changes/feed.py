@@ -1,0 +1,80 @@
+"""The rows that changed between two commits, and the cursor that moves once they are read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from backstory.model.cursor import Start
+from backstory.model.table import TableName
+from backstory.reading.changes import cursors
+from backstory.reading.changes.commits import Where, bad_option, known, range_of
+from backstory.reading.changes.frames import fed
+from backstory.reading.changes.rows import told_rows
+from backstory.stores.iceberg.moved_rows import moved_rows
+from backstory.stores.iceberg.store import Store, existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The rows that changed after commit `since` up to commit `until`, both versions.
+
+    `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. Used in a
+    `with` block, the cursor that was named moves to `until` when the block ends well; `frame` can be read
+    within the block alone then.
+    """
+
+    frame: "DataFrame"
+    since: int
+    until: int
+    move: Callable[[], None]
+    release: Callable[[], None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.release()
+        if kind is None:
+            self.move()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a feed shall tell: see `backstory changes`."""
+
+    since: Where | None = None
+    until: Where | None = None
+    net: bool = False
+    current: bool = False
+    cursor: str | None = None
+    start: Start | None = None
+
+
+def changes(store: Store, table: TableName, asked: Asked) -> Feed:
+    """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
+
+    Raises Refused for a range whose snapshots have expired and for a cursor that is lost or expired,
+    UsageError for options that do not go together.
+    """
+    if asked.cursor is None and asked.start is not None:
+        raise bad_option("--start is where a new cursor begins.", "Name it with --cursor.")
+    if asked.cursor is not None and asked.since is not None:
+        raise bad_option("A cursor says itself where the range begins.", "Leave --since or --cursor away.")
+    stored = existing(store, table)
+    told = told_rows(stored, current=asked.current)
+    lineage = known(store, stored)
+    since = asked.since
+    if asked.cursor is not None:
+        since = cursors.place_of(stored, lineage, asked.cursor, asked.start)
+    found = range_of(lineage, since, asked.until)
+    moved = moved_rows(store, stored, found.before, found.commits)
+    frame = fed(moved.frame(store), told, moved.rows, net=asked.net, only_come=moved.only_come)
+
+    def move() -> None:
+        if asked.cursor is not None:
+            cursors.move(store, stored, asked.cursor, found.until)
+
+    return Feed(frame, found.since, found.until, move, lambda: moved.release(store))

@@ -1,0 +1,86 @@
+"""Which rows of a layout the feed tells, and what tells one from another (native.md, V104 and V105)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backstory.errors import Refused, UsageError
+from backstory.model.history import History
+from backstory.model.instant import TMAX
+from backstory.model.layout import DELETED, MEMORY, Layout
+from backstory.model.remembered import ROLE
+from backstory.model.schema import Shape
+from backstory.reading.changes.rule import CHANGE_COLUMNS
+from backstory.reading.frames.event_logs import system_columns
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.store import StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRows:
+    """The columns that are shown, by the names of the table; those that identify a row; which rows count."""
+
+    columns: dict[str, str]
+    identity: tuple[str, ...]
+    condition: "Column | None"
+
+
+def told_rows(table: StoredTable, *, current: bool) -> ToldRows:
+    """The rows of a table without memory, or those that are current without technical columns.
+
+    Raises UsageError where no row is current, and Refused for columns called as the feed's own.
+    """
+    shape = table.shape
+    found = _current(shape) if current else _all(table)
+    for name in CHANGE_COLUMNS:
+        if name in found.columns.values():
+            raise Refused(
+                "reserved-column",
+                f"A column of {shape.table} is called {name}, as one of the feed's own.",
+                "Rename the column.",
+            )
+    return found
+
+
+def identity_of(table: StoredTable) -> tuple[str, ...]:
+    """The columns that tell the rows of a table apart; none where nothing but their values does."""
+    shape = table.shape
+    if shape.layout is Layout.ODF:
+        return (system_columns(table)["offset"],)
+    span = shape.layout.span
+    of_version = History(shape).version_key
+    if shape.layout is Layout.HIST and of_version in shape.names:
+        return (of_version,)
+    return (*shape.key, span.start) if span and shape.key else shape.key
+
+
+def _all(table: StoredTable) -> ToldRows:
+    names = table.shape.names
+    remembers = MEMORY in names
+    condition = column(MEMORY)[ROLE].isNull() if remembers else None
+    return ToldRows({name: name for name in names if name != MEMORY}, identity_of(table), condition)
+
+
+def _current(shape: Shape) -> ToldRows:
+    if shape.layout is Layout.ODF:
+        raise UsageError(
+            "no-current",
+            f"The rows of {shape.table} are themselves the changes, and none of them is current.",
+            "Leave --current away.",
+        )
+    columns = {each.name: each.source for each in shape.user_columns}
+    return ToldRows(columns, shape.key, _is_current(shape))
+
+
+def _is_current(shape: Shape) -> "Column | None":
+    """Of a history the versions that are open, of live rows those that are not deleted."""
+    from pyspark.sql.functions import coalesce, expr, lit
+
+    span = shape.layout.span
+    if shape.layout is Layout.FIVETRAN_HISTORY and span:
+        return coalesce(column(span.open), column(span.end) >= instant(micros_of(TMAX)), lit(False))
+    if span:
+        return expr(span.open)
+    return ~column(DELETED).eqNullSafe(lit(True)) if shape.column(DELETED) else None

@@ -1,0 +1,170 @@
+"""The rows that went and came, commit by commit, read from the files that hold them and from no other.
+
+A file is read once, whatever commits touched it; of a file with several row groups those that hold a row
+that moved. Rows have the columns of the table as they are now: Iceberg knows them by their ids.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from backstory.model.places import FILE, POSITION
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.hiding import hidden_by, row_groups
+from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.moves import FilesOfCommit, Move, moves, touched
+from backstory.stores.iceberg.scripts import (
+    SnapshotLine,
+    files_of_commit,
+    forget_tasks,
+    stage_tasks,
+    standing_files,
+    tasks_of,
+)
+from backstory.stores.iceberg.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Columns beside the table's own; no column of a table is called so.
+SIGN, VERSION, TIME = "moved: sign", "moved: version", "moved: time"
+_MOVED: Final = pa.schema([(VERSION, pa.int64()), (TIME, pa.timestamp("us", "UTC")), (SIGN, pa.int8())])
+QUIET: Final = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRows:
+    """Where the rows are that moved: `moves` by file; `tables` read these files by the name of a group."""
+
+    table: StoredTable
+    commits: Sequence[SnapshotLine]
+    moves: Mapping[str, Sequence[Move]]
+    group: str
+    tables: tuple[Any, Any]
+
+    @property
+    def rows(self) -> int:
+        """How many rows moved; one that moved twice counts twice."""
+        return sum(len(move.positions) for each in self.moves.values() for move in each)
+
+    @property
+    def only_come(self) -> bool:
+        """Whether no commit let a row go."""
+        return all(move.sign > 0 for each in self.moves.values() for move in each)
+
+    def files(self, store: Store) -> "DataFrame":
+        """The rows of the groups that are read, with the file and the position of each.
+
+        The table by which Iceberg's rewriting reads does not show these two where rows have ids; the relation
+        of an ordinary one does.
+        """
+        from pyspark.sql import DataFrame
+
+        (ordinary, staged), none = self.tables, store.jvm.scala.Option.empty()
+        relations = store.jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
+        shown = relations.create(ordinary, none, none).withMetadataColumns()
+        others = [shown.productElement(place) for place in range(1, shown.productArity())]
+        session = store.spark._jsparkSession  # noqa: SLF001
+        rows = store.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, shown.copy(staged, *others))
+        return DataFrame(rows, store.spark)
+
+    def frame(self, store: Store) -> "DataFrame":
+        """The rows: the table's columns, the commit's version and time, and 1 or -1 for came or went."""
+        names = [*map(quoted, self.table.shape.names), FILE, POSITION]
+        with translate_faults(self.table.shape.table):
+            rows = self.files(store).select(*names)
+            extra = f"{quoted(VERSION)} bigint, {quoted(TIME)} timestamp, {quoted(SIGN)} tinyint"
+            kept = [field for field in rows.schema.fields if field.name not in {FILE, POSITION}]
+            columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in kept)
+            by_file = {
+                location: [(self._told(move), move.positions.serialize()) for move in each]
+                for location, each in self.moves.items()
+            }
+            return rows.mapInArrow(partial(_rows_that_moved, by_file), f"{columns}, {extra}")
+
+    def _told(self, move: Move) -> tuple[int, int, int]:
+        commit = self.commits[move.number]
+        return commit.version, commit.millis * 1000, move.sign
+
+    def release(self, store: Store) -> None:
+        """Forget the name; frames of it that were not read yet cannot be any more."""
+        forget_tasks(store.jvm, self.table.iceberg, self.group)
+
+
+def moved_rows(
+    store: Store, table: StoredTable, since: int | None, commits: Sequence[SnapshotLine]
+) -> MovedRows:
+    """The rows that these commits moved, oldest first; `since` is the snapshot before them, None for none.
+
+    Reads manifests and delete files, no file of rows. Raises Refused for what other writers hid by values.
+    """
+    with translate_faults(table.shape.table):
+        files = store.jvm.java.util.HashMap()
+        changes = [
+            FilesOfCommit(
+                number, commit.operation == QUIET, files_of_commit(store.jvm, table.iceberg, commit.id, files)
+            )
+            for number, commit in enumerate(commits)
+        ]
+        hidden = hidden_by(table)
+        wanted = touched(changes, hidden)
+        standing = standing_files(store.jvm, table.iceberg, since, wanted, files) if since and wanted else []
+        found = moves(standing, changes, wanted, hidden)
+        sizes = {line.location: line for each in changes for line in each.lines} | {
+            line.location: line for line in standing
+        }
+        groups = {
+            location: _groups(table, location, sizes[location].size, sizes[location].count, each)
+            for location, each in found.items()
+        }
+        tasks = tasks_of(store.jvm, table.iceberg, files, groups)
+        group = str(uuid4())
+        return MovedRows(table, commits, found, group, stage_tasks(store.jvm, table.iceberg, group, tasks))
+
+
+def _groups(
+    table: StoredTable, location: str, size: int, count: int, moved: Iterable[Move]
+) -> list[int] | None:
+    """The row groups to read; None for all of them, as where every row of the file moved."""
+    positions = BitMap64()
+    for move in moved:
+        positions |= move.positions
+    if len(positions) == count:
+        return None
+    return row_groups(table, location, size, positions)
+
+
+def _rows_that_moved(
+    by_file: Mapping[str, Sequence[tuple[tuple[int, int, int], bytes]]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """In a task: each row of a batch once for each commit that moved it."""
+    opened: dict[str, list[tuple[tuple[int, int, int], BitMap64]]] = {}
+    for batch in batches:
+        files = batch[FILE].dictionary_encode()
+        positions = np.asarray(batch[POSITION])
+        rows = batch.drop_columns([FILE, POSITION])
+        for code, file in enumerate(files.dictionary.to_pylist()):
+            if file not in opened:
+                opened = {file: [(told, BitMap64.deserialize(each)) for told, each in by_file[file]]}
+            places = np.flatnonzero(np.asarray(files.indices) == code)
+            here = positions[places]
+            least, most = int(here.min()), int(here.max())
+            for told, bitmap in opened[file]:
+                moved = np.asarray(bitmap & BitMap64(range(least, most + 1)), np.int64)
+                if len(moved):
+                    yield _marked(rows.take(pa.array(places[np.isin(here, moved)])), told)
+
+
+def _marked(rows: pa.RecordBatch, told: tuple[int, int, int]) -> pa.RecordBatch:
+    columns = [
+        pc.cast(pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows), field.type)
+        for value, field in zip(told, _MOVED, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns], names=[*rows.schema.names, *_MOVED.names])

@@ -1,0 +1,221 @@
+"""What loops over the files of a table, in Java: an answer to Python for each of them takes too long.
+
+Each script is asked once for many files, and tells of them as lines of text.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backstory.stores.iceberg.jvm import ICEBERG, script
+
+_SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
+_PLAN: Final = f"""
+java.util.Map found = new java.util.HashMap();
+{ICEBERG}.io.CloseableIterable tasks = scan.planFiles();
+try {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found.size() < locations.size();) {{
+    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
+    String location = (({ICEBERG}.DataFile) task.file()).location();
+    if (locations.contains(location)) found.put(location, task);
+  }}
+}} finally {{ tasks.close(); }}
+return found;
+"""
+_LINEAGE: Final = f"""
+StringBuilder told = new StringBuilder();
+{ICEBERG}.Snapshot each = table.currentSnapshot();
+while (each != null) {{
+  Long parent = each.parentId();
+  told.append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
+    .append(each.timestampMillis()).append('\\t').append(each.operation()).append('\\t')
+    .append(parent == null ? "" : parent.toString()).append('\\n');
+  each = parent == null ? null : table.snapshot(parent.longValue());
+}}
+return told.toString();
+"""
+# A line for a file; `sign` is what became of it, and of a delete file `hidden` is the one that it is of.
+_TELL: Final = f"""
+  boolean rows = file.content() == {ICEBERG}.FileContent.DATA;
+  {ICEBERG}.DeleteFile deletes = rows ? null : ({ICEBERG}.DeleteFile) (Object) file;
+  told.append(sign).append('\\t').append(file.content()).append('\\t').append(file.format()).append('\\t')
+    .append(file.recordCount()).append('\\t').append(file.fileSizeInBytes()).append('\\t')
+    .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString()).append('\\t')
+    .append(rows || deletes.contentSizeInBytes() == null ? "0" : deletes.contentSizeInBytes().toString())
+    .append('\\t').append(rows || deletes.referencedDataFile() == null ? "" : deletes.referencedDataFile())
+    .append('\\t').append(file.location()).append('\\n');
+  if (rows) files.put(file.location(), file);
+"""
+_COMMIT: Final = f"""
+StringBuilder told = new StringBuilder();
+Iterable[] kinds = new Iterable[] {{
+  snapshot.addedDataFiles(io), snapshot.removedDataFiles(io),
+  snapshot.addedDeleteFiles(io), snapshot.removedDeleteFiles(io)
+}};
+for (int kind = 0; kind < 4; kind++) {{
+  String sign = kind % 2 == 0 ? "+" : "-";
+  for (java.util.Iterator each = kinds[kind].iterator(); each.hasNext();) {{
+    {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) each.next();
+    {_TELL}
+  }}
+}}
+return told.toString();
+"""
+_STANDING: Final = f"""
+StringBuilder told = new StringBuilder();
+{ICEBERG}.io.CloseableIterable tasks = scan.planFiles();
+try {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
+    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
+    if (!locations.contains((({ICEBERG}.DataFile) task.file()).location())) continue;
+    String sign = "=";
+    {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) task.file();
+    {{ {_TELL} }}
+    for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
+      file = ({ICEBERG}.ContentFile) more.next();
+      {_TELL}
+    }}
+  }}
+}} finally {{ tasks.close(); }}
+return told.toString();
+"""
+# Spark asks a task for its pieces before it plans: one whose groups are chosen gives those, and no others.
+_TASKS: Final = f"""
+java.util.List tasks = new java.util.ArrayList();
+{ICEBERG}.expressions.ResidualEvaluator all = {ICEBERG}.expressions.ResidualEvaluator.unpartitioned(
+  {ICEBERG}.expressions.Expressions.alwaysTrue());
+String schema = {ICEBERG}.SchemaParser.toJson(table.schema());
+for (java.util.Iterator each = groups.keySet().iterator(); each.hasNext();) {{
+  String location = (String) each.next();
+  {ICEBERG}.DataFile file = ({ICEBERG}.DataFile) files.get(location);
+  {ICEBERG}.PartitionSpec spec = ({ICEBERG}.PartitionSpec) table.specs().get(Integer.valueOf(file.specId()));
+  {ICEBERG}.BaseFileScanTask task = new {ICEBERG}.BaseFileScanTask(
+    file, new {ICEBERG}.DeleteFile[0], schema, {ICEBERG}.PartitionSpecParser.toJson(spec), all);
+  java.util.Set wanted = (java.util.Set) groups.get(location);
+  if (wanted == null) {{ tasks.add(task); continue; }}
+  final java.util.List pieces = new java.util.ArrayList();
+  int group = 0;
+  for (java.util.Iterator more = task.split(1L).iterator(); more.hasNext(); group++) {{
+    Object piece = more.next();
+    if (wanted.contains(Integer.valueOf(group))) pieces.add(piece);
+  }}
+  final Object whole = task;
+  java.lang.reflect.InvocationHandler handler = new java.lang.reflect.InvocationHandler() {{
+    public Object invoke(Object self, java.lang.reflect.Method asked, Object[] given) throws Throwable {{
+      return asked.getName().equals("split") ? pieces : asked.invoke(whole, given);
+    }}
+  }};
+  tasks.add(java.lang.reflect.Proxy.newProxyInstance(
+    {ICEBERG}.FileScanTask.class.getClassLoader(), new Class[] {{ {ICEBERG}.FileScanTask.class }}, handler));
+}}
+return tasks;
+"""
+_STAGE: Final = f"""
+{ICEBERG}.spark.ScanTaskSetManager.get().stageTasks(table, group, tasks);
+return new Object[] {{
+  new {ICEBERG}.spark.source.SparkTable(table), new {ICEBERG}.spark.source.SparkRewriteTable(table, group)
+}};
+"""
+_FORGET: Final = f"""
+return {ICEBERG}.spark.ScanTaskSetManager.get().removeTasks(table, group);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """A file of rows, or of what hides rows, and what became of it: `+`, `-`, or `=` where it stands."""
+
+    sign: str
+    content: str
+    format: str
+    count: int
+    size: int
+    offset: int
+    length: int
+    hidden: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLine:
+    """A commit of the table's lineage; `parent` is None for the first."""
+
+    id: int
+    version: int
+    millis: int
+    operation: str
+    parent: int | None
+
+
+def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
+    """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
+    ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
+    return dict(ask(table.newScan(), _set(jvm, locations)))
+
+
+def lineage(jvm: Any, table: Any) -> list[SnapshotLine]:
+    """The commits that made the table what it is, newest first, until one has expired."""
+    told: str = script(jvm, _LINEAGE, "java.lang.String", table=f"{ICEBERG}.Table")(table)
+    found = []
+    for line in told.split("\n")[:-1]:
+        id_, version, millis, operation, parent = line.split("\t")
+        found.append(
+            SnapshotLine(int(id_), int(version), int(millis), operation, int(parent) if parent else None)
+        )
+    return found
+
+
+def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[FileLine]:
+    """The files that a commit added and removed, read from its own manifests; `files` gets those of rows."""
+    types = {"snapshot": f"{ICEBERG}.Snapshot", "io": f"{ICEBERG}.io.FileIO", "files": "java.util.Map"}
+    told = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
+    return _lines(told)
+
+
+def standing_files(
+    jvm: Any, table: Any, snapshot: int, locations: Iterable[str], files: Any
+) -> list[FileLine]:
+    """Of these files those that a snapshot has, each followed by what hides rows of it."""
+    ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
+    return _lines(ask(table.newScan().useSnapshot(snapshot), _set(jvm, locations), files))
+
+
+def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
+    """Scan tasks of files, of all their rows or of some groups of rows, whatever hides some of them."""
+    types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
+    wanted = jvm.java.util.HashMap()
+    for location, chosen in groups.items():
+        wanted.put(location, None if chosen is None else _set(jvm, chosen))
+    return script(jvm, _TASKS, "java.util.List", **types)(table, files, wanted)
+
+
+def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]:
+    """Put scan tasks where Iceberg's reader finds them by a name, until they are forgotten.
+
+    Gives the table as Spark has it, and the one by which Spark reads these tasks alone.
+    """
+    types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String", "tasks": "java.util.List"}
+    ordinary, staged = script(jvm, _STAGE, "java.lang.Object", **types)(table, group, tasks)
+    return ordinary, staged
+
+
+def forget_tasks(jvm: Any, table: Any, group: str) -> None:
+    """The name is none any more."""
+    types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String"}
+    script(jvm, _FORGET, "java.lang.Object", **types)(table, group)
+
+
+def _set(jvm: Any, values: Iterable[object]) -> Any:
+    found = jvm.java.util.HashSet()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def _lines(told: str) -> list[FileLine]:
+    found = []
+    for line in told.split("\n")[:-1]:
+        sign, content, format_, *numbers, hidden, location = line.split("\t")
+        count, size, offset, length = map(int, numbers)
+        found.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location))
+    return found

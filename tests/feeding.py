@@ -1,0 +1,82 @@
+"""Tables that tests change commit by commit, and the feeds that they are to give."""
+
+import pyarrow as pa
+from committing import commit, make
+
+from backstory.formats.delivered import arrow_schema
+from backstory.model.change import Change
+from backstory.model.places import FILE, POSITION
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.changes.rule import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
+from backstory.table import Table
+
+SCHEMA = "feeds"
+
+
+class Fed:
+    """A table whose rows come and go by commits that name them."""
+
+    def __init__(self, store, name, columns, key, layout, **properties):
+        self.store, self.name = store, TableName(SCHEMA, name)
+        made = tuple(
+            type_ if isinstance(type_, Column) else Column(each, ColumnType(Kind[type_]))
+            for each, type_ in columns.items()
+        )
+        drop(store, self.name)
+        make(store, Shape(self.name, made, key, layout))
+        if properties:
+            commit(store, self.now, Change(properties=properties))
+
+    @property
+    def now(self):
+        return existing(self.store, self.name)
+
+    @property
+    def table(self):
+        return Table(self.store, self.name)
+
+    @property
+    def sql(self):
+        return self.store.sql_name(self.name)
+
+    def change(self, come=(), gone=None):
+        """One commit: rows as dicts that come, and a condition of SQL for those that go."""
+        now = self.now
+        if Kind.STRUCT in {each.type.kind for each in now.shape.columns}:
+            spark = self.store.spark
+            schema = spark.table(self.sql).schema
+            rows = spark.createDataFrame(
+                [{name: row.get(name) for name in schema.names} for row in come], schema
+            )
+        else:
+            schema = arrow_schema({each.name: each.type for each in now.shape.columns})
+            rows = pa.Table.from_pylist(
+                [{name: row.get(name) for name in schema.names} for row in come], schema
+            )
+        places = None
+        if gone is not None:
+            places = self.store.spark.table(self.sql).where(gone).select(FILE, POSITION).toArrow()
+        commit(self.store, now, Change(come=rows if come else None, gone=places))
+
+    def do(self, *statements):
+        """Statements of Spark SQL, as any other writer makes them; `{t}` is the table."""
+        for statement in statements:
+            self.store.spark.sql(statement.format(t=self.sql, name=str(self.name))).collect()
+
+    def rows(self, **asked):
+        """The rows of the feed, in the order in which they are collected."""
+        with self.table.changes(**asked) as feed:
+            return feed.frame.toArrow().to_pylist()
+
+    def told(self, **asked):
+        """The same as `version type values`."""
+        return [line(row) for row in self.rows(**asked)]
+
+
+def line(row):
+    values = [value for name, value in row.items() if name not in CHANGE_COLUMNS]
+    return " ".join(map(str, (row[COMMIT_VERSION], row[CHANGE_TYPE], *values)))

@@ -1,0 +1,130 @@
+"""What the feed says, on states small enough to see: the meaning that the reader on Spark is held to."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.reading.changes.rule import ChangeType, applied, between, each, net
+
+NAN = float("nan")
+
+
+def versions(text):
+    """`k a 10 20` is version a of k from 10 until 20; a state is a line, its versions parted by commas."""
+    lines = [line.split(",") for line in text.strip().splitlines()]
+    return [
+        [dict(zip(("k", "v", "from", "to"), each.split(), strict=True)) for each in line] for line in lines
+    ]
+
+
+def start(row):
+    return row["k"], row["from"]
+
+
+def key(row):
+    return row["k"]
+
+
+def told(changes):
+    return [f"{one.version} {one.type} {' '.join(map(str, one.row.values()))}" for one in changes]
+
+
+E16 = """k a 10 -, m a 10 -
+         k a 10 20, k b 20 -, m a 10 -
+         m a 10 -, k b 20 -, k a 10 20
+         k a 10 15, k c 15 20, k b 20 -, m a 10 30"""
+
+
+def test_E16_the_feed_of_changes_with_a_compaction_between():
+    """Commits 1 and 2, a compaction (3 here), and 4."""
+    states = [[], *versions(E16)]
+    changes = each(states, start)
+    assert told(changes) == [
+        "1 insert k a 10 -",
+        "1 insert m a 10 -",
+        "2 update_preimage k a 10 -",
+        "2 update_postimage k a 10 20",
+        "2 insert k b 20 -",
+        "4 update_preimage k a 10 20",
+        "4 update_postimage k a 10 15",
+        "4 insert k c 15 20",
+        "4 update_preimage m a 10 -",
+        "4 update_postimage m a 10 30",
+    ]
+    assert told(net(changes[2:], start)) == [
+        "4 update_preimage k a 10 -",
+        "4 update_postimage k a 10 15",
+        "4 insert k c 15 20",
+        "2 insert k b 20 -",
+        "4 update_preimage m a 10 -",
+        "4 update_postimage m a 10 30",
+    ]
+
+
+def test_E16_of_current_rows():
+    open_ = [[{"k": row["k"], "v": row["v"]} for row in state if row["to"] == "-"] for state in versions(E16)]
+    assert told(each([[], *open_], key)) == [
+        "1 insert k a",
+        "1 insert m a",
+        "2 update_preimage k a",
+        "2 update_postimage k b",
+        "4 delete m a",
+    ]
+
+
+def test_what_equals_by_its_values_is_no_change():
+    """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order; a boolean is no number."""
+    before = {"k": 1, "v": NAN, "m": {"a": 0.0, "b": [NAN]}}
+    after = {"k": 1, "v": NAN, "m": {"b": [NAN], "a": -0.0}}
+    assert between([before], [after], 1, key) == []
+    assert len(between([{"k": 1, "v": True}], [{"k": 1, "v": 1}], 1, key)) == 2
+
+
+def test_an_identity_that_is_not_unique_has_no_pairs():
+    """V105: rows that are the same cancel out one by one, of the rest nobody knows which was which."""
+    before = [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
+    after = [{"k": 1, "v": "a"}, {"k": 1, "v": "c"}]
+    assert told(between(before, after, 1, key)) == ["1 delete 1 a", "1 delete 1 b", "1 insert 1 c"]
+
+
+ROWS = st.fixed_dictionaries({"k": st.integers(0, 3), "v": st.sampled_from([None, NAN, 0.0, -0.0, "x"])})
+STATES = st.lists(st.lists(ROWS, max_size=5), min_size=2, max_size=5)
+
+
+@given(STATES)
+def test_L12_the_feed_applied_to_a_mirror_gives_the_table(states):
+    """Also from anywhere to anywhere, each commit or net; and net is the difference of the ends."""
+    for first, last in itertools.combinations(range(len(states)), 2):
+        found = each(states[first : last + 1], key, first + 1)
+        for changes in (found, net(found, key)):
+            mirror = applied(states[first], changes)
+            assert between(mirror, states[last], 0, key) == []
+        ends = between(states[first], states[last], 0, key)
+        assert sorted(map(repr, [(one.type, one.row["k"]) for one in net(found, key)])) == sorted(
+            map(repr, [(one.type, one.row["k"]) for one in ends])
+        )
+
+
+@given(STATES)
+def test_a_preimage_is_followed_by_its_postimage(states):
+    changes = each(states, key)
+    for place, one in enumerate(changes):
+        if one.type is ChangeType.BEFORE:
+            after = changes[place + 1]
+            assert (after.type, after.version, after.row["k"]) == (
+                ChangeType.AFTER,
+                one.version,
+                one.row["k"],
+            )
+    assert [one.version for one in changes] == sorted(one.version for one in changes)
+
+
+def test_net_folds_by_sparks_four_rules():
+    """V106: insert and delete cancel, insert and updates are one insert, updates two images, else a delete."""
+    a, b, c = ({"k": 1, "v": value} for value in "abc")
+    assert net(each([[], [a], []], key), key) == []
+    assert told(net(each([[], [a], [b]], key), key)) == ["2 insert 1 b"]
+    assert told(net(each([[a], [b], [c]], key), key)) == ["2 update_preimage 1 a", "2 update_postimage 1 c"]
+    assert told(net(each([[a], [b], []], key), key)) == ["2 delete 1 a"]
+    assert net(each([[a], [b], [a]], key), key) == []

@@ -1,0 +1,106 @@
+"""The rows that any writer's commits moved, held to the rule on the states that time travel shows."""
+
+import pytest
+from feeding import Fed, line
+
+from backstory.model.layout import Layout
+from backstory.reading.changes.commits import known
+from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_VERSION, each, net
+from backstory.stores.iceberg.hiding import row_groups
+from backstory.stores.iceberg.moved_rows import moved_rows
+from backstory.stores.iceberg.store import Store
+
+MERGE = """MERGE INTO {t} t USING (SELECT * FROM VALUES (5L, 'e2'), (60L, 'z') AS v(id, v)) s ON t.id = s.id
+           WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"""
+MODES = (
+    "ALTER TABLE {{t}} SET TBLPROPERTIES ('write.delete.mode'='{0}', 'write.update.mode'='{0}', "
+    "'write.merge.mode'='{0}', 'write.delete.granularity'='partition')"
+)
+BY_VECTORS, BY_FILES = (MODES.format(mode) for mode in ("merge-on-read", "copy-on-write"))
+LIFE = (
+    "INSERT INTO {t} SELECT id, chr(97 + CAST(id AS INT)), id, map('x', double('NaN'), 'y', 0.0) FROM range(9)",
+    BY_VECTORS,
+    "UPDATE {t} SET v = 'b2' WHERE id IN (1, 2)",
+    "DELETE FROM {t} WHERE id = 3",
+    MERGE,
+    BY_FILES,
+    "UPDATE {t} SET v = 'x' WHERE id = 4",
+    "UPDATE {t} SET m = map('y', -0.0, 'x', double('NaN')) WHERE id < 7",  # says what was there
+    "CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))",
+    BY_VECTORS,
+    "DELETE FROM {t} WHERE id = 60",
+    "ALTER TABLE {t} RENAME COLUMN v TO w",
+    "ALTER TABLE {t} ADD COLUMN more STRING",
+    "ALTER TABLE {t} ALTER COLUMN n TYPE BIGINT",
+    "INSERT INTO {t} (id, w, n, more) VALUES (9, 'j', 5000000000, 'new'), (3, 'd', 3, NULL)",
+    "UPDATE {t} SET more = 'too' WHERE id IN (3, 8)",
+    "CALL backstory.system.rewrite_position_delete_files(table => '{name}', options => map('rewrite-all', 'true'))",
+    "DELETE FROM {t} WHERE id IN (0, 9)",
+    "DELETE FROM {t}",
+    "INSERT INTO {t} (id, w) VALUES (1, 'again')",
+    "INSERT OVERWRITE {t} (id, w) VALUES (1, 'again'), (2, 'b')",
+)
+
+
+def states(fed):
+    """The rows of the table after each of its commits, under the columns that it has now."""
+    names = fed.now.shape.names
+    commits = known(fed.store, fed.now).commits
+    found = [[]]
+    for commit in commits:
+        frame = fed.store.spark.sql(f"SELECT * FROM {fed.sql} VERSION AS OF {commit.id}")
+        rows = [
+            {"w": row.get("v"), **row, "m": row["m"] and dict(row["m"])}
+            for row in frame.toArrow().to_pylist()
+        ]
+        found.append([{name: row.get(name) for name in names} for row in rows])
+    assert [commit.version for commit in commits] == list(range(1, len(commits) + 1))
+    return found
+
+
+def unordered(row):
+    """Maps have no order, and -0.0 is 0.0."""
+    shown = row["m"] and sorted((name, value + 0.0) for name, value in dict(row["m"]).items())
+    return line({**row, "m": shown})
+
+
+def by_rule(changes):
+    rows = ({**one.row, COMMIT_VERSION: one.version, CHANGE_TYPE: one.type} for one in changes)
+    return sorted(map(unordered, rows))
+
+
+@pytest.mark.parametrize("version", [3, 2])
+def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
+    """V102: deletion vectors, position deletes of many files, rewritten files, compaction, renamed, added and
+    widened columns, truncation; from anywhere to anywhere, each commit or net (L12)."""
+    store = Store(spark, format_version=version)
+    columns = {"id": "LONG", "v": "STRING", "n": "INT"}
+    fed = Fed(store, f"life{version}", columns, ("id",), Layout.FIVETRAN_LIVE)
+    fed.do("ALTER TABLE {t} ADD COLUMN m MAP<STRING, DOUBLE>", *LIFE)
+    seen = states(fed)
+    last = len(seen) - 1
+    identity = lambda row: row["id"]  # noqa: E731
+    for since, until in ((0, last), (3, last - 1), (6, 9)):
+        changes = each(seen[since : until + 1], identity, since + 1)
+        for asked, expected in (({}, changes), ({"net": True}, net(changes, identity))):
+            found = fed.rows(since=since, until=until, **asked)
+            assert sorted(map(unordered, found)) == by_rule(expected)
+
+
+def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(store):
+    """V112, whatever the commits are: and the rows are found in them."""
+    fed = Fed(store, "groups", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
+    fed.change([{"id": number, "v": "a"} for number in range(100_000)])
+    fed.change(gone="id IN (40000, 99999)")
+    table = fed.now
+    commits = known(store, table).commits
+    moved = moved_rows(store, table, commits[0].id, commits[1:])
+    ((file, (move,)),) = moved.moves.items()
+    size = int(
+        store.spark.sql(f"SELECT sum(file_size_in_bytes) FROM {fed.sql}.files WHERE content = 0").head()[0]
+    )
+    groups = row_groups(table, file, size, move.positions)
+    assert len(groups) == 2
+    assert moved.files(store).count() == 32_768 + 100_000 % 32_768
+    assert [row.id for row in moved.frame(store).collect()] == [40_000, 99_999]
+    moved.release(store)

@@ -1,0 +1,160 @@
+"""Which rows of which files moved, told by lines about files alone: held to a table of files in Python."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from backstory.errors import Refused
+from backstory.stores.iceberg.moves import BY_VALUE, ROWS, FilesOfCommit, moves, touched
+from backstory.stores.iceberg.scripts import FileLine
+
+VECTOR, DELETES = "PUFFIN", "PARQUET"
+
+
+def rows(sign, name, count=4):
+    return FileLine(sign, ROWS, "PARQUET", count, 0, 0, 0, "", name)
+
+
+def hides(sign, name, of="", format_=VECTOR, content="POSITION_DELETES"):
+    return FileLine(sign, content, format_, 0, 0, 0, 0, of, name)
+
+
+def told(standing, commits, positions):
+    """`file number sign positions`, of commits as lists of lines; one that begins with None is quiet."""
+    made = [
+        FilesOfCommit(number, lines[:1] == [None], [each for each in lines if each])
+        for number, lines in enumerate(commits)
+    ]
+
+    def hidden(line):
+        return {file: BitMap64(found) for file, found in positions[line.location].items()}
+
+    found = moves(standing, made, touched(made, hidden), hidden)
+    return sorted(
+        f"{file} {move.number} {'+' if move.sign > 0 else '-'} {' '.join(map(str, move.positions))}"
+        for file, each in found.items()
+        for move in each
+    )
+
+
+POSITIONS = {
+    "one": {"f": [0]},
+    "two": {"f": [0, 2]},
+    "both": {"f": [1], "g": [3]},
+    "more": {"f": [1, 2]},
+}
+
+
+def test_a_vector_takes_the_place_of_the_one_before():
+    """Of the file only what is newly hidden went."""
+    commits = [[hides("+", "two", "f"), hides("-", "one", "f")]]
+    assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 - 2"]
+
+
+def test_position_deletes_of_many_files_add_up():
+    """Format 2: none takes another's place, and what was hidden already goes only once."""
+    commits = [[hides("+", "both", format_=DELETES)], [hides("+", "more", format_=DELETES)]]
+    assert told([rows("=", "f"), rows("=", "g")], commits, POSITIONS) == ["f 0 - 1", "f 1 - 2", "g 0 - 3"]
+
+
+def test_a_vector_takes_the_place_of_position_deletes():
+    """A table whose format was raised: the vector has them all."""
+    standing = [rows("=", "f"), hides("=", "one", format_=DELETES)]
+    assert told(standing, [[hides("+", "two", "f")]], POSITIONS) == ["f 0 - 2"]
+
+
+def test_a_file_goes_with_the_rows_that_were_still_there():
+    assert told([rows("=", "f"), hides("=", "one", "f")], [[rows("-", "f")]], POSITIONS) == ["f 0 - 1 2 3"]
+
+
+def test_rows_come_back_whose_vector_goes():
+    commits = [[hides("-", "one", "f")]]
+    assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 + 0"]
+
+
+def test_compaction_moves_nothing_and_is_followed():
+    """Nor does a file that was added and rewritten within the range; what is hidden in the new one is."""
+    commits = [
+        [rows("+", "g")],
+        [None, rows("-", "f"), rows("-", "g"), rows("+", "h", 8)],
+        [hides("+", "late", "h")],
+    ]
+    found = told([rows("=", "f")], commits, POSITIONS | {"late": {"h": [7]}})
+    assert found == ["g 0 + 0 1 2 3", "h 2 - 7"]
+
+
+def test_what_hides_rows_of_no_file_of_the_table_moves_nothing():
+    """A position delete file of format 2 may name files that are gone."""
+    assert told([rows("=", "f")], [[hides("+", "both", format_=DELETES)]], POSITIONS) == ["f 0 - 1"]
+
+
+def test_a_file_that_is_written_and_hidden_in_one_commit():
+    commits = [[rows("+", "f"), hides("+", "one", format_=DELETES)]]
+    assert told([], commits, POSITIONS) == ["f 0 + 1 2 3"]
+
+
+def test_rows_that_others_deleted_by_value_are_refused():
+    """By name: in the range, or hiding rows of a file that the range touched; not where it was compacted."""
+    by_value = hides("+", "value", format_=DELETES, content=BY_VALUE)
+    with pytest.raises(Refused, match="deleted rows by their values") as refused:
+        told([], [[by_value]], POSITIONS)
+    assert refused.value.code == "equality-deletes"
+    with pytest.raises(Refused, match="deleted rows by their values"):
+        told([rows("=", "f"), by_value], [[rows("-", "f")]], POSITIONS)
+    assert told([], [[None, hides("-", "value", content=BY_VALUE)], [rows("+", "f")]], POSITIONS) == [
+        "f 1 + 0 1 2 3"
+    ]
+
+
+FILES = ("f", "g", "h")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "hide", "quiet"]),
+        st.sampled_from(FILES),
+        st.sets(st.integers(0, 3)),
+    ),
+    max_size=8,
+)
+
+
+@given(STEPS, st.integers(0, 4))
+def test_moves_are_the_difference_of_what_is_alive(steps, since):
+    """Files that come, go and are hidden in any order, read from any commit on."""
+    names, positions = itertools.count(), {}
+    alive, vectors, commits, states = {}, {}, [], [{}]
+    for kind, letter, chosen in steps:
+        lines = []
+        if kind == "add":
+            file = f"{letter}{next(names)}"
+            alive[file], lines = {0, 1, 2, 3}, [rows("+", file)]
+        else:
+            file = next((name for name in alive if name.startswith(letter)), None)
+            if file is not None and kind == "remove":
+                del alive[file]
+                lines = [rows("-", file)]
+                lines += [hides("-", vectors.pop(file), file)] if file in vectors else []
+            elif file is not None and kind == "hide":
+                alive[file] = alive[file] - chosen
+                vector = f"v{next(names)}"
+                positions[vector] = {file: sorted({0, 1, 2, 3} - alive[file])}
+                lines = [hides("+", vector, file)]
+                lines += [hides("-", vectors[file], file)] if file in vectors else []
+                vectors[file] = vector
+        commits.append(lines)
+        states.append({name: set(left) for name, left in alive.items()} | {"vectors": dict(vectors)})
+    since = min(since, len(commits))
+    before = dict(states[since])
+    hiding = before.pop("vectors", {})
+    standing = []
+    for file in before:
+        standing += [rows("=", file), *([hides("=", hiding[file], file)] if file in hiding else [])]
+    expected = []
+    for number, (old, new) in enumerate(itertools.pairwise(states[since:])):
+        for file in (old.keys() | new.keys()) - {"vectors"}:
+            was, is_ = old.get(file, set()), new.get(file, set())
+            for sign, found in (("-", was - is_), ("+", is_ - was)):
+                expected += [f"{file} {number} {sign} {' '.join(map(str, sorted(found)))}"] if found else []
+    assert told(standing, commits[since:], positions) == sorted(expected)
