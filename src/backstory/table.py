@@ -14,10 +14,11 @@ from backstory.model.table import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.reading.timelines import Axis, Timeline
     from backstory.reading.changes.commits import Where
     from backstory.reading.changes.feed import Feed
+    from backstory.reading.timelines import Axis, Timeline
     from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewound import Rewound
 
 
@@ -194,6 +195,12 @@ class Table:
         from backstory.upkeep.checking import check
 
         return check(self.store, self.name)
+
+    def repair(self, *, apply: bool = False) -> "Repair":
+        """What would mend the table's spoilt records; with `apply` it is done, in one commit (V117)."""
+        from backstory.upkeep.repairing import repair
+
+        return repair(self.store, self.name, apply=apply)
 
     def rewind(self, time: str | date, *, apply: bool = False) -> "Rewound":
         """Take back what the table learnt after a time; without `apply` only tell what would go.

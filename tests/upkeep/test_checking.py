@@ -2,47 +2,17 @@
 
 import pytest
 from histories_as_text import written
+from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, recorded
 
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 from backstory.upkeep.checking import check, check_all
 from backstory.upkeep.laws.plan import judged_by, suspected
 
-# The key says what is wrong with it; those that begin with `good` are healthy.
-VERSIONS = """
-k          v  from  to   recorded  role  ended_at  end_before  kind    current
-good1      a  T10   T20  T1        -     T2        -           -       false
-good1      b  T20   -    T2        -     -         -           -       true
-good-gap   a  T10   T20  T1        -     T2        -           -       false
-good-gap   b  T30   -    T3        -     -         -           -       true
-good-late  a  T10   T15  T2        -     T3        T20         -       false
-good-late  c  T15   T20  T3        -     -         -           -       false
-good-late  b  T20   -    T2        -     -         -           -       true
-good-late  a  T10   T10  T1        past  T2        -           -       false
--          v  T10   -    T1        -     -         -           -       true
-start      a  T10   -    T1        -     -         -           -       true
-start      b  T10   -    T1        -     -         -           -       true
-empty      a  T10   T10  T1        -     -         -           -       false
-empty      a  T20   -    T1        -     -         -           -       true
-back       a  T20   T10  T1        -     -         -           -       false
-overlap    a  T10   T30  T1        -     -         -           -       false
-overlap    b  T20   T40  T1        -     -         -           -       false
-open       a  T10   -    T1        -     -         -           -       true
-open       b  T20   -    T2        -     -         -           -       true
-marker     a  T10   -    T1        -     -         -           -       false
-role       a  T10   T20  T1        fact  -         -           upsert  false
-recorded   a  T10   T20  T3        -     T2        -           -       false
-future     a  T10   -    T9        -     -         -           -       true
-belief     a  T10   T20  T1        -     T3        -           -       false
-belief     b  T20   -    T2        -     -         -           -       true
-facts      -  T20   T20  T1        fact  -         -           delete  false
-facts      -  T20   T20  T2        fact  -         -           upsert  false
-"""
 BROKEN_VERSIONS = {
     "null-key": {"None"},
     "unique-start": {"start"},
@@ -58,24 +28,6 @@ BROKEN_VERSIONS = {
     "settled": set(),
     "properties": set(),
 }
-FIVETRAN = """
-k      v  start  end     active  synced
-good   a  T10    T20-1   false   T1
-good   b  T20    TMAX    true    T2
-touch  a  T10    T20     false   T1
-touch  b  T20    TMAX    true    T2
-brief  a  T10    T10-0.75  false   T1
-brief  b  T10+0.25  TMAX  true   T2
--      v  T10    TMAX    true    T1
-start  a  T10    TMAX    true    T1
-start  b  T10    TMAX    true    T2
-back   a  T20    T10     false   T1
-over   a  T10    T30     false   T1
-over   b  T20    T40     false   T1
-mark1  a  T10    TMAX    false   T1
-mark2  a  T10    T20     true    T1
-mark3  a  T10    -       -       T1
-"""
 BROKEN_FIVETRAN = {
     "null-key": {"None"},
     "unique-start": {"start"},
@@ -85,22 +37,6 @@ BROKEN_FIVETRAN = {
     "open-marker": {"mark1", "mark2", "mark3"},
     "properties": set(),
 }
-HIST = """
-k        v  began  ended  state    hash
-good     a  T10    T20    changed  erased
-gone     a  T10    T20    deleted  erased
-own      a  T10    T20    CLOSED   erased
-own      b  T20    -      OPEN     erased
-over     a  T10    T30    changed  erased
-over     b  T20    -      changed  erased
-opens    a  T10    -      new      erased
-opens    b  T20    -      new      erased
-state1   a  T10    T20    new      erased
-state2   a  T10    -      deleted  erased
-state3   a  T10    -      -        erased
-hash1    a  T10    -      new      -
-hash2    a  T10    -      new      ABC
-"""
 BROKEN_HIST = {
     "null-key": set(),
     "unique-start": set(),
@@ -111,24 +47,6 @@ BROKEN_HIST = {
     "row-hash": {"hash1", "hash2"},
     "properties": set(),
 }
-LIVE = """
-k     v  synced
-good  a  T1
--     a  T1
-twice a  T1
-twice b  T1
-"""
-
-
-def broken(records):
-    return {each["law"]: set(each["keys"]) for each in records}
-
-
-def recorded(store, table, at):
-    """A commit that tells its recorded time."""
-    note = Note("native", "", {RECORDED: at})
-    found = existing(store, table)
-    deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
 
 
 def test_every_law_of_versions(store):

@@ -45,7 +45,7 @@ COMMANDS = {
         read.log,
         sql.sql,
     ),
-    KEEP: (check.check, keeping.rewind),
+    KEEP: (check.check, check.repair, keeping.rewind),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }
 for group, commands in COMMANDS.items():

@@ -1,12 +1,16 @@
 """Look after histories: `check`, `repair`, `adopt`."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import console, errors, show
+from backstory.cli.output import console, errors, show, show_document
 from backstory.cli.read import opened
 from backstory.cli.starting import busy
 from backstory.errors import UsageError, Violated
+
+if TYPE_CHECKING:
+    from backstory.upkeep.repairing import Repair
 
 DEFAULTS = Options()
 RECORD = ("table", "law", "violations", "keys")
@@ -40,6 +44,64 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     else:
         show(found, options.answer, RECORD)
     return Violated.exit_code if any(each["violations"] for each in found) else 0
+
+
+def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> int:
+    """Show what would mend a spoilt history, record by record; with --apply it is done, in one commit.
+
+    Healthy records are not touched. Exit code 4 if a law stays broken that no mending can tell how to keep.
+
+    Example: `backstory repair crm.customer --apply`
+
+    Args:
+        table: The table, as schema.table.
+        apply: Commit it.
+        options: Common options.
+    """
+    with opened(options) as warehouse:
+        found = warehouse.table(table).repair(apply=apply)
+    if options.answer == "json":
+        show_document(found.to_dict())
+    elif options.answer == "csv":
+        show([_sample(each) for each in found.samples], "csv", ("key", "laws", "before", "after"))
+    else:
+        _tell_repair(found)
+    return Violated.exit_code if found.left else 0
+
+
+def _sample(each: "Mapping[str, Any]") -> dict[str, Any]:
+    return {**each, "laws": ", ".join(each["laws"])}
+
+
+def _tell_repair(found: "Repair") -> None:
+    """Print some records before and after, and what was done."""
+    for each in found.samples:
+        console.print(f"{each['key']}: {', '.join(each['laws'])}", markup=False)
+        for sign, row in _differences(each["before"], each["after"]):
+            told = "  ".join(f"{name} {'–' if value is None else value}" for name, value in row.items())
+            console.print(f"  {sign} {told}", markup=False)
+    if found.keys > len(found.samples):
+        console.print(f"... and {found.keys - len(found.samples)} records more")
+    rows = ", ".join(f"{count} {outcome}" for outcome, count in found.counts.items())
+    if not any(found.counts.values()):
+        console.print(f"{found.table}: there is nothing to mend.", markup=False)
+    elif found.applied:
+        console.print(f"{found.table}: mended; rows: {rows}.", markup=False)
+    else:
+        console.print(f"{found.table}: {rows}; nothing was written. Write --apply to do it.", markup=False)
+    for law, keys in found.left.items():
+        console.print(f"{law} stays broken: {', '.join(keys)}", markup=False)
+
+
+def _differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:
+    """Rows that stay, go and come, by their starts."""
+    stays = [(" ", row) for row in before if row in after]
+    gone = [("-", row) for row in before if row not in after]
+    return sorted([*stays, *gone, *(("+", row) for row in after if row not in before)], key=_by_start)
+
+
+def _by_start(each: tuple[str, Any]) -> tuple[str, str]:
+    return str(next(iter(each[1].values()), "")), "-+".find(each[0]).__str__()
 
 
 def _tell(found: list[dict[str, Any]]) -> None:

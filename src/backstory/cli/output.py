@@ -39,6 +39,11 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
         _draw(lay_out(names, cells, console.width if console.is_terminal else None))
 
 
+def show_document(document: Mapping[str, Any]) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(dict(document), default=plain, ensure_ascii=False) + "\n")
+
+
 def _draw(table: RenderableType) -> None:
     """Print a table; what is no terminal has no width, and nothing is folded there."""
     before = console.width

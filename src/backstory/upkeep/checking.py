@@ -68,14 +68,18 @@ def known(store: Store, table: TableName) -> StoredTable:
 
 def _broken(store: Store, table: StoredTable) -> Broken:
     layout = table.shape.layout
-    wrong = set(misfits(table))
-    if wrong & {*table.shape.key, *_own_names(table)} or set(table.shape.key) - set(table.shape.names):
-        return {}  # what is not there cannot be read
+    if not readable(table):
+        return {}
     if layout is Layout.ODF:
         return broken_log(store, table)
     if layout.span is not None:
         return broken_spans(store, table)
     return broken_rows(store, table) if Law.UNIQUE_KEY in LAWS[layout] else {}
+
+
+def readable(table: StoredTable) -> bool:
+    """Whether the columns of its key and its layout are there, and of types that say what they mean."""
+    return not set(misfits(table)) & {*table.shape.key, *_own_names(table)}
 
 
 def _own_names(table: StoredTable) -> list[str]:

@@ -14,11 +14,11 @@ EVENTS = frozenset({Told.UPSERT, Told.DELETE})
 def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
     """A law for each row, or pair of rows, that breaks one of the six."""
     for row in rows:
-        if not _is_of_its_kind(row):
+        if not is_of_its_kind(row):
             yield Law.MEMORY
-        if not _is_recorded(row, terms.newest):
+        if not is_recorded(row, terms.newest):
             yield Law.RECORDED
-        if row.role == Role.FACT and _is_settled(row.start, terms):
+        if row.role == Role.FACT and is_settled(row.start, terms):
             yield Law.SETTLED
     keyed = [row for row in rows if row.keyed]
     yield from [Law.ONE_BELIEF] * overlapping(keyed)
@@ -27,7 +27,7 @@ def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
         yield from [Law.FOLD] * _unfolded(keyed, terms)
 
 
-def _is_of_its_kind(row: Row) -> bool:
+def is_of_its_kind(row: Row) -> bool:
     """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
     without_length = row.start is not None and row.end == row.start
     if row.role is None:
@@ -40,7 +40,8 @@ def _is_of_its_kind(row: Row) -> bool:
     return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, Told.VOID}))
 
 
-def _is_recorded(row: Row, newest: int | None) -> bool:
+def is_recorded(row: Row, newest: int | None) -> bool:
+    """Whether it was told at a time, before its end was moved, and neither is after the newest commit."""
     if row.written is None:
         return False
     times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
@@ -48,7 +49,8 @@ def _is_recorded(row: Row, newest: int | None) -> bool:
     return known and times == sorted(set(times))
 
 
-def _is_settled(at: int | None, terms: Terms) -> bool:
+def is_settled(at: int | None, terms: Terms) -> bool:
+    """Whether an instant lies in the settled interval, bounds included (V29)."""
     if terms.settled is None or at is None:
         return False
     first, last = terms.settled
@@ -134,7 +136,7 @@ def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
     moved = begun | {row.end for row in versions if row.end is not None}
     wrong = 0
     for at in sorted(moved | set(facts) | set(cleared)):
-        if _is_settled(at, terms):
+        if is_settled(at, terms):
             continue
         before, after = _state(versions, at - 1), _values(_state(versions, at), terms)
         told = after if at in copied else _told(before, facts.get(at, []), cleared.get(at), terms)

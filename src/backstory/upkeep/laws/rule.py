@@ -107,6 +107,6 @@ def marked(row: Row, versions: Sequence[Row], terms: Terms) -> bool:
         return row.flag is is_open(row, terms)
     if not terms.stated:
         return True
-    if row.state is None or not {each.state for each in versions} <= WORDS:
+    if row.state is None or not {each.state for each in versions} <= WORDS | {None}:
         return row.state is not None
     return row.state != (DELETED if is_open(row, terms) else NEW)

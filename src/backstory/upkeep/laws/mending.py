@@ -1,0 +1,164 @@
+"""The smallest mending of a record's rows, in plain Python (native.md V117, V118).
+
+In this order: rows identical in all columns are one; of versions with one start the one written last stays;
+versions without length go; a version ends where the next begins; flags and states follow the ends; recorded
+times that cannot be are taken back, and so are past statements that overlap. Healthy rows stay as they are.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from backstory.model.remembered import Role
+from backstory.upkeep.laws import remembered
+from backstory.upkeep.laws.rule import (
+    CHANGED,
+    DELETED,
+    NEW,
+    WORDS,
+    has_length,
+    is_mark,
+    is_open,
+    is_version,
+    marked,
+    until,
+    violations,
+)
+from backstory.upkeep.laws.terms import Row, Terms
+
+
+def mended(rows: Sequence[Row], terms: Terms) -> list[Row]:
+    """The rows as they should have been written; what is not among them goes.
+
+    Rows without a key go, for no question ever finds them. What cannot be mended stays as it is: a hash, an
+    end that nothing tells, and a life that its remembered facts contradict.
+    """
+    if not violations(rows, terms):
+        return list(rows)
+    kept = [row for row in _distinct(rows) if row.keyed or is_mark(row)]
+    if not terms.remembers:
+        return _one_after_another(kept, terms)
+    kept = [_of_its_kind(row) for row in kept]
+    versions = _one_after_another([row for row in kept if row.role is None], terms)
+    others = [row for row in kept if row.role is not None and _may_stay(row, terms)]
+    return _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
+
+
+def _distinct(rows: Iterable[Row]) -> list[Row]:
+    """The rows, of identical ones the first."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        found.setdefault(row.place if row.twin is None else row.twin, row)
+    return list(found.values())
+
+
+def _one_after_another(rows: Sequence[Row], terms: Terms) -> list[Row]:
+    """Versions with starts of their own, each with a length, ending where the next begins at the latest."""
+    starts: dict[int, Row] = {}
+    for row in sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place)):
+        if row.start is not None:
+            starts[row.start] = row
+    ordered = [starts[start] for start in sorted(starts)]
+    following = {one.place: other for one, other in pairwise(ordered)}
+    ended = [_ended(row, following.get(row.place), terms) for row in ordered]
+    lasting = [row for row in ended if has_length(row, terms) or (row.end is None and terms.grain)]
+    cut = [_cut(row, after, terms) for row, after in zip(lasting, [*lasting[1:], None], strict=False)]
+    return _marked(cut, {row.place: row for row in rows}, terms)
+
+
+def _ended(row: Row, after: Row | None, terms: Terms) -> Row:
+    """A version of Fivetran's that tells no end ends by its flag, or by its successor."""
+    if not terms.grain or row.end is not None:
+        return row
+    if row.flag and after is None:
+        return replace(row, end=terms.far)
+    return row if after is None else replace(row, end=(after.start or 0) - terms.grain)
+
+
+def _cut(row: Row, after: Row | None, terms: Terms) -> Row:
+    if after is None or after.start is None or until(row, terms) <= after.start:
+        return row
+    return replace(row, end=after.start - terms.grain)
+
+
+def _marked(rows: Sequence[Row], before: dict[int, Row], terms: Terms) -> list[Row]:
+    """The rows with the flags and states that their ends ask for."""
+    if terms.flagged:
+        told = [row.end is None and terms.grain > 0 for row in rows]
+        return [
+            row if silent or row.flag is is_open(row, terms) else replace(row, flag=is_open(row, terms))
+            for row, silent in zip(rows, told, strict=True)
+        ]
+    if not terms.stated or not {row.state for row in rows} <= WORDS | {None}:
+        return list(rows)
+    found = []
+    for place, row in enumerate(rows):
+        moved = row.end != before[row.place].end
+        if marked(row, rows, terms) and not moved:
+            found.append(row)
+            continue
+        follows = place > 0 and rows[place - 1].end == row.start
+        followed = place + 1 < len(rows) and rows[place + 1].start == row.end
+        state = (CHANGED if follows else NEW) if is_open(row, terms) else (CHANGED if followed else DELETED)
+        found.append(replace(row, state=state))
+    return found
+
+
+def _of_its_kind(row: Row) -> Row:
+    """A version that has a length has no role, and says nothing that only memory says."""
+    if row.role is not None and not is_version(row):
+        return row
+    if remembered.is_of_its_kind(row):
+        return row
+    return replace(row, role=None, scope=None, kind=None)
+
+
+def _may_stay(row: Row, terms: Terms) -> bool:
+    """Whether a memory row is one of those that are written, told at a time that can be, and not settled."""
+    settled = row.role == Role.FACT and remembered.is_settled(row.start, terms)
+    return not settled and remembered.is_of_its_kind(row) and remembered.is_recorded(row, terms.newest)
+
+
+def _recorded(rows: Sequence[Row], terms: Terms) -> list[Row]:
+    """Versions told at times that can be; a step that cannot be is forgotten."""
+    known = [each.written for each in rows if each.written is not None]
+    newest = max(known, default=0) if terms.newest is None else terms.newest
+    found = []
+    for row in rows:
+        if remembered.is_recorded(row, terms.newest):
+            found.append(row)
+            continue
+        written = newest if row.written is None else min(row.written, newest)
+        told = replace(row, written=written)
+        if not remembered.is_recorded(told, terms.newest):
+            told = replace(told, ended_at=None, end_before=None)
+        found.append(told)
+    return found
+
+
+def _without_repeated(versions: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """Of facts of one instant and sequence the version, else the one recorded last."""
+    facts = [row for row in others if remembered.is_fact(row)]
+    chosen = {_said(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))}
+    chosen |= {_said(row): row.place for row in versions if remembered.is_fact(row)}
+    return [row for row in others if not remembered.is_fact(row) or chosen[_said(row)] == row.place]
+
+
+def _said(row: Row) -> tuple[object, ...]:
+    """What there is one fact of: an event's instant and sequence, a mark's kind and scope too."""
+    event = row.keyed and row.kind in remembered.EVENTS
+    return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
+
+
+def _without_overlaps(versions: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """No two rows tell of one instant at one time: past ones go, and versions forget their earlier end."""
+    told = list(versions)
+    for place, row in enumerate(told):
+        if row.ended_at is not None and remembered.overlapping(told[place:]) > remembered.overlapping(
+            told[place + 1 :]
+        ):
+            told[place] = replace(row, ended_at=None, end_before=None)
+    for row in sorted(others, key=lambda row: (row.written or 0, row.place)):
+        if row.role != Role.PAST or not remembered.overlapping([*told, row]):
+            told.append(row)
+    return told

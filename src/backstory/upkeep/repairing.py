@@ -1,0 +1,179 @@
+"""`repair`: the smallest mending of a spoilt history, in one commit that tells of itself (V117, V118)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from backstory.engine.deliver import Plan, deliver
+from backstory.errors import UsageError
+from backstory.model.change import NOTHING, Change, Committed, Note
+from backstory.model.instant import EPOCH, iso
+from backstory.model.layout import Layout
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import RECORDED
+from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.port import DISORDER
+from backstory.upkeep.checking import known, misfits, readable
+from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, Tally, mend
+from backstory.upkeep.laws.plan import judged_by, suspected
+from backstory.upkeep.laws.terms import Law
+from backstory.upkeep.laws.told import PREFIX, Judged
+
+# What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
+REPAIR: Final = "backstory.repair"
+DOOR: Final = "native"
+REMEDIES: Final[Mapping[Layout, str]] = {
+    Layout.ODF: "A log is append-only: go back with `backstory rewind`, or add the dataset anew and pull.",
+    Layout.ODF_LOG: "It is derived from the dataset's commits: drop it, and the next pull writes it anew.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a mending did, or would do.
+
+    `counts` are rows `dropped` and `rewritten`, `laws` how often each was broken, `keys` the
+    number of records; `samples` are up to ten of these before and after. `left` are laws
+    that stay broken, with keys.
+    """
+
+    table: str
+    applied: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+    laws: Mapping[str, int] = field(default_factory=dict)
+    keys: int = 0
+    samples: Sequence[Mapping[str, Any]] = ()
+    left: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    snapshot_id: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        return asdict(self)
+
+
+def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
+    """What would mend the table; with `apply` it is done, in one commit, or none on a healthy table.
+
+    Healthy records keep their bytes and row ids, mended rows their ids. The commit's property
+    `backstory.repair` tells the laws that were broken and how many records and rows were mended. UsageError
+    for a table of a layout whose rows cannot be mended: event logs, and tables without versions.
+    """
+    return deliver(store, _Repairing(table, apply=apply))
+
+
+@dataclass(frozen=True, slots=True)
+class _Repairing:
+    table: TableName
+    apply: bool
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The table that is mended."""
+        return [self.table]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[Repair]]:
+        """Mend what is spoilt in the table as it stands."""
+        table = _mendable(store, self.table)
+        judged = judged_by(store, table)
+        rows, names = _rows(store, table)
+        found = suspected(rows, judged)
+        laws = [name for name in found.columns if name.startswith(PREFIX)]
+        found = found.select(*map(quoted, [*names, *laws]))
+        acts = found.mapInArrow(partial(mend, judged, names), _schema(found, names)).persist()
+        try:
+            with translate_faults(self.table):
+                said = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
+            tally = Tally()
+            for text in said[SAID].to_pylist():
+                tally.add(Tally.of(text))
+            yield self._plan(table, judged, acts, tally)
+        finally:
+            acts.unpersist()
+
+    def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: Tally) -> Plan[Repair]:
+        left = {**tally.left, **_properties(table)}
+        counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
+        about = Repair(str(self.table), False, counts, dict(tally.laws), tally.keys, tally.samples, left)
+        told = {"laws": dict(tally.laws), "keys": tally.keys, **counts}
+        more = {REPAIR: json.dumps(told), **_recorded(judged)}
+        orderly = table.disorderly and not tally.left
+        change = (
+            _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
+            if any(counts.values())
+            else None
+        )
+        if change is None and orderly:
+            change = Change(properties={DISORDER: None}, snapshot=True)
+
+        def receipt(committed: Committed | None) -> Repair:
+            number = None if committed is None else committed.snapshot_id
+            return Repair(**{**asdict(about), "applied": committed is not None, "snapshot_id": number})
+
+        return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
+
+
+def _mendable(store: Store, name: TableName) -> StoredTable:
+    table = known(store, name)
+    layout = table.shape.layout
+    if layout.span is None:
+        raise UsageError(
+            "no-repair",
+            f"{name} is a table of layout {layout}, whose rows nobody can tell right from wrong.",
+            REMEDIES.get(layout, "Bring its rows anew from their source."),
+        )
+    if not readable(table):
+        raise UsageError(
+            "no-repair",
+            f"{name} lacks columns of its layout: {', '.join(misfits(table))}.",
+            "Bring the columns and properties back first.",
+        )
+    return table
+
+
+def _rows(store: Store, table: StoredTable) -> tuple[Any, list[str]]:
+    """Every row with its place, and its id if it has one; the names of all these columns."""
+    rows = known_rows_of(store, table)
+    ids = [ROW_ID] if ROW_ID in rows.columns else []
+    rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
+    return rows, [*table.shape.names, FILE, POSITION, *ids]
+
+
+def _schema(found: Any, names: Sequence[str]) -> Any:
+    from pyspark.sql.types import ByteType, StringType, StructField, StructType
+
+    stored = [StructField(name, found.schema[name].dataType) for name in names]
+    return StructType([StructField(ACT, ByteType()), StructField(SAID, StringType()), *stored])
+
+
+def _change(
+    table: StoredTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
+) -> Change:
+    ids = [ROW_ID] if ROW_ID in acts.columns else []
+    gone = acts.where(column(ACT) == GONE).select(FILE, POSITION)
+    come = acts.where(column(ACT) == COME).select(*map(quoted, [*table.shape.names, *ids]))
+    rewritten = counts["rewritten"]
+    return Change(counts, gone, come if rewritten else None, properties=properties, expected=rewritten)
+
+
+def _recorded(judged: Judged) -> Mapping[str, str]:
+    """The recorded time of a commit on a native table (V10); mending writes it into no row (V118)."""
+    if not judged.terms.remembers:
+        return NOTHING
+    newest = judged.terms.newest
+    after = EPOCH if newest is None else EPOCH + timedelta(microseconds=newest + 1)
+    return {RECORDED: iso(max(datetime.now(UTC), after))}
+
+
+def _properties(table: StoredTable) -> dict[str, list[str]]:
+    """What no mending of rows brings into agreement."""
+    wrong = sorted(set(misfits(table)))
+    return {Law.PROPERTIES.value: wrong} if wrong else {}

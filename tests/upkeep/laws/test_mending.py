@@ -1,0 +1,117 @@
+"""What becomes of spoilt lives, each in one line; whatever is written, what is mended keeps the laws."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.upkeep.laws.mending import mended
+from backstory.upkeep.laws.rule import violations
+from backstory.upkeep.laws.terms import Law, Row, Terms
+
+FAR = 9_000_000
+FIVETRAN = Terms(flagged=True, grain=1000, far=FAR)
+MODEL = Terms(stated=True)
+NATIVE = Terms(flagged=True, remembers=True, newest=60)
+UNMENDED = {Law.FOLD}
+
+
+def life(*spans, **more):
+    return [Row(place, *span, written=1, flag=span[1] is None, **more) for place, span in enumerate(spans)]
+
+
+def spans(rows):
+    return [(row.start, row.end) for row in sorted(rows, key=lambda row: row.start)]
+
+
+def test_of_identical_rows_one_stays():
+    rows = [replace(row, twin="same") for row in life((10, None), (10, None))]
+
+    assert [row.place for row in mended(rows, NATIVE)] == [0]
+
+
+def test_of_versions_with_one_start_the_one_written_last_stays():
+    first, last = life((10, 20), (10, 30))
+
+    assert mended([replace(first, written=5), last], NATIVE) == [replace(first, written=5)]
+
+
+def test_a_version_ends_where_the_next_begins():
+    assert spans(mended(life((10, None), (20, 40), (30, None)), NATIVE)) == [(10, 20), (20, 30), (30, None)]
+    assert spans(mended(life((10_000, FAR), (20_000, FAR)), FIVETRAN)) == [(10_000, 19_000), (20_000, FAR)]
+
+
+def test_a_healthy_life_stays_as_it_is():
+    rows = life((10, 20), (20, None))
+
+    assert mended(rows, NATIVE) == rows
+
+
+def test_states_follow_ends():
+    rows = life((10, None), (20, None), state="new")
+
+    assert [row.state for row in mended(rows, MODEL)] == ["changed", "new"]
+    assert [row.state for row in mended(life((10, 20), state="new"), MODEL)] == ["deleted"]
+
+
+def test_past_statements_that_overlap_go():
+    rows = life((10, 20), (20, None))
+    past = Row(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
+
+    assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1]
+
+
+def test_a_healthy_past_statement_stays_in_a_spoilt_life():
+    rows = [replace(row, written=5) for row in life((10, 20), (15, None))]
+    past = Row(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
+
+    assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1, 2]
+
+
+TIMES = st.integers(0, 8).map(lambda number: number * 5_000)
+ENDS = st.one_of(st.none(), TIMES)
+
+
+@given(st.lists(st.tuples(TIMES, st.one_of(TIMES, st.just(FAR)), st.booleans()), max_size=6))
+def test_what_is_mended_of_fivetran_is_healthy(told):
+    rows = [Row(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(told)]
+
+    assert not violations(mended(rows, FIVETRAN), FIVETRAN)
+
+
+@given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
+def test_what_is_mended_of_a_model_is_healthy(told):
+    rows = [Row(place, *span, state=state, written=place) for place, (*span, state) in enumerate(told)]
+
+    assert not violations(mended(rows, MODEL), MODEL)
+
+
+RECORDED = st.one_of(st.none(), st.integers(1, 70))
+ROLES = st.sampled_from([None, None, None, "past", "fact"])
+
+
+@given(
+    st.lists(
+        st.tuples(TIMES, ENDS, RECORDED, RECORDED, ENDS, ROLES, st.booleans(), st.booleans()), max_size=6
+    )
+)
+def test_what_is_mended_of_native_rows_is_healthy(told):
+    rows = [
+        Row(
+            place,
+            start,
+            end,
+            keyed=keyed,
+            flag=flag,
+            written=written,
+            ended_at=ended,
+            end_before=before,
+            role=role,
+        )
+        for place, (start, end, written, ended, before, role, flag, keyed) in enumerate(told)
+    ]
+
+    after = mended(rows, NATIVE)
+
+    assert not set(violations(after, NATIVE)) - UNMENDED
+    assert mended(after, NATIVE) == after

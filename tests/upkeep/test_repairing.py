@@ -1,0 +1,122 @@
+"""`repair`: after it `check` finds nothing, healthy records are untouched, and the commit tells of itself."""
+
+import json
+
+import pytest
+from histories_as_text import written
+from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, recorded
+
+from backstory.errors import UsageError
+from backstory.model.layout import Layout
+from backstory.stores.iceberg.snapshots import newest
+from backstory.stores.iceberg.store import existing
+from backstory.upkeep.checking import check
+from backstory.upkeep.repairing import REPAIR, repair
+
+
+def lives(store, table, names):
+    """The rows of each key in the order of their starts."""
+    rows = store.spark.table(store.sql_name(table)).select("k", *names).orderBy("k", names[0]).collect()
+    found = {}
+    for key, *rest in rows:
+        found.setdefault(key, []).append(tuple(_short(each) for each in rest))
+    return found
+
+
+def _short(value):
+    """`T10` for an instant of the text tables; the open end is `TMAX`."""
+    if not hasattr(value, "second"):
+        return value
+    return "TMAX" if value.year == 9999 else f"T{value.minute * 60 + value.second}"
+
+
+def healthy(store, table):
+    """Where the rows of the healthy records are, and which they are."""
+    rows = store.spark.sql(
+        f"SELECT _file, _pos, _row_id, k FROM {store.sql_name(table)} WHERE k LIKE 'good%' ORDER BY ALL"
+    )
+    return rows.collect()
+
+
+def test_versions_are_mended(store):
+    """V117, V118: per violating key, in one commit that tells of itself; dry by default, and never twice."""
+    table = written(store, "mended", Layout.VERSIONS, VERSIONS)
+    recorded(store, table, "2024-02-29T00:00:05Z")
+    before, places = newest(existing(store, table)).id, healthy(store, table)
+
+    dry = repair(store, table)
+    assert newest(existing(store, table)).id == before
+    done = repair(store, table, apply=True)
+
+    assert (dry.counts, dry.laws, dry.samples) == (done.counts, done.laws, done.samples)
+    assert (dry.applied, done.applied) == (False, True)
+    assert healthy(store, table) == places
+    assert done.left == {"fold": ["facts"]}
+    assert {law: keys for law, keys in broken(check(store, table)).items() if keys} == {"fold": {"facts"}}
+    found = lives(store, table, ["valid_from", "valid_to", "is_current", "v"])
+    assert found["overlap"] == [("T10", "T20", False, "a"), ("T20", "T40", False, "b")]
+    assert found["open"] == [("T10", "T20", False, "a"), ("T20", None, True, "b")]
+    assert found["empty"] == [("T20", None, True, "a")]
+    assert found["marker"] == [("T10", None, True, "a")]
+    assert found["role"] == [("T10", "T20", False, "a")]
+    assert not {None, "back"} & set(found)
+    commit = newest(existing(store, table))
+    told = json.loads(commit.told(REPAIR))
+    assert told == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
+    assert commit.told("backstory.door") == "native"
+    assert commit.told("backstory.recorded-at") > "2024-02-29T00:00:05Z"
+    again = repair(store, table, apply=True)
+    assert (again.applied, again.snapshot_id, commit.id) == (False, None, done.snapshot_id)
+
+
+def test_what_fivetran_left_is_mended(store):
+    """A version ends a millisecond before its successor; the mark of disorder goes when there is none."""
+    table = written(
+        store, "sent", Layout.FIVETRAN_HISTORY, FIVETRAN + "twin a T1 TMAX true T1\ntwin a T1 TMAX true T1\n"
+    )
+    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.disorder' = 'true')")
+    places = healthy(store, table)
+
+    done = repair(store, table, apply=True)
+
+    assert healthy(store, table) == places
+    assert broken(check(store, table))["open-marker"] == set(done.left["open-marker"]) == {"mark3"}
+    found = lives(store, table, ["_fivetran_start", "_fivetran_end", "_fivetran_active", "v"])
+    assert found["over"] == [("T10", "T19", False, "a"), ("T20", "T40", False, "b")]
+    assert found["start"] == [("T10", "TMAX", True, "b")]
+    assert found["mark1"] == [("T10", "TMAX", True, "a")]
+    assert found["mark2"] == [("T10", "T20", False, "a")]
+    assert found["twin"] == [("T1", "TMAX", True, "a")]
+    assert existing(store, table).disorderly
+    store.spark.sql(f"DELETE FROM {store.sql_name(table)} WHERE k = 'mark3'")
+    assert repair(store, table, apply=True).applied
+    assert not existing(store, table).disorderly
+
+
+def test_a_model_is_mended_but_for_its_hashes(store):
+    """States follow the ends; what a hash was of, nobody knows any more."""
+    table = written(store, "m_hist", Layout.HIST, HIST)
+
+    done = repair(store, table, apply=True)
+
+    assert done.left == {"row-hash": ["hash1", "hash2"]}
+    found = lives(store, table, ["version_started_at", "version_ended_at", "version_state"])
+    assert found["over"] == [("T10", "T20", "changed"), ("T20", None, "changed")]
+    assert found["opens"] == [("T10", "T20", "changed"), ("T20", None, "new")]
+    assert found["state1"] == [("T10", "T20", "deleted")]
+    assert found["state2"] == found["state3"] == [("T10", None, "new")]
+
+
+@pytest.mark.parametrize("layout", ["odf", "odf-log", "fivetran-live"])
+def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store, layout):
+    """Logs are append-only; a table without versions keeps nothing to mend it by."""
+    table = written(store, "logged", Layout.FIVETRAN_LIVE, "k v synced\na b T1\n")
+    store.spark.sql(
+        f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.layout' = '{layout}')"
+    )
+
+    with pytest.raises(UsageError) as stop:
+        repair(store, table)
+
+    assert stop.value.code == "no-repair"
+    assert stop.value.remedy
