@@ -19,6 +19,7 @@ from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.iceberg.store import StoredTable as IcebergTable
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
 from backstory.stores.tables import existing, read_slice
+from backstory.strategies.versions.spoilt import refuse_spoilt
 
 
 class Batches(Protocol):
@@ -98,6 +99,7 @@ def _planned_here(store: Store, table: StoredTable, batch: Batch, lease: Lease) 
     with timed("slice"):
         stored = read_slice(store, table, decoded.keys, None if table.disorderly else decoded.since)
     with timed("plan"):
+        refuse_spoilt(stored, table.shape if batch.keeps_history and not table.disorderly else None)
         actions = decoded.plan(stored)
     return Outcome(
         actions.removed, actions.added, actions.counts, not actions.empty, actions.disorder, decoded.mended

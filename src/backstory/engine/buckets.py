@@ -27,6 +27,7 @@ from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import END, START
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.faults import translate_faults
@@ -37,6 +38,7 @@ from backstory.stores.iceberg.slice import may_be_touched
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.actions import Actions
+from backstory.strategies.versions.spoilt import refuse_spoilt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -107,7 +109,8 @@ def plan_in_buckets(store: Store, table: StoredTable, batch: Batch) -> Iterator[
         named = [instant for instant in (start, end) if instant is not None]
         since = None if table.disorderly else min(named, default=None)
         stored = _stored(store, table, batch, rows, since)
-        acts = _planned(rows, stored, batch, 1 + count // ROWS_IN_BUCKET).persist()
+        orderly = table.shape if batch.keeps_history and not table.disorderly else None
+        acts = _planned(rows, stored, batch, orderly, 1 + count // ROWS_IN_BUCKET).persist()
         kept.callback(acts.unpersist)
         yield _outcome(batch, acts, mended)
 
@@ -214,7 +217,7 @@ def _stored(
     return frame.join(keys, reduce(and_, same), "left_semi")
 
 
-def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, buckets: int) -> "DataFrame":
+def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, orderly: Any, buckets: int) -> "DataFrame":
     from pyspark.sql.functions import lit, pmod, xxhash64
 
     def bucket() -> "Column":
@@ -223,10 +226,10 @@ def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, buckets: int)
     left = rows.drop("mended").withColumn("bucket", bucket()).groupBy("bucket")
     right = stored.withColumn("bucket", bucket()).groupBy("bucket")
     schema = f"{_ACT}, {_columns(batch)}"
-    return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch), schema)
+    return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch, orderly), schema)
 
 
-def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
+def _plan_bucket(batch: Batch, orderly: Shape | None, rows: pa.Table, stored: pa.Table) -> pa.Table:
     names, schema = _names(batch), arrow_schema(batch.types)
     place = pa.schema({FILE: pa.string(), POSITION: pa.int64(), ROW_ID: pa.int64()})
     numbered = ["file", "position", "id", *names.values()]
@@ -236,6 +239,7 @@ def _plan_bucket(batch: Batch, rows: pa.Table, stored: pa.Table) -> pa.Table:
     if stored.num_columns:
         slice_ = stored.select(numbered).rename_columns(whole.names).cast(whole)
     with carrying():
+        refuse_spoilt(slice_, orderly)
         actions = batch.change(_by_kind(batch, rows)).plan(slice_)
     told = {"counts": dict(actions.counts), "disorder": actions.disorder}
     told |= {"changes": actions.removed.num_rows + actions.added.num_rows}

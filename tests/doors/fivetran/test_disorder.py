@@ -1,9 +1,13 @@
 """A sender that breaks the order of versions gets what the rule says all the same."""
 
 import pytest
+from committing import commit
 from destination import Place
 from tables_as_text import in_order, table
 
+from backstory.errors import BackstoryError
+from backstory.formats.delivered import rows_as
+from backstory.model.change import Change
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
@@ -48,3 +52,37 @@ def test_versions_in_order_leave_no_mark(sender, store, schema):
     )
 
     assert not load(store, TableName(schema, "t")).disorderly
+
+
+SPOILT = [
+    """id start end  active synced
+       7  T1    TMAX true   T1
+       7  T2    TMAX true   T1""",
+    """id start end  active synced
+       7  T1    T9   false  T1
+       7  T2    TMAX true   T1""",
+    """id start end  active synced
+       7  T2    TMAX false  T1
+       7  T2    TMAX true   T1""",
+]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=["two open", "overlap", "one start"])
+def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
+    """V119: no door brought it about, so the table bears no mark; the remedy is `repair`, nothing is written."""
+    columns = (Column("id", ColumnType(Kind.LONG)),)
+    name = f"t{SPOILT.index(spoilt)}"
+    told = definition(name, Copy(("id",), columns), ["id"], history=True)
+    sender.create(schema, told)
+    found = load(store, TableName(schema, name))
+    commit(store, found, Change(come=rows_as(found.shape.columns, table(spoilt))))
+    before = Place(sender, store, schema, told).rows()
+    healthy = Difference(replace=table("id start end active synced\n8 T5 TMAX true T1"))
+    touching = Difference(replace=table("id start end active synced\n7 T8 TMAX true T1"))
+
+    sender.write(schema, told, healthy)
+    with pytest.raises(BackstoryError, match="backstory repair") as stop:
+        sender.write(schema, told, touching)
+
+    assert "somebody wrote past" in str(stop.value)
+    assert len(Place(sender, store, schema, told).rows()) == len(before) + 1

@@ -28,7 +28,8 @@ REMEDIES = {
     "duplicate_keys: collapse_identical.",
     "KEYS_CHANGED": "Take the pepper, hash profile and separators of before; a business key that was renamed "
     "in the stage keeps its old name in the key with key_name.",
-    "MULTIPLE_OPEN": "Close all but the newest open version of each key.",
+    "MULTIPLE_OPEN": "Close all but the newest open version of each key; in a warehouse "
+    "`backstory repair` does.",
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
     "EMPTY_SNAPSHOT": "Look at the stage; allow_empty_snapshot (--allow-empty) lets it close everything.",
     "MASS_DELETE": "Look at the stage; max_delete_ratio (--max-delete-ratio) allows more.",
