@@ -1,5 +1,6 @@
 """Historization on Spark at a small scale: the same places as on databases (see `historizing`)."""
 
+from dataclasses import replace
 from typing import Any
 
 from committing import make
@@ -9,6 +10,7 @@ from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
+from backstory.formats.memory import Memory
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import tables
@@ -30,6 +32,11 @@ class SparkPlace(Place):
 
     def connected(self) -> SparkTarget:
         return SparkTarget(self.store, self.pepper)
+
+    def by_frames(self, *, always: bool) -> None:
+        """From now on every load is planned by frames, as one is that is too large for the driver; or only those."""
+        memory = Memory(0) if always else self.store.memory
+        self.target = SparkTarget(replace(self.store, memory=memory), self.pepper)
 
     def close(self) -> None:
         self.store.spark.catalog.setCurrentCatalog("spark_catalog")

@@ -86,7 +86,7 @@ def by_sql(place, table, statements, run, at):
 
 
 def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
-    """R29: random loads on Spark: the single pass, four statements, a MERGE and the rule agree."""
+    """R29: random loads on Spark: small ones, large ones, four statements, a MERGE and the rule agree."""
     chance = random.Random(3)
     plan = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
     place.put("a 1 [1,2) changed r0\na 2 [2,3) deleted r0\nb 1 [1,-) new r0\nc 1 [2,-) new r0 !hash")
@@ -102,6 +102,7 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
             now if kind == "again" else chance.randint(1, now) if kind == "early" else now + 1,
         )
         now = max(now, at)
+        place.by_frames(always=number % 2 == 0)
         place.base(" ".join(words))
         try:
             free = Rules(allow_empty=True)

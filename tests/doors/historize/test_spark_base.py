@@ -15,7 +15,7 @@ from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
 from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.spark_base import _staged
+from backstory.doors.historize.spark_base import staged_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
@@ -119,7 +119,7 @@ def test_the_pepper_is_in_no_plan(place, store):
     load_ = prepare_load(place.model, place.dataset, hist, place.dialect)
     path = place.folder / "stage.parquet"
     run = Run(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
-    rows = _staged(SparkWork(store, load_, run, place.pepper))
+    rows = staged_rows(SparkWork(store, load_, run, place.pepper))
     said = io.StringIO()
     with redirect_stdout(said):
         rows.explain("extended")
@@ -130,7 +130,8 @@ def test_the_pepper_is_in_no_plan(place, store):
     assert key == place.hashes.base_key(place.dataset, {"k": 1})
 
 
-def test_rows_and_versions_keep_their_ids(place):
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_and_versions_keep_their_ids(place, large):
     """A row of the base that changes, and a version that closes, are the rows that they were (Iceberg's row
     lineage), written by the commit that changed them; what begins has an id of its own."""
 
@@ -138,6 +139,7 @@ def test_rows_and_versions_keep_their_ids(place):
         listed = f"{key}, _row_id, _last_updated_sequence_number"
         return {row[0]: row[1:] for row in place.rows(f"SELECT {listed} FROM rawcore.{table}")}
 
+    place.by_frames(always=large)
     version = "concat(k, ' ', cast(version_started_at AS STRING))"
     for run, rows in enumerate(("a:1 b:1 c:1", "a:2 c:1 d:1"), start=1):
         staged(place, [dict(zip(("k", "a"), word.split(":"), strict=True)) for word in rows.split()], "k* a")
@@ -386,6 +388,7 @@ def test_random_stages_become_their_base(place):
     chance = random.Random(3)
     before = {}
     for number in range(1, 7):
+        place.by_frames(always=number % 2 == 0)
         now = {f"k{n}": chance.choice("xyz") for n in range(30) if chance.random() < 0.7}
         staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
         counts = place.load(f"r{number}", number, skip_base=False).counts

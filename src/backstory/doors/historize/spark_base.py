@@ -1,7 +1,7 @@
 """Load a base table on Spark: the stage against what is stored, one join, one commit (section 3.7)."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -13,7 +13,7 @@ from backstory.doors.historize.columns import business_keys, foreign_keys, user_
 from backstory.doors.historize.maintenance import rehashed
 from backstory.doors.historize.model import Role
 from backstory.doors.historize.preflight import KEYS_CHANGED
-from backstory.doors.historize.receipts import Step
+from backstory.doors.historize.receipts import Outcome, Step
 from backstory.doors.historize.scopes import increment_scope
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import base_shape, stage_rows
@@ -27,6 +27,7 @@ from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
+from backstory.strategies.scd2.arrow.matching import Matched
 from backstory.strategies.scd2.frames.cases import side
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
 
@@ -39,22 +40,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBase:
-    """A base load that nothing speaks against: the rows that the base will have, and its steps."""
+    """A base load that nothing speaks against: its steps, and what it makes of the table.
 
-    rows: "DataFrame"
+    `nothing` says that the base is the stage's already; `counts` are its rows by what becomes of them.
+    """
+
     steps: Sequence[Step]
-    found: Outcomes
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The rows of the base by what becomes of them."""
-        found = self.found
-        return {"inserted": found.appeared, "changed": found.changed, "deleted": found.vanished}
+    nothing: bool
+    counts: Mapping[str, int]
+    change: Callable[[StoredTable], Change]
 
     def commit(self, work: SparkWork, table: StoredTable) -> None:
         """Write what changes, in one commit; none if nothing does."""
-        change = None if self.found.nothing else replace(_change(work, table, self.found), counts=self.counts)
+        change = None if self.nothing else replace(self.change(table), counts=self.counts)
         work.commit(table, change, work.note())
+
+
+def base_plan(
+    found: Outcomes | Matched, change: Callable[[StoredTable], Change], began: float
+) -> PlannedBase:
+    """The plan of a comparison of stage and base, which began at this second."""
+    appeared, changed, vanished, *_ = found.sizes
+    took = round((time.monotonic() - began) * 1000)
+    steps = [
+        Step("base_delete", vanished),
+        Step("base_replace", changed),
+        Step("base_insert", appeared + changed, took),
+    ]
+    counts = {"inserted": appeared, "changed": changed, "deleted": vanished}
+    return PlannedBase(steps, found.nothing, counts, change)
+
+
+def with_base(loaded: Outcome, planned: PlannedBase) -> Outcome:
+    """What a load did, the base's part added."""
+    written = sum(step.rows for step in planned.steps)
+    return replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
 
 
 def maintain_base(work: SparkWork) -> None:
@@ -76,8 +96,8 @@ def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
 
 
 @contextmanager
-def planned_base(work: SparkWork, before: TablePlan) -> Iterator[PlannedBase]:
-    """Compare the stage with the base; nothing is written.
+def planned_base(work: SparkWork, before: TablePlan) -> "Iterator[tuple[PlannedBase, DataFrame]]":
+    """Compare the stage with the base; nothing is written. Beside the plan the rows that the base will have.
 
     Raises Refused for a stage that cannot be a base: NULL and repeated keys, no rows at all.
     """
@@ -90,28 +110,23 @@ def planned_base(work: SparkWork, before: TablePlan) -> Iterator[PlannedBase]:
             "Give it an input, or take the base as it stands with --skip-base.",
         )
     with translate_faults(before.wanted.table):
-        staged = _staged(work)
+        staged = staged_rows(work)
         ids = [ROW_ID] if ROW_ID in before.rows.columns else []
         stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *ids)
-        differs, scope, nulls = _differs(work), _scope(work), _nulls(work)
+        differs, scope, nulls = _differs(work), base_scope(work), broken(work)
         with outcomes(staged, stored, load.dataset.key, differs, scope, nulls) as found:
             _refuse(work, staged, stored, found)
             _warn_of_collisions(work, found)
-            took = round((time.monotonic() - began) * 1000)
-            steps = [
-                Step("base_delete", found.vanished),
-                Step("base_replace", found.changed),
-                Step("base_insert", found.appeared + found.changed, took),
-            ]
-            yield PlannedBase(_after(work, stored, found), steps, found)
+            plan = base_plan(found, lambda table: _change(work, table, found), began)
+            yield plan, _after(work, stored, found)
 
 
-def _staged(work: SparkWork) -> "DataFrame":
+def staged_rows(work: SparkWork) -> "DataFrame":
     """The stage's rows as rows of the base, keys and hashes computed."""
     assert work.run.stage is not None
-    rows, brought = stage_rows(work.store, work.run.stage, work.load)
+    rows, brought = stage_rows(work.store, work.run.stage, work.load, work.secret)
     values = work.load.base_values("s", brought)
-    staged = work.peppered(rows, "s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
+    staged = rows.alias("s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
     if work.load.dataset.historization.duplicate_keys == "reject":
         return staged
     return work.collapsed(staged)
@@ -127,7 +142,7 @@ def _differs(work: SparkWork) -> "Column":
     return reduce(or_, (~left.eqNullSafe(right) for left, right in pairs))
 
 
-def _scope(work: SparkWork) -> "Column | None":
+def base_scope(work: SparkWork) -> "Column | None":
     """Which stored rows go when the stage does not have them; None for all."""
     from pyspark.sql.functions import lit
 
@@ -146,7 +161,7 @@ def _scope(work: SparkWork) -> "Column | None":
     return live if scope is None else scope & live
 
 
-def _nulls(work: SparkWork) -> "dict[str, Column]":
+def broken(work: SparkWork) -> "dict[str, Column]":
     """For each column that is never NULL, or has a length, the rows that break that."""
     from pyspark.sql.functions import length
 
@@ -162,7 +177,7 @@ def _refuse(work: SparkWork, staged: "DataFrame", stored: "DataFrame", found: Ou
     for name, count in found.failed.items():
         if count and name.startswith(LONGER):
             bare = name.removeprefix(LONGER)
-            keys_ = work.keys(staged.where(_nulls(work)[name]))
+            keys_ = work.keys(staged.where(broken(work)[name]))
             work.refuse("VALUE_TOO_LONG", f"{bare} is too long in {count} rows of the stage.", keys_)
         elif count:
             code = "NULL_KEY" if name in keys else "NULL_VALUE"

@@ -32,7 +32,7 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.scd2.frames.cases import KEY, side
 from backstory.strategies.scd2.frames.count import tally
 from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
-from backstory.strategies.scd2.transitions import State
+from backstory.strategies.scd2.transitions import State, Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,9 +48,9 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     snapshot = table.iceberg.currentSnapshot()
     if snapshot is None:
         return None
-    told = snapshot.summary().get(NEWEST)
-    if told:
-        return parse_instant(told)
+    known = snapshot.summary().get(NEWEST)
+    if known:
+        return parse_instant(known)
     files = store.spark.table(store.sql_name(table.shape.table, "files"))
     bounds = [unix_micros(f"readable_metrics.{role}.upper_bound") for role in (Role.STARTED, Role.ENDED)]
     micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
@@ -64,12 +64,15 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHistory:
-    """A history load that nothing speaks against."""
+    """A history load that nothing speaks against, and what it makes of the table.
+
+    `nothing` says that the history tells of the base already; `newest` is the latest instant that it knows.
+    """
 
     outcome: Outcome
-    begun: "DataFrame"
-    found: Outcomes
+    nothing: bool
     newest: datetime | None
+    change: Callable[[StoredTable], Change]
 
     def commit(
         self,
@@ -80,28 +83,32 @@ class PlannedHistory:
     ) -> Outcome:
         """Write what changes, in one commit that carries the receipt; none if nothing does.
 
-        The rows that begin a version are read from the base as it was just committed. `properties` of the
-        table change in the same commit.
+        `properties` of the table change in the same commit.
         """
-        found, outcome = self.found, self.outcome
-        if found.nothing:
+        outcome = self.outcome
+        if self.nothing:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
-        base_name = base_shape(work.load).table
-        base = work.store.spark.table(work.store.sql_name(base_name))
-        made_from = existing(work.store, base_name).iceberg.currentSnapshot()
+        made_from = existing(work.store, base_shape(work.load).table).iceberg.currentSnapshot()
         if made_from is not None and not work.run.skip_base:  # who made a base may make it anew
             more[BASE] = str(made_from.snapshotId())
-        come, closes = versions(work, _live(work, base), self.begun, table), found.changed + found.vanished
-        gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
-        positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
-        if closes:  # those that begin have no ids yet
-            come = come.unionByName(closing(work, found, table), allowMissingColumns=True)
-        count = found.appeared + found.changed + closes
-        change = Change(outcome.counts, positions, come, properties=properties, expected=count)
+        change = replace(self.change(table), properties=properties)
         built = work.commit(table, change, work.note(**more))
         return replace(outcome, version=str(built and built.snapshot_id))
+
+
+def _change(
+    work: SparkWork, table: StoredTable, found: Outcomes, begun: "DataFrame", counts: Mapping[str, int]
+) -> Change:
+    """The versions that close and begin; the latter are read from the base as it was just committed."""
+    base = work.store.spark.table(work.store.sql_name(base_shape(work.load).table))
+    come, closes = versions(work, live_rows(work, base), begun, table), found.changed + found.vanished
+    gone = found.actions.where(column("action").isin(CHANGED, VANISHED))
+    positions = positions_of(gone.select(f"v.{FILE}", f"v.{POSITION}"), closes)
+    if closes:  # those that begin have no ids yet
+        come = come.unionByName(closing(work, found, table), allowMissingColumns=True)
+    return Change(counts, positions, come, expected=found.appeared + found.changed + closes)
 
 
 @contextmanager
@@ -117,28 +124,31 @@ def planned_history(
     late = newest is not None and newest >= work.run.instant
     with translate_faults(before.wanted.table):
         before = maintained(work, before)
-        live, open_ = _live(work, base), _open_versions(work, before)
+        live, open_ = live_rows(work, base), _open_versions(work, before)
         checks = {
             "NULL_KEY": column(work.load.dataset.key).isNull(),
             "NULL_ROW_HASH": column(Role.ROW_HASH).isNull(),
         }
         key, compared = work.load.dataset.key, _compared(work, live)
-        with outcomes(compared, open_, key, _changed(), _scope(work), checks) as found:
+        with outcomes(compared, open_, key, _changed(), versions_scope(work), checks) as found:
             _refuse(work, live, before, found)
             begun = beginning(work, found, before, late=late)
             if late:
                 _refuse_late(work, found, begun, before)
-            outcome = _told(found, begun, loaded, began)
+            outcome = outcome_of(tally(found, begun), found.delivered, loaded, began)
             if work.run.dry_run:
                 outcome = replace(outcome, keys=_sample(work, found))
-            yield PlannedHistory(outcome, begun, found, newest)
+            counts = outcome.counts
+            yield PlannedHistory(
+                outcome, found.nothing, newest, lambda table: _change(work, table, found, begun, counts)
+            )
 
 
 def _open() -> "Column":
     return column(Role.ENDED).isNull()
 
 
-def _live(work: SparkWork, base: "DataFrame") -> "DataFrame":
+def live_rows(work: SparkWork, base: "DataFrame") -> "DataFrame":
     """The base's rows that are not flagged as deleted, with the columns that a version takes."""
     load = work.load
     rows = base.alias("r")
@@ -173,7 +183,8 @@ def _changed() -> "Column":
     return ~col(f"r.{Role.ROW_HASH}").eqNullSafe(col(f"v.{Role.ROW_HASH}"))
 
 
-def _scope(work: SparkWork) -> "Column | None":
+def versions_scope(work: SparkWork) -> "Column | None":
+    """Which open versions a deletion may close; None for all."""
     from pyspark.sql.functions import lit
 
     if not work.load.closes_deleted:
@@ -196,8 +207,8 @@ def _refuse(work: SparkWork, live: "DataFrame", before: TablePlan, found: Outcom
         work.refuse("MULTIPLE_OPEN", "Keys have more than one open version.", repeated)
     if not found.delivered and found.stored and not rules.allow_empty_snapshot:
         work.refuse("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
-    if told := mass_delete(rules, found.vanished, found.stored):
-        work.refuse("MASS_DELETE", told, _keys_of(work, before, found, VANISHED))
+    if many := mass_delete(rules, found.vanished, found.stored):
+        work.refuse("MASS_DELETE", many, _keys_of(work, before, found, VANISHED))
     dating = rules.effective_dating
     if dating and dating.late_policy == "reject":
         early = column("action") == CHANGED
@@ -225,25 +236,24 @@ def _business_keys(work: SparkWork, before: TablePlan, keys: "DataFrame") -> lis
 def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: TablePlan) -> None:
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
-    told = "Versions begin or end at or after the load's timestamp."
+    late = "Versions begin or end at or after the load's timestamp."
     early = found.actions.where(side("v", Role.STARTED) >= instant).where(
         column("action").isin(CHANGED, VANISHED)
     )
     if keys := _business_keys(work, before, early.select(side("v", work.load.dataset.key))):
-        work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
+        work.refuse("NON_MONOTONIC_TIMESTAMP", late, keys)
     later = before.rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
     named = begun.select(column(KEY).alias(work.load.dataset.key))
     if keys := work.keys(later.join(named, work.load.dataset.key, "left_semi")):
-        work.refuse("NON_MONOTONIC_TIMESTAMP", told, keys)
+        work.refuse("NON_MONOTONIC_TIMESTAMP", late, keys)
 
 
-def _told(found: Outcomes, begun: "DataFrame", before: Outcome, began: float) -> Outcome:
+def outcome_of(cases: Tally, delivered: int, before: Outcome, began: float) -> Outcome:
     """The records by what became of them, and the steps as the four of section 3.3."""
-    cases = tally(found, begun)
     took = round((time.monotonic() - began) * 1000)
     steps = [Step(name, rows) for name, rows in cases.rows.items()]
     steps.append(Step("merge", sum(cases.rows.values()), took))
-    return replace(before, counts=cases.counts, steps=[*before.steps, *steps], base=found.delivered)
+    return replace(before, counts=cases.counts, steps=[*before.steps, *steps], base=delivered)
 
 
 def _sample(work: SparkWork, found: Outcomes) -> dict[str, list[str]]:

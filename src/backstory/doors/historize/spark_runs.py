@@ -1,11 +1,11 @@
 """The registry of runs on Spark: the commits of base and history that still stand (decision H6)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.runs import (
@@ -21,8 +21,8 @@ from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token
 from backstory.model.change import TOKEN
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
-from backstory.stores.iceberg.jvm import ancestors
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.snapshots import Commit, commits
 from backstory.stores.iceberg.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
@@ -50,40 +50,36 @@ def known_run(store: Store, schema: str, dataset: Dataset, run_id: str) -> Known
         return None
     tokens = {token_of(schema, dataset, run_id), f"{earlier_key(dataset)} {run_id}"}
     begun = None
-    for table in (hist, base):
-        standing, gone = _told(store, table, tokens)
+    of_base = commits(store, base)
+    for past in (commits(store, hist), of_base):
+        standing, gone = _told(past, tokens)
         for told in standing:
             if told.get(RECEIPT):
-                return _of(told) if _stands(store, base, told) else None
+                return _of(told) if _stands(of_base, told) else None
             begun = begun or _of(told)
         if gone and not standing:
             return None  # it was rolled back
     return _logged(store, schema, dataset, run_id, hist) or begun
 
 
-def _of(told: Any) -> Known:
+def _of(told: Mapping[str, str]) -> Known:
     receipt = told.get(RECEIPT)
-    return Known(parse_instant(told.get(TIMESTAMP)), 1, json.loads(receipt) if receipt else None)
+    return Known(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
-def _told(store: Store, table: StoredTable, tokens: set[str]) -> tuple[list[Any], bool]:
-    """The summaries of a run's commits that stand, and whether there are others that do not."""
-    past, snapshots = ancestors(store.jvm, table.iceberg), list(table.iceberg.snapshots())
-    found = [each for each in snapshots if each.summary().get(TOKEN) in tokens]
-    undone = [each for each in snapshots if each.summary().get(UNDONE) in tokens]
-    since = max((each.sequenceNumber() for each in undone if int(each.snapshotId()) in past), default=-1)
-    standing = [
-        each.summary() for each in found if int(each.snapshotId()) in past and each.sequenceNumber() > since
-    ]
+def _told(past: Sequence[Commit], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
+    """What a run's commits that stand were told, and whether there are others that do not."""
+    found = [each for each in past if each.told.get(TOKEN) in tokens]
+    undone = [each for each in past if each.told.get(UNDONE) in tokens and each.stands]
+    since = max((each.number for each in undone), default=-1)
+    standing = [each.told for each in found if each.stands and each.number > since]
     return standing, len(standing) < len(found)
 
 
-def _stands(store: Store, base: StoredTable, told: Any) -> bool:
+def _stands(base: Sequence[Commit], told: Mapping[str, str]) -> bool:
     """Whether the base that a history was made from still stands; an expired snapshot tells nothing."""
-    made_from = told.get(BASE)
-    if made_from is None or base.iceberg.snapshot(int(made_from)) is None:
-        return True
-    return int(made_from) in ancestors(store.jvm, base.iceberg)
+    made_from = {str(each.id): each for each in base}.get(told.get(BASE, ""))
+    return made_from is None or made_from.stands
 
 
 def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: StoredTable) -> Known | None:
@@ -94,8 +90,8 @@ def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: Stor
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
     success = runs.where(column("status") == "success").where(column("receipt").isNotNull())
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
-    rows = mine.orderBy("finished_at").select("dataset_key", "receipt").collect()
-    found = {row["dataset_key"]: row["receipt"] for row in rows}
+    rows = mine.select("finished_at", "dataset_key", "receipt").collect()
+    found = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
     key = own if own in found else earlier
     if key not in found or (key == earlier and not _named(store, schema, dataset, run_id)):
         return None

@@ -1,6 +1,6 @@
 """Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +60,12 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
     return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 
 
-def stage_rows(store: Store, stage: Stage, plan: Load) -> tuple["DataFrame", frozenset[str]]:
+def stage_rows(
+    store: Store, stage: Stage, plan: Load, beside: Mapping[str, str]
+) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns that it brings.
+
+    Each has these values `beside`, which no plan shows.
 
     Of a table that Fivetran keeps in history or soft-delete mode they are the rows that are true now, unless
     the model itself takes the mark of deletion for one. Raises Refused for a missing table or column, and
@@ -69,8 +73,8 @@ def stage_rows(store: Store, stage: Stage, plan: Load) -> tuple["DataFrame", fro
     """
     columns = user_columns(plan.dataset)
     if stage.path:
-        rows = _file_rows(store, stage, columns)
-        return rows.select(*_renamed(columns)), frozenset()
+        rows = _file_rows(store, stage, columns, beside)
+        return rows.select(*_renamed(columns), *map(column, beside)), frozenset()
     found = load(store, TableName(*stage.table))
     if found is None:
         raise Refused(
@@ -97,7 +101,8 @@ def stage_rows(store: Store, stage: Stage, plan: Load) -> tuple["DataFrame", fro
         if _marks_deletion(plan)
         else delivered_rows(store, found.shape)
     )
-    return rows.select(*_renamed(columns), *(column(name) for name in sorted(brought))), brought
+    rows = rows.select(*_renamed(columns), *(column(name) for name in sorted(brought)))
+    return with_values(store, rows, beside), brought
 
 
 def _marks_deletion(plan: Load) -> bool:
@@ -107,15 +112,20 @@ def _marks_deletion(plan: Load) -> bool:
     return any((each.input or each.name) == DELETED for each in flags)
 
 
-def _file_rows(store: Store, stage: Stage, columns: Sequence[ModelColumn]) -> "DataFrame":
+def _file_rows(
+    store: Store, stage: Stage, columns: Sequence[ModelColumn], beside: Mapping[str, str]
+) -> "DataFrame":
     assert stage.path is not None
     if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
-        return frame_of(store, read_stage(stage, columns))
+        rows = read_stage(stage, columns)
+        for name, value in beside.items():
+            rows = rows.append_column(name, pa.repeat(value, len(rows)))
+        return frame_of(store, rows)
     typed = ", ".join(
         f"{quoted(each.input or each.name)} {spark_type(column_type(each))}" for each in columns
     )
     once = store.spark.range(1, numPartitions=1)
-    return once.mapInArrow(partial(_read, stage, list(columns)), typed)
+    return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), beside)
 
 
 def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
@@ -131,9 +141,12 @@ def _renamed(columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
     ]
 
 
-def one_row(store: Store, **values: str) -> "DataFrame":
-    """A frame of one row: values that no plan shows."""
-    return frame_of(store, pa.table({name: [value] for name, value in values.items()}))
+def with_values(store: Store, rows: "DataFrame", beside: Mapping[str, str]) -> "DataFrame":
+    """The rows, these values beside each; no plan shows them."""
+    from pyspark.sql.functions import broadcast
+
+    one = frame_of(store, pa.table({name: [value] for name, value in beside.items()}))
+    return rows.crossJoin(broadcast(one))
 
 
 def empty_rows(store: Store, shape: Shape) -> "DataFrame":

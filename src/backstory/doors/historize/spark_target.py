@@ -13,7 +13,14 @@ from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
 from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
-from backstory.doors.historize.spark_base import PlannedBase, maintain_base, maintained_base, planned_base
+from backstory.doors.historize.small_load import plan_small
+from backstory.doors.historize.spark_base import (
+    PlannedBase,
+    maintain_base,
+    maintained_base,
+    planned_base,
+    with_base,
+)
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
 from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
 from backstory.doors.historize.spark_maintenance import maintain
@@ -122,9 +129,9 @@ class SparkTarget(Target):
                 return history.outcome
             base_table = apply_shape(work, base)
             hist_table = apply_shape(work, hist)
-            if planned is None or planned.found.nothing:
+            if planned is None or planned.nothing:
                 return history.commit(work, hist_table, finished)
-            if history.found.nothing:
+            if history.nothing:
                 planned.commit(work, base_table)
                 return history.outcome
             with hold_lease(work, base_table, hist_table) as held:
@@ -157,18 +164,15 @@ class SparkTarget(Target):
     ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
         """Base and history compared; `told` are schema changes that were made already."""
         loaded = Outcome(schema_changes=[*told, *base.changes, *hist.changes], steps=[Step("preflight")])
-        if work.run.skip_base:
-            if base.table is None:
-                missing = f"There is no table {base.wanted.table}."
-                raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
-            with planned_history(work, base.rows, hist, loaded) as history:
-                yield None, history
-            return
-        with planned_base(work, maintained_base(work, base)) as planned:
-            written = sum(step.rows for step in planned.steps)
-            loaded = replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
-            with planned_history(work, planned.rows, hist, loaded) as history:
-                yield planned, history
+        if work.run.skip_base and base.table is None:
+            missing = f"There is no table {base.wanted.table}."
+            raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
+        with self._store.memory.lease() as lease:
+            if small := plan_small(work, base, hist, loaded, lease):
+                yield small.base, small.history
+                return
+        with _planned_by_frames(work, base, hist, loaded) as planned:
+            yield planned
 
     def _tell_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
         self._runs.append(run_row(run, self.dialect.DIALECT_NAME, status, more))
@@ -192,6 +196,21 @@ class SparkTarget(Target):
             return require_layout(table, shape.layout), added
 
         deliver(store, TableChange([shape.table], Note(DOOR, ""), plan))
+
+
+@contextmanager
+def _planned_by_frames(
+    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: Outcome
+) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
+    if work.run.skip_base:
+        with planned_history(work, base.rows, hist, loaded) as history:
+            yield None, history
+        return
+    with (
+        planned_base(work, maintained_base(work, base)) as (planned, rows),
+        planned_history(work, rows, hist, with_base(loaded, planned)) as history,
+    ):
+        yield planned, history
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:

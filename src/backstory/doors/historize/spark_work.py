@@ -9,7 +9,7 @@ from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Dataset, Role
 from backstory.doors.historize.runs import dataset_key
-from backstory.doors.historize.spark_tables import LOAD_COLUMNS, one_row
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS, with_values
 from backstory.doors.historize.work import Run
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import MAX_KEYS
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DOOR = "historize"
-COPY_NUMBER = "copy number"
+# No column of a model has a blank in its name.
+COPY_NUMBER, PEPPER = "copy number", "secret pepper"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 # The snapshot of the base that a history's commit was made from.
 BASE = "backstory.base"
@@ -54,7 +55,7 @@ class SparkWork:
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
             "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
             "load_run_id": dialect.string_literal(self.run.run_id),
-            "pepper": "secret.pepper",
+            "pepper": quoted(PEPPER),
         }
         if self.run.cutoff:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
@@ -62,10 +63,12 @@ class SparkWork:
 
     def peppered(self, rows: "DataFrame", alias: str) -> "DataFrame":
         """The rows under an alias, the pepper beside each."""
-        from pyspark.sql.functions import broadcast
+        return with_values(self.store, rows.alias(alias), self.secret)
 
-        secret = one_row(self.store, pepper=self.pepper).alias("secret")
-        return rows.alias(alias).crossJoin(broadcast(secret))
+    @property
+    def secret(self) -> dict[str, str]:
+        """What must stand beside rows for the keys of `sql`."""
+        return {PEPPER: self.pepper}
 
     def collapsed(self, rows: "DataFrame") -> "DataFrame":
         """One of the rows that share key and hash: the one with the least texts."""

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.model.layout import ACTIVE, START
+from backstory.model.layout import START
 from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.partitions import parted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -50,15 +51,15 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     if START in rows.column_names:
         by.append((START, "ascending"))
     rows = _sorted(rows, by)
-    spec = table.iceberg.spec()
-    fields = [field.name() for field in spec.fields()]
-    if fields not in ([], [ACTIVE]):
+    parts = parted(table.iceberg, rows)
+    if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(store, table, rows.schema)
     locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
     pieces = [
-        (locations.newDataLocation(f"{partition}/{uuid.uuid4()}.parquet".lstrip("/")), partition, part)
-        for partition, part in _pieces(rows, fields)
+        (locations.newDataLocation(f"{each.folder}/{uuid.uuid4()}.parquet".lstrip("/")), each.told, piece)
+        for each, part in parts
+        for piece in _pieces(part)
     ]
 
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
@@ -114,19 +115,10 @@ def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
 
 
-def _pieces(rows: pa.Table, fields: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Rows of one partition each, in files of a bounded size; the partition in Iceberg's spelling."""
-    parts = [("", rows)]
-    if fields:
-        active = rows[ACTIVE]
-        parts = [
-            (f"{ACTIVE}=true", rows.filter(pc.fill_null(active, False))),
-            (f"{ACTIVE}=false", rows.filter(pc.fill_null(pc.invert(active), False))),
-            (f"{ACTIVE}=__HIVE_DEFAULT_PARTITION__", rows.filter(active.is_null())),
-        ]
-    for partition, part in parts:
-        for first in range(0, part.num_rows, ROWS_IN_FILE):
-            yield partition, part.slice(first, ROWS_IN_FILE)
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows of one partition, in files of a bounded size."""
+    for first in range(0, rows.num_rows, ROWS_IN_FILE):
+        yield rows.slice(first, ROWS_IN_FILE)
 
 
 def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:

@@ -56,7 +56,6 @@ NEEDED: Final = (
     "spark.source.HasIcebergCatalog",
     "spark.source.SparkRewriteTable",
     "spark.source.SparkTable",
-    "util.SnapshotUtil",
 )
 
 
@@ -97,6 +96,7 @@ def namespace(jvm: Any, *levels: str) -> Any:
     return _iceberg(jvm, "catalog.Namespace").of(array(jvm, _class(jvm, "java.lang.String"), levels))
 
 
+@lru_cache(maxsize=256)
 def identifier(jvm: Any, schema: str, table: str) -> Any:
     """Iceberg's name of a table."""
     return _iceberg(jvm, "catalog.TableIdentifier").of(namespace(jvm, schema), table)
@@ -104,7 +104,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
     """A Java array of a class; py4j makes none, and no longs of small numbers, by itself."""
-    built = jvm.java.lang.reflect.Array.newInstance(of, len(values))
+    built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value
     return built
@@ -147,18 +147,13 @@ def sort_order(jvm: Any, schema: Any) -> Any:
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
     """An order that is being replaced, with one more column behind."""
-    reference = _iceberg(jvm, "expressions.Expressions").ref(name)
-    return order.asc(reference, _iceberg(jvm, "NullOrder").NULLS_FIRST)
+    first = _iceberg(jvm, "NullOrder").NULLS_FIRST
+    return order.asc(_iceberg(jvm, "expressions.Expressions").ref(name), first)
 
 
 def every_row(jvm: Any) -> Any:
     """The expression that holds for all rows."""
     return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
-
-
-def ancestors(jvm: Any, table: Any) -> set[int]:
-    """The ids of the snapshots that the table's rows come from, that of now among them."""
-    return {int(each) for each in _iceberg(jvm, "util.SnapshotUtil").currentAncestorIds(table)}
 
 
 @lru_cache
@@ -232,9 +227,9 @@ def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) ->
 
 def older_positions(jvm: Any, table: Any, deletes: Sequence[Any], file: str) -> Any:
     """The positions that delete files hide in a file, together."""
-    listed = jvm.java.util.Arrays.asList(array(jvm, _class(jvm, "java.lang.Object"), deletes))
-    inputs = _lookup(jvm, {each: table.io().newInputFile(each.location()) for each in deletes})
-    return _iceberg(jvm, "data.BaseDeleteLoader")(inputs).loadPositionDeletes(listed, file)
+    inputs = {each: table.io().newInputFile(each.location()) for each in deletes}
+    loader = _iceberg(jvm, "data.BaseDeleteLoader")(_lookup(jvm, inputs))
+    return loader.loadPositionDeletes(list(deletes), file)
 
 
 def vector_writer(jvm: Any, table: Any, previous: Mapping[str, Any]) -> Any:
@@ -246,10 +241,7 @@ def vector_writer(jvm: Any, table: Any, previous: Mapping[str, Any]) -> Any:
 
 def _lookup(jvm: Any, values: Mapping[Any, Any], *default: None) -> Any:
     """A function of Java's that gives these values."""
-    known = jvm.java.util.HashMap()
-    for key, value in values.items():
-        known.put(key, value)
-    return jvm.com.google.common.base.Functions.forMap(known, *default)
+    return _java(jvm, "com.google.common.base.Functions").forMap(dict(values), *default)
 
 
 @contextmanager
@@ -280,16 +272,22 @@ def _table_cache(jvm: Any) -> Any:
 
 def _iceberg(jvm: Any, name: str) -> Any:
     """One of the classes of `NEEDED`, to call."""
+    assert name in NEEDED, name
+    return _java(jvm, f"{ICEBERG}.{name}")
+
+
+def _java(jvm: Any, name: str) -> Any:
+    """A class to call, without a call for each part of its name."""
     from py4j.java_gateway import JavaClass
 
-    assert name in NEEDED, name
-    return JavaClass(f"{ICEBERG}.{name}", jvm._gateway_client)  # noqa: SLF001
+    return JavaClass(name, jvm._gateway_client)  # noqa: SLF001
 
 
+@lru_cache(maxsize=64)
 def _class(jvm: Any, name: str) -> Any:
     """Java's object for a class."""
     return _loader(jvm).loadClass(name)
 
 
 def _loader(jvm: Any) -> Any:
-    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return _java(jvm, "java.lang.Thread").currentThread().getContextClassLoader()

@@ -53,6 +53,11 @@ def may_be_touched(since: int) -> "Column":
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
+def of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
+    """The rows of the frame whose columns of these names have one of the keys."""
+    return _with_keys(store, frame, keys, None)
+
+
 def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table, since: int | None) -> "DataFrame":
     """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
     distinct = keys.group_by(keys.column_names).aggregate([])

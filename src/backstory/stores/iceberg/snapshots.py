@@ -1,11 +1,13 @@
 """The commits of a table as Iceberg keeps them, until they expire: its snapshots, and what each was told."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.iceberg.jvm import metadata_json
+from backstory.stores.iceberg.store import Store, StoredTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,30 @@ def ancestry(table: StoredTable) -> Iterator[Snapshot]:
     while found is not None:
         yield found
         found = None if found.parent is None else _of(table.iceberg.snapshot(found.parent))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: its number, what it was told, and whether the rows of now come from it."""
+
+    id: int
+    number: int
+    told: Mapping[str, str]
+    stands: bool
+
+
+def commits(store: Store, table: StoredTable) -> list[Commit]:
+    """Every commit that has not expired, in their order; one call of Java, however many there are."""
+    metadata = json.loads(metadata_json(store.jvm, table.iceberg))
+    known = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+    standing, now = set(), metadata.get("current-snapshot-id")
+    while now in known:
+        standing.add(now)
+        now = known[now].get("parent-snapshot-id")
+    return [
+        Commit(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
+        for name, each in known.items()
+    ]
 
 
 def _of(java: Any) -> Snapshot | None:

@@ -48,6 +48,11 @@ class Outcomes:
     sums: Mapping[str, int]
 
     @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """The records that appeared, changed, vanished, vanished out of scope, and are the same."""
+        return self.appeared, self.changed, self.vanished, self.kept, self.same
+
+    @property
     def nothing(self) -> bool:
         """Whether the stored state is the delivered one already."""
         return not (self.appeared or self.changed or self.vanished)

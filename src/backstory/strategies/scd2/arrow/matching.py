@@ -1,0 +1,81 @@
+"""A delivered state against the stored one: two Arrow tables, matched by key."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What a delivery makes of what is stored, as places of rows in the two tables.
+
+    `appeared` are places of delivered rows, `vanished` and `kept` of stored ones, the latter out of the scope
+    of deletes. `changed` and `same` have both: the delivered row's and beside it the stored one's.
+    """
+
+    appeared: pa.Array
+    changed: tuple[pa.Array, pa.Array]
+    vanished: pa.Array
+    kept: pa.Array
+    same: tuple[pa.Array, pa.Array]
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """The records that appeared, changed, vanished, vanished out of scope, and are the same."""
+        both, alone = (self.changed[0], self.same[0]), (self.vanished, self.kept)
+        return len(self.appeared), len(both[0]), len(alone[0]), len(alone[1]), len(both[1])
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the stored state is the delivered one already."""
+        return not (len(self.appeared) or len(self.changed[0]) or len(self.vanished))
+
+
+def matched(
+    delivered: pa.Table, stored: pa.Table, key: str, compared: Sequence[str], scope: pa.ChunkedArray
+) -> Matched | None:
+    """Match the two by a key column; a record changed if one of the columns `compared` did.
+
+    `scope` tells of each stored row whether it counts when it vanished. None if a side has rows without
+    a key, or two of one key.
+    """
+    left, right = (each[key].combine_chunks() for each in (delivered, stored))
+    if any(each.null_count or pc.count_distinct(each).as_py() < len(each) for each in (left, right)):
+        return None
+    found = pc.index_in(left, right)
+    there = found.is_valid()
+    mine, theirs = _places(there), found.drop_null().cast(pa.int64())
+    changed = _differ(
+        (delivered[name].take(mine), stored[name].take(theirs)) for name in compared
+    ) or pa.repeat(False, len(mine))
+    gone = pc.invert(pc.is_in(right, left))
+    counts = pc.fill_null(scope.combine_chunks(), False)
+    return Matched(
+        _places(pc.invert(there)),
+        (mine.filter(changed), theirs.filter(changed)),
+        _places(pc.and_(gone, counts)),
+        _places(pc.and_(gone, pc.invert(counts))),
+        (mine.filter(pc.invert(changed)), theirs.filter(pc.invert(changed))),
+    )
+
+
+def _places(holds: pa.Array) -> pa.Array:
+    return pc.indices_nonzero(holds).cast(pa.int64())
+
+
+def _differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
+    """For each row whether a pair of its values are two; None without pairs."""
+    told = [_apart(left.combine_chunks(), right.combine_chunks()) for left, right in pairs]
+    return reduce(pc.or_, told) if told else None
+
+
+def _apart(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Whether values are not the same, as Spark takes it: NULL is NULL, and NaN is NaN."""
+    same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
+    if pa.types.is_floating(left.type):
+        neither = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False)
+        same = pc.or_(same, neither)
+    return pc.invert(same)

@@ -1,0 +1,62 @@
+"""Rows that the driver writes lie in the partitions that Spark would put them in."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from committing import commit, make
+
+from backstory.model.change import Change
+from backstory.model.layout import ENDED, STATE, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
+
+TABLE = TableName("parts", "t_hist")
+TYPES = {"k": "STRING", ENDED: "UTC_DATETIME", STATE: "STRING"}
+SHAPE = Shape(
+    TABLE, tuple(Column(name, ColumnType.parse(type_)) for name, type_ in TYPES.items()), ("k",), Layout.HIST
+)
+ROWS = [
+    {"k": "open", ENDED: None, STATE: "new"},
+    {"k": "old", ENDED: datetime(1969, 12, 31, 23, 59, tzinfo=UTC), STATE: "changed"},
+    {"k": "later", ENDED: datetime(2025, 1, 1, tzinfo=UTC), STATE: "changed"},
+    {"k": "gone", ENDED: datetime(2025, 12, 31, 23, 59, tzinfo=UTC), STATE: "deleted"},
+    {"k": "nothing", ENDED: None, STATE: None},
+]
+
+
+@pytest.fixture
+def table(store):
+    drop(store, TABLE)
+    make(store, SHAPE)
+    yield existing(store, TABLE)
+    drop(store, TABLE)
+
+
+def rows(*more):
+    types = [("k", pa.string()), (ENDED, pa.timestamp("us", "UTC")), (STATE, pa.string())]
+    return pa.Table.from_pylist([*ROWS, *more], pa.schema(types))
+
+
+def test_the_driver_names_years_and_words_as_spark_does(table, store):
+    """The same rows, written by the driver and by Spark, lie in the same partitions, and are found by them."""
+    commit(store, table, Change(come=rows()))
+    name = store.sql_name(TABLE)
+    files = f"SELECT partition.*, sum(record_count) FROM {store.sql_name(TABLE, 'files')} GROUP BY ALL ORDER BY ALL"
+    by_driver = store.spark.sql(files).collect()
+    store.spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {name}")
+    assert store.spark.sql(files).collect() == by_driver
+    assert len(by_driver) == 5
+    found = store.spark.sql(f"SELECT k FROM {name} WHERE {ENDED} < TIMESTAMP'1970-01-01 00:00:00Z'").collect()
+    assert [row.k for row in found] == ["old"]
+
+
+def test_a_word_that_is_no_folder_is_left_to_spark(table, store):
+    """A stored label may be any text."""
+    odd = {"k": "odd", ENDED: None, STATE: "a/b=c %"}
+    commit(store, table, Change(come=rows(odd)))
+    found = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = 'a/b=c %'").collect()
+    assert [row.k for row in found] == ["odd"]

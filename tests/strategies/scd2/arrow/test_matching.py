@@ -1,0 +1,61 @@
+"""Two states matched by key: what appeared, changed, vanished, and what is the same."""
+
+from dataclasses import astuple
+
+import pyarrow as pa
+
+from backstory.strategies.scd2.arrow.matching import matched
+
+EVERY = pa.field("x", pa.float64())
+
+
+def sides(delivered, stored):
+    """Tables of rows `(key, x)`."""
+    schema = pa.schema([pa.field("k", pa.string()), EVERY])
+    return [
+        pa.Table.from_pylist([{"k": key, "x": x} for key, x in rows], schema) for rows in (delivered, stored)
+    ]
+
+
+def told(delivered, stored, *scope):
+    left, right = sides(delivered, stored)
+    found = matched(
+        left, right, "k", ["x"], pa.chunked_array([pa.array(scope or [True] * len(right), pa.bool_())])
+    )
+    if found is None:
+        return None
+    flat = [each if isinstance(each, tuple) else (each,) for each in astuple(found)]
+    return [[side.to_pylist() for side in each] for each in flat]
+
+
+def test_each_record_is_one_of_five():
+    """Places of delivered rows come before those of stored ones."""
+    found = told(
+        [("new", 1), ("other", 2), ("same", 3)],
+        [("same", 3), ("gone", 4), ("other", 5), ("spared", 6), ("unknown", 7)],
+        *(True, True, True, False, None),
+    )
+    assert found == [[[0]], [[1], [2]], [[1]], [[3, 4]], [[2], [0]]]
+
+
+def test_null_is_null_nan_is_nan_and_zero_has_no_sign():
+    """As Spark compares values, so that both ways to load agree on what changed."""
+    pairs = [
+        (None, None),
+        (float("nan"), float("nan")),
+        (0.0, -0.0),
+        (None, float("nan")),
+        (None, 0.0),
+        (1.0, 2.0),
+    ]
+    rows = [[(str(place), pair[side]) for place, pair in enumerate(pairs)] for side in (0, 1)]
+    assert told(*rows)[1] == [[3, 4, 5]] * 2
+
+
+def test_a_side_without_a_key_or_with_one_twice_has_no_match():
+    """Such a load is refused, and the refusal names the keys: that is for frames to tell."""
+    whole, twice, none = [("a", 1)], [("a", 1), ("a", 2)], [("a", 1), (None, 1)]
+    assert [told(*each) for each in ((twice, whole), (whole, twice), (none, whole), (whole, none))] == [
+        None
+    ] * 4
+    assert told([], []) == [[[]], [[], []], [[]], [[]], [[], []]]
