@@ -114,13 +114,14 @@ def by_rule(table, *columns):
 
 
 def randomly(random, keys):
-    return {f"k{key}": random.choice("abc") for key in range(keys) if random.random() < 0.7}
+    there = (f"k{key}" for key in range(keys) if random.random() < 0.7)
+    return {key: {"v": random.choice("abc"), "o": random.choice("xy")} for key in there}
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_L3_L6_L7_L13_the_plan_gives_the_rules_rows(native, seed):
+def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, seed):
     """In order, late, and in the place of others; and a version that only ends remains the row that it was."""
-    random, table, keys = Random(seed), Table(("v",)), 40
+    random, table, keys = Random(seed), Table(("v", "o"), overwritten=frozenset("o")), 40
     series = [
         (50, {}),
         (60, {}),
@@ -133,14 +134,13 @@ def test_L3_L6_L7_L13_the_plan_gives_the_rules_rows(native, seed):
     for commit, (at, options) in enumerate(series):
         rows = randomly(random, keys)
         ids = native.ids() if commit else {}
-        taken = take(
-            table, Copy(at, {key: {"v": value} for key, value in rows.items()}, ("v",), **options), commit
-        )
-        source = " ".join(f"{key}:{value}" for key, value in rows.items())
-        receipt = native.copy(at, source, max_delete_ratio=1, **options)
+        taken = take(table, Copy(at, rows, ("v", "o"), **options), commit)
+        text = " ".join(f"{key}:{row['v']}:{row['o']}" for key, row in rows.items())
+        source = native.frame(text, "k string, v string, o string")
+        receipt = native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options)
         assert dict(receipt.counts) == taken.counts
         table = taken.table
-        assert native.rows("v") == by_rule(table, "v")
+        assert native.rows("v", "o") == by_rule(table, "v", "o")
         now = native.ids()
         assert {place: id_ for place, id_ in now.items() if place in ids} == {
             place: id_ for place, id_ in ids.items() if place in now
@@ -150,6 +150,9 @@ def test_L3_L6_L7_L13_the_plan_gives_the_rules_rows(native, seed):
         ["2026-02-20T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z"]
     )
     assert MEMORY_SINCE in native.stored.properties
+    assert native.refused(90, source, deletes="ignore")[0] == "partial-copy"
+    records = native.warehouse.table(native.name).check()
+    assert {record["law"]: record["keys"] for record in records if record["violations"]} == {}
 
 
 def test_columns_come_widen_stay_away_and_are_renamed(native):
@@ -272,6 +275,19 @@ def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
     assert (told[RECORDED], told[COPIED_AT]) == (second.recorded_at, "2026-01-03T00:00:00.000000Z")
     assert (told["added-data-files"], told["added-delete-files"]) == ("2", "1")
     assert native.copy(2, "d:1 a:2 b:1").snapshot_id is None
+
+
+def test_E20_what_was_rewound_can_come_again(native):
+    """The newest copy is then the one before: told by no commit, but by the versions that are left."""
+    first = native.copy(10, "k:a")
+    native.copy(20, "k:b")
+    native.warehouse.table(native.name).rewind(first.recorded_at, apply=True)
+    assert native.refused(5, "k:c")[0] == "time-backwards"
+    assert native.copy(20, "k:c").counts == counts(changed=1)
+    assert native.refused(15, "k:d") == ("time-backwards", [])
+    assert native.copy(30, "k:c").snapshot_id is None
+    told = {(values, start, end) for _, values, start, end, _, role, *_ in native.rows("v") if role is None}
+    assert told == {(("a",), 10, 20), (("c",), 20, None)}
 
 
 def test_a_mark_knows_the_columns_of_its_copy(native):

@@ -18,9 +18,20 @@ from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import column, micros_of, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.strategies.copies.alike import comparable
-from backstory.strategies.copies.plan import Terms, differs, spoilt, stored_states, there
-from backstory.strategies.scd2.plan import Outcomes, outcomes
+from backstory.strategies.copies.alike import alike, comparable
+from backstory.strategies.copies.plan import (
+    NOW,
+    RENEWED,
+    Terms,
+    differs,
+    outcome,
+    spoilt,
+    state,
+    stored_states,
+    there,
+)
+from backstory.strategies.copies.rows import written
+from backstory.strategies.scd2.plan import CHANGED, DELIVERED, Outcomes, outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -72,7 +83,7 @@ def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Pla
     """What the copy is compared by (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [each.name for each in evolved.delivered]
     data = [name for name in names if name not in shape.key]
-    filled = evolved.added if asked.backfill_added and place.in_order else frozenset[str]()
+    filled = evolved.added if asked.backfill_added and place.following is None else frozenset[str]()
     users = [each.name for each in shape.user_columns if each.name not in shape.key]
     return Terms(
         columns=shape.columns,
@@ -82,6 +93,7 @@ def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Pla
         compared=tuple(name for name in data if settings.tracks(name) and name not in filled),
         renewed=tuple(name for name in data if settings.overwrites(name) or name in filled),
         tracked=tuple(name for name in users if settings.tracks(name)),
+        overwritten=tuple(name for name in users if settings.overwrites(name)),
         at=micros_of(place.at),
         recorded=micros_of(place.recorded),
         following=None if place.following is None else micros_of(place.following),
@@ -144,7 +156,18 @@ def _joined(sides: Sides, delivered: "DataFrame") -> AbstractContextManager[Outc
         there() if sides.asked.deletes == "close" else lit(False),
         {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
         sums={CONTENT: coalesce(bit_xor(xxhash64(*hashed)), lit(0))},
+        tallies=_tallies(sides),
     )
+
+
+def _tallies(sides: Sides) -> "dict[str, SparkColumn]":
+    """What is counted of the actions: kinds of records, rows to write, in a dry run columns that drive."""
+    terms, kinds = sides.terms, outcome(sides.terms)
+    found = {**kinds, **{f"row {place}": row.where for place, row in enumerate(written(terms))}}
+    changes = kinds[CHANGED] | kinds[RENEWED]
+    for name in (*terms.compared, *terms.renewed) if sides.asked.dry_run else ():
+        found[f"column {name}"] = changes & ~alike(DELIVERED, state(NOW), [name], terms.types)
+    return found
 
 
 def _spoilt_keys(sides: Sides, found: Outcomes) -> list[str]:

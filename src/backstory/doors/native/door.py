@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import Asked, Format, asked
+from backstory.doors.native.asked import Asked, asked
 from backstory.doors.native.files import TABLE, source_files
 from backstory.doors.native.snapshot import Answer, Snapshot
 from backstory.engine.deliver import deliver
@@ -25,12 +25,12 @@ def snapshot(store: Store, source: Any, into: TableName, given: Asked) -> Answer
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
     one, of a folder, or a glob.
     """
-    with _rows(store, source, into, given.format) as frame:
+    with _rows(store, source, into, given) as frame:
         return deliver(store, Snapshot(into, frame, given))
 
 
 @contextmanager
-def _rows(store: Store, source: Any, into: TableName, format_: Format | None) -> Iterator["DataFrame"]:
+def _rows(store: Store, source: Any, into: TableName, given: Asked) -> Iterator["DataFrame"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -44,7 +44,7 @@ def _rows(store: Store, source: Any, into: TableName, format_: Format | None) ->
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        with rows_of_files(store, source_files(str(source), format_), into) as frame:
+        with rows_of_files(store, source_files(str(source), given.format), into, given.rename) as frame:
             yield frame
         return
     if type(source).__module__.partition(".")[0] == "pandas":

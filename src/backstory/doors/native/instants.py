@@ -72,18 +72,18 @@ def placed(table: StoredTable | None, rows: "DataFrame | None", asked: Asked) ->
     """
     now = datetime.now(UTC)
     at = asked.at or now
-    if table is None or rows is None:
-        return Placing(at, now, settled=() if asked.backfill else None, begins=asked.backfill)
-    recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
-    told = table.properties.get(SETTLED)
-    if told is None and not asked.backfill:
-        return _without_memory(table, rows, at, recorded, restate=asked.restate)
-    if asked.deletes == "ignore":
+    told = None if table is None else table.properties.get(SETTLED)
+    if asked.deletes == "ignore" and (told is not None or asked.backfill):
         raise UsageError(
             "partial-copy",
             "The table remembers, and a copy that may lack records says nothing of those that it lacks.",
             "Such a source is a feed of changes; or leave deletes=ignore out.",
         )
+    if table is None or rows is None:
+        return Placing(at, now, settled=() if asked.backfill else None, begins=asked.backfill)
+    recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
+    if told is None and not asked.backfill:
+        return _without_memory(table, rows, at, recorded, restate=asked.restate)
     settled = _interval(told) if told is not None else _all_of(rows)
     _refuse_settled(at, settled)
     marks = [] if told is None else marks_since(rows, at)

@@ -42,12 +42,14 @@ def rows_of_table(store: Store, table: TableName) -> "DataFrame":
 
 
 @contextmanager
-def rows_of_files(store: Store, source: SourceFiles, into: TableName) -> Iterator["DataFrame"]:
+def rows_of_files(
+    store: Store, source: SourceFiles, into: TableName, rename: Mapping[str, str]
+) -> Iterator["DataFrame"]:
     """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
 
-    Whatever is malformed is refused with its line before Spark begins.
+    `rename` are new names of its columns. Whatever is malformed is refused with its line before Spark begins.
     """
-    known = _known(store, into)
+    known = _known(store, into, rename)
     with ExitStack() as held, _as_files_of_a_user():
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
         files = [unpacked(file, folder) for file in source.files]
@@ -91,11 +93,12 @@ def _is_array(path: Path) -> bool:
         return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
 
-def _known(store: Store, into: TableName) -> Known:
-    """The flat columns that the table has already."""
+def _known(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
+    """The flat columns that the table has already, under their new names."""
     table = load(store, into)
     columns = () if table is None else table.shape.user_columns
-    return {each.name: pa.field(each.name, arrow_type(each.type)) for each in columns if each.type.flat}
+    types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}
+    return {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}
 
 
 def columns_between(source: SourceFiles, known: Known = UNTOLD) -> pa.Schema:

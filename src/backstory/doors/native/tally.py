@@ -10,8 +10,8 @@ from backstory.doors.native.refusals import keys_of
 from backstory.errors import MAX_KEYS
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.strategies.copies.alike import alike
-from backstory.strategies.copies.plan import APPEARING, NOW, RENEWED, Terms, outcome, state, version, written
+from backstory.strategies.copies.plan import APPEARING, RENEWED, Terms, outcome, version
+from backstory.strategies.copies.rows import written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, STORED, VANISHED, Outcomes
 
 if TYPE_CHECKING:
@@ -40,25 +40,15 @@ class Tally:
 
 
 def tally(sides: Sides, found: Outcomes) -> Tally:
-    """The records and rows that the comparison gives; one pass over what changes, if anything does."""
-    from pyspark.sql.functions import count_if
-
+    """The records and rows that the comparison gives."""
     if found.nothing:
         return Tally(dict.fromkeys(COUNTS, 0) | {"unchanged": found.same}, found.same)
-    terms, dry_run = sides.terms, sides.asked.dry_run
-    kinds, rows = outcome(terms), written(terms)
-    asked = [count_if(kind).alias(name) for name, kind in kinds.items()]
-    asked += [count_if(row.where).alias(f"row {place}") for place, row in enumerate(rows)]
-    driving = (*terms.compared, *terms.renewed) if dry_run else ()
-    changes = kinds[CHANGED] | kinds[RENEWED]
-    for name in driving:
-        differs = changes & ~alike(DELIVERED, state(NOW), [name], terms.types)
-        asked.append(count_if(differs).alias(f"column {name}"))
-    (seen,) = found.actions.agg(*asked).collect()
+    terms, dry_run, seen = sides.terms, sides.asked.dry_run, found.tallies
     reopened = _known(sides, found).count() if seen[APPEARING] else 0
     changed = seen[CHANGED] + seen[RENEWED]
     numbers = (seen[APPEARING] - reopened, changed, seen[VANISHED], reopened, found.same)
-    told = [(row, seen[f"row {place}"]) for place, row in enumerate(rows)]
+    told = [(row, seen[f"row {place}"]) for place, row in enumerate(written(terms))]
+    driving = {name: seen.get(f"column {name}", 0) for name in (*terms.compared, *terms.renewed)}
     return Tally(
         dict(zip(COUNTS, numbers, strict=True)),
         found.same + changed + seen[VANISHED],
@@ -66,7 +56,7 @@ def tally(sides: Sides, found: Outcomes) -> Tally:
         sum(number for row, number in told if row.instead),
         sum(number for row, number in told if row.taken_back),
         _keys(sides, found) if dry_run else {},
-        {name: seen[f"column {name}"] for name in driving if seen[f"column {name}"]},
+        {name: number for name, number in driving.items() if number},
     )
 
 

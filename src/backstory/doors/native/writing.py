@@ -16,7 +16,8 @@ from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, positions_of
 from backstory.stores.iceberg.schema import fields_of
 from backstory.strategies.copies.moves import forgotten, mark, of, row_of
-from backstory.strategies.copies.plan import marked, rows_that_come, rows_that_go, written
+from backstory.strategies.copies.plan import marked
+from backstory.strategies.copies.rows import rows_that_come, rows_that_go, written
 from backstory.strategies.scd2.plan import Outcomes
 
 if TYPE_CHECKING:

@@ -226,6 +226,10 @@ def _folded(
             if found is not None:
                 life.append((instant, None, found))
             state = found
+        elif state is not None and found is not None and instant != at:
+            # What has no history is as the newest version has it (V18).
+            state = {**state, **{name: found[name] for name in table.overwritten}}
+            life[-1] = (life[-1][0], None, state)
     return life
 
 
@@ -243,12 +247,17 @@ def _matched(
     rows: list[Row] = []
     for row in table.life(key):
         end, values = left.get(row.start, (None, None))
-        if values == row.values:
+        if values is not None and _alike(table, values, row.values):
             left.pop(row.start)
-            rows += move_end(row, end, recorded)
+            rows += move_end(replace(row, values=values), end, recorded)
         else:
             rows += take_back(row, recorded)
     return [*rows, *(Row(key, values, start, end, recorded) for start, (end, values) in left.items())]
+
+
+def _alike(table: Table, one: Values, other: Values) -> bool:
+    """Whether values are the same but for what has no history (V9, V18)."""
+    return all(one[name] == other[name] for name in table.columns if name not in table.overwritten)
 
 
 def move_end(row: Row, end: Instant | None, recorded: Instant) -> list[Row]:
