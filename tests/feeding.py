@@ -15,6 +15,11 @@ from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 SCHEMA = "feeds"
+# Of all snapshots the newest and those with names stay.
+EXPIRE = (
+    "CALL backstory.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2100-01-01', "
+    "retain_last => 1)"
+)
 
 
 class Fed:

@@ -2,11 +2,23 @@
 
 from datetime import UTC, datetime, timedelta
 
-from feeding import Fed
+import pytest
+from committing import commit, make
+from feeding import EXPIRE, Fed
 
+from backstory.errors import Refused, UsageError
+from backstory.model.change import Change
+from backstory.model.instant import TMAX
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.changes.rows import identity_of
 from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from backstory.reading.frames.event_logs import COLUMNS
+from backstory.stores.memory.store import MemoryStore
+from backstory.stores.tables import existing
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,9 +61,12 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
         "v = 'a'",
     )
 
+    stored = []
+
     def told(**asked):
         with fed.table.changes(**asked) as feed:
             rows = feed.frame.toArrow()
+        stored.append([{**row, COMMIT_VERSION: None, COMMIT_TIMESTAMP: None} for row in rows.to_pylist()])
         assert rows.column_names[-3:] == [CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
         assert "_memory" not in rows.column_names
         shown = [name for name in ("k", "v", "valid_from", "valid_to") if name in rows.column_names]
@@ -88,3 +103,75 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
         "2 update_postimage k b",
         "4 delete m a",
     ]
+    before, stored[:] = [*stored], []
+    fed.do(EXPIRE)
+    with pytest.raises(Refused, match="have expired"):
+        fed.table.changes(since=1)
+    # V111: by time the table tells it for ever, the same rows; of which commits is not known any more.
+    assert {line.split()[0] for line in told()} == {"None"}
+    told(since=at(1), net=True)
+    told(current=True)
+    assert stored == before
+
+
+SYNCED = "_fivetran_synced:UTC_DATETIME _fivetran_deleted:BOOLEAN"
+VERSION = "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN"
+LOADED = "row_hash:STRING load_run_id:STRING loaded_at:UTC_DATETIME"
+HISTORY = "version_started_at:UTC_DATETIME version_ended_at:UTC_DATETIME version_state:STRING"
+LAYOUTS = {
+    Layout.FIVETRAN_LIVE: (f"id:LONG v:STRING {SYNCED}", ("id",)),
+    Layout.FIVETRAN_HISTORY: (f"id:LONG v:STRING {VERSION}", ("id", "_fivetran_start")),
+    Layout.HIST: (f"c_hist_key:STRING c_key:STRING id:LONG v:STRING {LOADED} {HISTORY}", ("c_hist_key",)),
+    Layout.BASE: (f"c_key:STRING id:LONG v:STRING {LOADED}", ("id",)),
+    Layout.ODF: ("offset:LONG op:INT id:LONG v:STRING", ("offset",)),
+}
+OFFSET = {COLUMNS: '{"offset": "offset"}'}
+
+
+def columns_of(layout):
+    return dict(word.split(":") for word in LAYOUTS[layout][0].split())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_has_its_identity(layout):
+    """V105: told by the table alone, without a row of it."""
+    store = MemoryStore()
+    columns = tuple(Column(name, ColumnType(Kind[type_])) for name, type_ in columns_of(layout).items())
+    name = TableName("feeds", "c_hist" if layout is Layout.HIST else "c")
+    make(store, Shape(name, columns, ("id",), layout))
+    commit(store, existing(store, name), Change(properties=OFFSET))
+    assert identity_of(existing(store, name)) == LAYOUTS[layout][1]
+
+
+def of_history(v, start, end, active):
+    return {"id": 1, "v": v, "_fivetran_start": at(start), "_fivetran_end": end, "_fivetran_active": active}
+
+
+def test_current_rows_of_each_layout(store):
+    """V104: live rows that are not deleted and open versions, the user's columns alone; of a log there are none."""
+    live = Fed(store, "c_live", columns_of(Layout.FIVETRAN_LIVE), ("id",), Layout.FIVETRAN_LIVE)
+    live.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    synced, deleted = {"_fivetran_synced": at(1)}, {"_fivetran_deleted": True}
+    live.change([{"id": 1, "v": "a", **synced}, {"id": 2, "v": "b", **deleted}], "true")
+    assert live.told(since=1) == [
+        "2 update_preimage 1 a None None",
+        f"2 update_postimage 1 a {at(1)} None",
+        "2 update_preimage 2 b None None",
+        "2 update_postimage 2 b None True",
+    ]
+    assert live.told(since=1, current=True) == ["2 delete 2 b"]
+    history = Fed(store, "c_history", columns_of(Layout.FIVETRAN_HISTORY), ("id",), Layout.FIVETRAN_HISTORY)
+    history.change([of_history("a", 1, TMAX, True), of_history("gone", 0, at(1), False)])
+    history.change([of_history("a", 1, at(3), False), of_history("b", 3, TMAX, True)], "v = 'a'")
+    assert [line.split()[:4] for line in history.told(since=1)] == [
+        ["2", "update_preimage", "1", "a"],
+        ["2", "update_postimage", "1", "a"],
+        ["2", "insert", "1", "b"],
+    ]
+    assert history.told(current=True) == ["1 insert 1 a", "2 update_preimage 1 a", "2 update_postimage 1 b"]
+    log = Fed(store, "c_log", columns_of(Layout.ODF), ("id",), Layout.ODF, **OFFSET)
+    log.change([{"offset": 0, "op": 0, "id": 1, "v": "a"}])
+    assert log.told() == ["1 insert 0 0 1 a"]
+    with pytest.raises(UsageError) as refused:
+        log.table.changes(current=True)
+    assert refused.value.code == "no-current"

@@ -1,14 +1,15 @@
 """Which commits a range names: by version, snapshot id or time (native.md, V103 and V110)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import EPOCH, instant_of
 from backstory.model.table import TableName
-from backstory.stores.iceberg.scripts import SnapshotLine, lineage
+from backstory.stores.iceberg.moved_rows import GAP
+from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 # What names a commit: its version or snapshot id, or a time, whose commit is the newest not after it.
@@ -18,11 +19,15 @@ BEFORE_ALL: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The commits that made a table what it is, oldest first; `whole` if none of them has expired."""
+    """The commits that made a table what it is, oldest first; `whole` if none of them has expired.
+
+    `kept` are snapshots older than those, which stayed when the ones between expired.
+    """
 
     table: TableName
     commits: Sequence[SnapshotLine]
     whole: bool
+    kept: Sequence[SnapshotLine] = ()
 
     @property
     def newest(self) -> int:
@@ -69,18 +74,26 @@ class Range:
 
 def known(store: Store, table: StoredTable) -> Lineage:
     """The commits that made the table what it is."""
-    found = lineage(store.jvm, table.iceberg)
+    found, others = commits_of(store.jvm, table.iceberg)
     whole = not found or found[-1].parent is None
-    return Lineage(table.shape.table, found[::-1], whole)
+    kept = [] if whole else [each for each in others if each.version < found[-1].version]
+    return Lineage(table.shape.table, found[::-1], whole, kept)
 
 
-def range_of(commits: Lineage, since: Where | None, until: Where | None) -> Range:
+def range_of(commits: Lineage, since: Where | None, until: Where | None, *, net: bool = False) -> Range:
     """The commits after `since`, by default all, up to `until`, by default the newest.
 
-    Raises Refused where one of them has expired, UsageError where they name no range of the table.
+    With `net` those between may have expired, where `since` itself is still there: they are one then. Raises
+    Refused where one of them is needed and gone, UsageError where they name no range of the table.
     """
-    first = commits.place_of(BEFORE_ALL if since is None else since)
     last = len(commits.commits) if until is None else commits.place_of(until)
+    kept = next((each for each in commits.kept if str(since) in {str(each.version), str(each.id)}), None)
+    if kept is not None and net and last:
+        gap = replace(commits.commits[0], operation=GAP)
+        return Range(
+            kept.version, commits.commits[last - 1].version, kept.id, [gap, *commits.commits[1:last]]
+        )
+    first = commits.place_of(BEFORE_ALL if since is None else since)
     if last < first:
         raise bad_option("The range ends before it begins.", "Swap --since and --until.")
     before = commits.commits[first - 1] if first else None
@@ -100,5 +113,5 @@ def expired(table: TableName) -> Refused:
     return Refused(
         "snapshots-expired",
         f"Snapshots of {table} that tell what changed in this range have expired.",
-        "Begin the range later; a cursor keeps the snapshots that it needs.",
+        "Begin the range later, or ask for --net where its first commit is kept, as that of a cursor is.",
     )

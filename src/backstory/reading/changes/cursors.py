@@ -29,7 +29,7 @@ def place_of(table: StoredTable, commits: Lineage, cursor: str, start: Start | N
     Raises Refused for a cursor whose tag has expired, or whose commit is none of the table's any more.
     """
     tag = table.tags.get(_tag(cursor))
-    version = next((each.version for each in commits.commits if each.id == tag), None)
+    version = next((each.version for each in (*commits.kept, *commits.commits) if each.id == tag), None)
     if version is not None:
         return version
     if start is not None:

@@ -4,14 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from backstory.errors import Refused
 from backstory.model.cursor import Start
+from backstory.model.instant import instant_of
+from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.changes import cursors
-from backstory.reading.changes.commits import Where, bad_option, known, range_of
+from backstory.reading.changes.commits import Lineage, Where, bad_option, known, range_of
 from backstory.reading.changes.frames import fed
+from backstory.reading.changes.recorded import recorded_changes
 from backstory.reading.changes.rows import told_rows
 from backstory.stores.iceberg.moved_rows import moved_rows
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feed:
-    """The rows that changed after commit `since` up to commit `until`, both versions.
+    """The rows that changed after commit `since` up to commit `until`, both versions, None where expired.
 
     `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. Used in a
     `with` block, the cursor that was named moves to `until` when the block ends well; `frame` can be read
@@ -27,8 +31,8 @@ class Feed:
     """
 
     frame: "DataFrame"
-    since: int
-    until: int
+    since: int | None
+    until: int | None
     move: Callable[[], None]
     release: Callable[[], None]
 
@@ -69,7 +73,12 @@ def changes(store: Store, table: TableName, asked: Asked) -> Feed:
     since = asked.since
     if asked.cursor is not None:
         since = cursors.place_of(stored, lineage, asked.cursor, asked.start)
-    found = range_of(lineage, since, asked.until)
+    try:
+        found = range_of(lineage, since, asked.until, net=asked.net)
+    except Refused:
+        if not _tells_itself(stored, asked):
+            raise
+        return _recorded(store, stored, lineage, asked)
     moved = moved_rows(store, stored, found.before, found.commits)
     frame = fed(moved.frame(store), told, moved.rows, net=asked.net, only_come=moved.only_come)
 
@@ -78,3 +87,19 @@ def changes(store: Store, table: TableName, asked: Asked) -> Feed:
             cursors.move(store, stored, asked.cursor, found.until)
 
     return Feed(frame, found.since, found.until, move, lambda: moved.release(store))
+
+
+def _tells_itself(table: StoredTable, asked: Asked) -> bool:
+    """Whether the table's own rows tell of a range that has expired: one by time, on layout `versions`."""
+    ends = (asked.since, asked.until)
+    timely = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
+    return table.shape.layout is Layout.VERSIONS and asked.cursor is None and timely
+
+
+def _recorded(store: Store, table: StoredTable, lineage: Lineage, asked: Asked) -> Feed:
+    since, until = (
+        None if isinstance(end, int | None) else instant_of(end) for end in (asked.since, asked.until)
+    )
+    frame = recorded_changes(store, table, since, until, net=asked.net, current=asked.current)
+    newest = lineage.newest if until is None else None
+    return Feed(frame, None, newest, lambda: None, lambda: None)

@@ -10,14 +10,13 @@ from backstory.reading.changes.rule import (
     ChangeType,
 )
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.moved_rows import SIGN, TIME, VERSION
+from backstory.stores.iceberg.moved_rows import MOVED, NUMBER, SIGN, TIME, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
-    from pyspark.sql.window import WindowSpec
 
 # A feed of up to so many rows is one partition, which is in order as a whole.
 ROWS_IN_ORDER: Final = 1 << 19
@@ -32,19 +31,19 @@ def fed(moved: "DataFrame", told: ToldRows, rows: int, *, net: bool, only_come: 
     """
     found = moved if told.condition is None else moved.where(told.condition)
     shown = [column(name).alias(as_) for name, as_ in told.columns.items()]
-    found = found.select(*shown, *map(column, (VERSION, TIME, SIGN)))
+    found = found.select(*shown, *map(column, MOVED))
     names = {told.columns[name] for name in told.identity}
     values = {field.name: comparable(column(field.name), field.dataType) for field in found.schema}
-    content = [value for name, value in values.items() if name not in {*names, VERSION, TIME, SIGN}]
+    content = [value for name, value in values.items() if name not in {*names, *MOVED}]
     by = [value for name, value in values.items() if name in names] or content
     found = found.repartition(1 + rows // ROWS_IN_ORDER, *by)
     if only_come and not net:
         return _in_order(_typed(found, paired=None), by, told, each=True)
-    version = column(VERSION)
-    found = _left(found, [*by, *content, version])
+    number = column(NUMBER)
+    found = _left(found, [*by, *content, number])
     if net:
         found = _left(_touched_last(found, by), [*by, *content])
-    sides = _sides([*by] if net else [*by, version])
+    sides = _sides([*by] if net else [*by, number])
     found = _typed(found, (sides[0] == 1) & (sides[1] == 1))
     return _in_order(found, by, told, each=not net)
 
@@ -60,7 +59,7 @@ def _typed(moved: "DataFrame", paired: "Column | None") -> "DataFrame":
 
 
 def _in_order(typed: "DataFrame", by: "Sequence[Column]", told: ToldRows, *, each: bool) -> "DataFrame":
-    ordered = typed.sortWithinPartitions(*([VERSION] if each else []), *by, SIGN)
+    ordered = typed.sortWithinPartitions(*([NUMBER] if each else []), *by, SIGN)
     shown = [column(as_) for as_ in told.columns.values()]
     version, time = column(VERSION).alias(COMMIT_VERSION), column(TIME).alias(COMMIT_TIMESTAMP)
     return ordered.select(*shown, CHANGE_TYPE, version, time)
@@ -90,10 +89,11 @@ def _touched_last(moved: "DataFrame", by: "Sequence[Column]") -> "DataFrame":
     """Each row with the last commit that touched its identity."""
     from pyspark.sql import Window
     from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import struct
 
-    beside: WindowSpec = Window.partitionBy(*by)
-    last = {name: greatest(column(name)).over(beside) for name in (VERSION, TIME)}
-    return moved.withColumns(last)
+    about = struct(*map(column, (NUMBER, VERSION, TIME)))
+    last = greatest(about).over(Window.partitionBy(*by))
+    return moved.withColumns({name: last[name] for name in (VERSION, TIME)})
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":

@@ -145,10 +145,10 @@ def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) ->
         metadata, size = pq.read_metadata(pa.BufferReader(content)), content.size
     else:
         metadata, size = pq.read_metadata(local), local.stat().st_size
-    return WrittenFile(location, size, _split_offsets(metadata), partition)
+    return WrittenFile(location, size, split_offsets(metadata), partition)
 
 
-def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
+def split_offsets(metadata: pq.FileMetaData) -> list[int]:
     """Where row groups begin: at the dictionary page of their first column, if it has one."""
     offsets = []
     for group in range(metadata.num_row_groups):

@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 
 from backstory.errors import Refused
 from backstory.model.places import FILE, POSITION
-from backstory.stores.iceberg.data_files import download
+from backstory.stores.iceberg.data_files import download, split_offsets
 from backstory.stores.iceberg.moves import VECTOR, Hidden
 from backstory.stores.iceberg.scripts import FileLine
 from backstory.stores.iceberg.store import StoredTable
@@ -47,15 +47,15 @@ def _unreadable(format_: str) -> Refused:
 
 
 def row_groups(table: StoredTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
-    """The row groups of a Parquet file that hold these positions; None where its end does not tell them."""
+    """Where the row groups of a Parquet file begin that hold these positions; None for another format."""
     ending = _ending(table, location, size)
     if ending is None:
         return None
     found, first = [], 0
-    for group in range(ending.num_row_groups):
+    for group, offset in enumerate(split_offsets(ending)):
         count = ending.row_group(group).num_rows
         if positions.range_cardinality(first, first + count):
-            found.append(group)
+            found.append(offset)
         first += count
     return found
 

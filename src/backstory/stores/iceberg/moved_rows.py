@@ -21,7 +21,9 @@ from backstory.stores.iceberg.hiding import hidden_by, row_groups
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.moves import FilesOfCommit, Move, moves, touched
 from backstory.stores.iceberg.scripts import (
+    FileLine,
     SnapshotLine,
+    files_between,
     files_of_commit,
     forget_tasks,
     stage_tasks,
@@ -34,9 +36,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Columns beside the table's own; no column of a table is called so.
-SIGN, VERSION, TIME = "moved: sign", "moved: version", "moved: time"
-_MOVED: Final = pa.schema([(VERSION, pa.int64()), (TIME, pa.timestamp("us", "UTC")), (SIGN, pa.int8())])
+SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
+MOVED: Final = (NUMBER, VERSION, TIME, SIGN)
+_MOVED: Final = pa.schema(
+    zip(MOVED, (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int8()), strict=True)
+)
 QUIET: Final = "replace"
+# Commits that have expired, together: they lie between the snapshot before and the first that is left.
+GAP: Final = "gap"
+
+
+# The values of `MOVED`.
+Told = tuple[int, int | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class MovedRows:
     commits: Sequence[SnapshotLine]
     moves: Mapping[str, Sequence[Move]]
     group: str
-    tables: tuple[Any, Any]
+    tables: tuple[Any, Any] | None
 
     @property
     def rows(self) -> int:
@@ -67,6 +78,9 @@ class MovedRows:
         """
         from pyspark.sql import DataFrame
 
+        if self.tables is None:
+            whole = store.spark.table(store.sql_name(self.table.shape.table))
+            return whole.select("*", FILE, POSITION).limit(0)
         (ordinary, staged), none = self.tables, store.jvm.scala.Option.empty()
         relations = store.jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
         shown = relations.create(ordinary, none, none).withMetadataColumns()
@@ -76,26 +90,31 @@ class MovedRows:
         return DataFrame(rows, store.spark)
 
     def frame(self, store: Store) -> "DataFrame":
-        """The rows: the table's columns, the commit's version and time, and 1 or -1 for came or went."""
+        """The rows: the table's columns, the commit's number, version and time, 1 or -1 for came or went."""
+        from pyspark.sql.types import ByteType, LongType, StructField, StructType, TimestampType
+
         names = [*map(quoted, self.table.shape.names), FILE, POSITION]
         with translate_faults(self.table.shape.table):
             rows = self.files(store).select(*names)
-            extra = f"{quoted(VERSION)} bigint, {quoted(TIME)} timestamp, {quoted(SIGN)} tinyint"
+            types = (LongType(), LongType(), TimestampType(), ByteType())
+            extra = [StructField(name, type_) for name, type_ in zip(MOVED, types, strict=True)]
             kept = [field for field in rows.schema.fields if field.name not in {FILE, POSITION}]
-            columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in kept)
             by_file = {
                 location: [(self._told(move), move.positions.serialize()) for move in each]
                 for location, each in self.moves.items()
             }
-            return rows.mapInArrow(partial(_rows_that_moved, by_file), f"{columns}, {extra}")
+            return rows.mapInArrow(partial(_rows_that_moved, by_file), StructType([*kept, *extra]))
 
-    def _told(self, move: Move) -> tuple[int, int, int]:
+    def _told(self, move: Move) -> Told:
         commit = self.commits[move.number]
-        return commit.version, commit.millis * 1000, move.sign
+        if commit.operation == GAP:
+            return move.number, None, None, move.sign
+        return move.number, commit.version, commit.millis * 1000, move.sign
 
     def release(self, store: Store) -> None:
         """Forget the name; frames of it that were not read yet cannot be any more."""
-        forget_tasks(store.jvm, self.table.iceberg, self.group)
+        if self.tables is not None:
+            forget_tasks(store.jvm, self.table.iceberg, self.group)
 
 
 def moved_rows(
@@ -108,9 +127,7 @@ def moved_rows(
     with translate_faults(table.shape.table):
         files = store.jvm.java.util.HashMap()
         changes = [
-            FilesOfCommit(
-                number, commit.operation == QUIET, files_of_commit(store.jvm, table.iceberg, commit.id, files)
-            )
+            FilesOfCommit(number, commit.operation == QUIET, _files(store, table, since, commit, files))
             for number, commit in enumerate(commits)
         ]
         hidden = hidden_by(table)
@@ -126,7 +143,16 @@ def moved_rows(
         }
         tasks = tasks_of(store.jvm, table.iceberg, files, groups)
         group = str(uuid4())
-        return MovedRows(table, commits, found, group, stage_tasks(store.jvm, table.iceberg, group, tasks))
+        staged = stage_tasks(store.jvm, table.iceberg, group, tasks) if found else None
+        return MovedRows(table, commits, found, group, staged)
+
+
+def _files(
+    store: Store, table: StoredTable, since: int | None, commit: SnapshotLine, files: Any
+) -> list[FileLine]:
+    if commit.operation == GAP and since is not None:
+        return files_between(store.jvm, table.iceberg, since, commit.id, files)
+    return files_of_commit(store.jvm, table.iceberg, commit.id, files)
 
 
 def _groups(
@@ -142,10 +168,10 @@ def _groups(
 
 
 def _rows_that_moved(
-    by_file: Mapping[str, Sequence[tuple[tuple[int, int, int], bytes]]], batches: Iterable[pa.RecordBatch]
+    by_file: Mapping[str, Sequence[tuple[Told, bytes]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: each row of a batch once for each commit that moved it."""
-    opened: dict[str, list[tuple[tuple[int, int, int], BitMap64]]] = {}
+    opened: dict[str, list[tuple[Told, BitMap64]]] = {}
     for batch in batches:
         files = batch[FILE].dictionary_encode()
         positions = np.asarray(batch[POSITION])
@@ -162,7 +188,7 @@ def _rows_that_moved(
                     yield _marked(rows.take(pa.array(places[np.isin(here, moved)])), told)
 
 
-def _marked(rows: pa.RecordBatch, told: tuple[int, int, int]) -> pa.RecordBatch:
+def _marked(rows: pa.RecordBatch, told: Told) -> pa.RecordBatch:
     columns = [
         pc.cast(pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows), field.type)
         for value, field in zip(told, _MOVED, strict=True)

@@ -22,15 +22,26 @@ try {{
 }} finally {{ tasks.close(); }}
 return found;
 """
-_LINEAGE: Final = f"""
+_COMMITS: Final = f"""
 StringBuilder told = new StringBuilder();
+java.util.Set ancestors = new java.util.HashSet();
+java.util.List commits = new java.util.ArrayList();
 {ICEBERG}.Snapshot each = table.currentSnapshot();
 while (each != null) {{
-  Long parent = each.parentId();
-  told.append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
+  commits.add(each);
+  ancestors.add(Long.valueOf(each.snapshotId()));
+  each = each.parentId() == null ? null : table.snapshot(each.parentId().longValue());
+}}
+for (java.util.Iterator others = table.snapshots().iterator(); others.hasNext();) {{
+  each = ({ICEBERG}.Snapshot) others.next();
+  if (!ancestors.contains(Long.valueOf(each.snapshotId()))) commits.add(each);
+}}
+for (java.util.Iterator all = commits.iterator(); all.hasNext();) {{
+  each = ({ICEBERG}.Snapshot) all.next();
+  told.append(ancestors.contains(Long.valueOf(each.snapshotId()))).append('\\t')
+    .append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
     .append(each.timestampMillis()).append('\\t').append(each.operation()).append('\\t')
-    .append(parent == null ? "" : parent.toString()).append('\\n');
-  each = parent == null ? null : table.snapshot(parent.longValue());
+    .append(each.parentId() == null ? "" : each.parentId().toString()).append('\\n');
 }}
 return told.toString();
 """
@@ -79,6 +90,52 @@ try {{
 }} finally {{ tasks.close(); }}
 return told.toString();
 """
+_BETWEEN: Final = f"""
+StringBuilder told = new StringBuilder();
+java.util.Map old = new java.util.HashMap();
+{ICEBERG}.io.CloseableIterable tasks = before.planFiles();
+try {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
+    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
+    old.put((({ICEBERG}.DataFile) task.file()).location(), task);
+  }}
+}} finally {{ tasks.close(); }}
+tasks = after.planFiles();
+try {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
+    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
+    {ICEBERG}.FileScanTask was =
+      ({ICEBERG}.FileScanTask) old.remove((({ICEBERG}.DataFile) task.file()).location());
+    java.util.Map gone = new java.util.HashMap();
+    java.util.List lists = new java.util.ArrayList();
+    if (was == null) lists.add(task.file());
+    else for (java.util.Iterator more = was.deletes().iterator(); more.hasNext();) {{
+      {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
+      gone.put(hiding.location() + " " + hiding.contentOffset(), hiding);
+    }}
+    for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
+      {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
+      if (gone.remove(hiding.location() + " " + hiding.contentOffset()) == null) lists.add(hiding);
+    }}
+    String sign = "+";
+    for (java.util.Iterator more = lists.iterator(); more.hasNext();) {{
+      {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) more.next();
+      {_TELL}
+    }}
+    sign = "-";
+    for (java.util.Iterator more = gone.values().iterator(); more.hasNext();) {{
+      {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) more.next();
+      {_TELL}
+    }}
+  }}
+}} finally {{ tasks.close(); }}
+for (java.util.Iterator each = old.values().iterator(); each.hasNext();) {{
+  String sign = "-";
+  {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) (({ICEBERG}.FileScanTask) each.next()).file();
+  {_TELL}
+}}
+return told.toString();
+"""
 # Spark asks a task for its pieces before it plans: one whose groups are chosen gives those, and no others.
 _TASKS: Final = f"""
 java.util.List tasks = new java.util.ArrayList();
@@ -92,13 +149,13 @@ for (java.util.Iterator each = groups.keySet().iterator(); each.hasNext();) {{
   {ICEBERG}.BaseFileScanTask task = new {ICEBERG}.BaseFileScanTask(
     file, new {ICEBERG}.DeleteFile[0], schema, {ICEBERG}.PartitionSpecParser.toJson(spec), all);
   java.util.Set wanted = (java.util.Set) groups.get(location);
-  if (wanted == null) {{ tasks.add(task); continue; }}
+  if (wanted == null || file.splitOffsets() == null) {{ tasks.add(task); continue; }}
   final java.util.List pieces = new java.util.ArrayList();
-  int group = 0;
-  for (java.util.Iterator more = task.split(1L).iterator(); more.hasNext(); group++) {{
-    Object piece = more.next();
-    if (wanted.contains(Integer.valueOf(group))) pieces.add(piece);
+  for (java.util.Iterator more = task.split(1L).iterator(); more.hasNext();) {{
+    {ICEBERG}.FileScanTask piece = ({ICEBERG}.FileScanTask) more.next();
+    if (wanted.contains(String.valueOf(piece.start()))) pieces.add(piece);
   }}
+  if (pieces.size() < wanted.size()) {{ tasks.add(task); continue; }}
   final Object whole = task;
   java.lang.reflect.InvocationHandler handler = new java.lang.reflect.InvocationHandler() {{
     public Object invoke(Object self, java.lang.reflect.Method asked, Object[] given) throws Throwable {{
@@ -138,7 +195,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLine:
-    """A commit of the table's lineage; `parent` is None for the first."""
+    """A commit; `parent` is None for the first."""
 
     id: int
     version: int
@@ -153,16 +210,17 @@ def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     return dict(ask(table.newScan(), _set(jvm, locations)))
 
 
-def lineage(jvm: Any, table: Any) -> list[SnapshotLine]:
-    """The commits that made the table what it is, newest first, until one has expired."""
-    told: str = script(jvm, _LINEAGE, "java.lang.String", table=f"{ICEBERG}.Table")(table)
-    found = []
+def commits_of(jvm: Any, table: Any) -> tuple[list[SnapshotLine], list[SnapshotLine]]:
+    """The commits that made the table what it is, newest first, until one has expired; and all others."""
+    told: str = script(jvm, _COMMITS, "java.lang.String", table=f"{ICEBERG}.Table")(table)
+    ours: list[SnapshotLine] = []
+    others: list[SnapshotLine] = []
     for line in told.split("\n")[:-1]:
-        id_, version, millis, operation, parent = line.split("\t")
-        found.append(
-            SnapshotLine(int(id_), int(version), int(millis), operation, int(parent) if parent else None)
-        )
-    return found
+        ancestor, id_, version, millis, operation, parent = line.split("\t")
+        of = int(parent) if parent else None
+        found = SnapshotLine(int(id_), int(version), int(millis), operation, of)
+        (ours if ancestor == "true" else others).append(found)
+    return ours, others
 
 
 def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[FileLine]:
@@ -170,6 +228,13 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
     types = {"snapshot": f"{ICEBERG}.Snapshot", "io": f"{ICEBERG}.io.FileIO", "files": "java.util.Map"}
     told = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
     return _lines(told)
+
+
+def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
+    """The files that came and went from one snapshot to another, whatever commits lie between them."""
+    scan = f"{ICEBERG}.TableScan"
+    ask = script(jvm, _BETWEEN, "java.lang.String", before=scan, after=scan, files="java.util.Map")
+    return _lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
 
 
 def standing_files(
@@ -181,11 +246,11 @@ def standing_files(
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks of files, of all their rows or of some groups of rows, whatever hides some of them."""
+    """Scan tasks of files, of all their rows or of the groups that begin at some offsets, hidden rows too."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():
-        wanted.put(location, None if chosen is None else _set(jvm, chosen))
+        wanted.put(location, None if chosen is None else _set(jvm, map(str, chosen)))
     return script(jvm, _TASKS, "java.util.List", **types)(table, files, wanted)
 
 

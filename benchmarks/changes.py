@@ -1,0 +1,124 @@
+"""Bytes that the feed of changes reads, against the bytes of the files of rows that its range touched.
+
+Run `make bench-changes`, or `python benchmarks/changes.py [ROWS]`. All that Hadoop's file systems read is
+counted, manifests and deletion vectors too. The bound is 1.2, whatever the size of the table; a compaction
+between the commits adds nothing.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.engine.deliver import TableChange, deliver_once
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.places import FILE, POSITION
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.changes.commits import known
+from backstory.settings import Settings
+from backstory.spark.session import start
+from backstory.stores.iceberg.scripts import files_of_commit
+from backstory.stores.iceberg.store import Store, existing
+from backstory.table import Table
+
+NAME = TableName("bench", "changes")
+SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
+BOUND = 1.2
+
+
+def bytes_read(store):
+    """All that was read of any file system so far."""
+    return sum(each.getBytesRead() for each in store.jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics())
+
+
+def rows(keys, seed):
+    """Rows whose values do not compress away."""
+    random = np.random.default_rng(seed)
+    texts = pa.array(
+        random.bytes(16 * len(keys)).hex()[each * 32 : each * 32 + 32] for each in range(len(keys))
+    )
+    return pa.table({"id": pa.array(keys, pa.int64()), "text": texts, "n": random.random(len(keys))})
+
+
+def commit(store, change):
+    deliver_once(store, TableChange([], Note("bench", ""), lambda: (existing(store, NAME), change)))
+
+
+def update(store, keys, seed):
+    """A commit that gives rows new values: those of now go by deletion vectors."""
+    listed = ", ".join(map(str, keys))
+    found = store.spark.table(store.sql_name(NAME)).where(f"id IN ({listed})")
+    commit(store, Change(gone=found.select(FILE, POSITION).toArrow(), come=rows(keys, seed)))
+
+
+def touched(store, since):
+    """The bytes of the files of rows in which commits other than compactions let rows come or go."""
+    table, files = existing(store, NAME), store.jvm.java.util.HashMap()
+    sizes = {}
+    for each in known(store, table).commits[since:]:
+        for line in (
+            files_of_commit(store.jvm, table.iceberg, each.id, files) if each.operation != "replace" else ()
+        ):
+            if line.content == "DATA":
+                sizes[line.location] = line.size
+            elif line.sign == "+" and line.hidden not in sizes:
+                sizes[line.hidden] = Path(line.hidden.removeprefix("file:")).stat().st_size
+    return sum(sizes.values())
+
+
+def measure(store, what, since, **asked):
+    """One line of the report: rows told, bytes read, bytes of what was touched, ratio."""
+    of_table = sum(
+        row.file_size_in_bytes
+        for row in store.spark.sql(f"SELECT * FROM {store.sql_name(NAME, 'files')}").collect()
+    )
+    bound = touched(store, since)
+    before, begun = bytes_read(store), time.perf_counter()
+    with Table(store, NAME).changes(since=since, **asked) as feed:
+        told = feed.frame.toArrow().num_rows
+    read, took = bytes_read(store) - before, time.perf_counter() - begun
+    verdict = "" if read <= BOUND * bound else f"  above {BOUND}"
+    print(
+        f"{what:42} {told:9,} rows {read:12,} of {bound:12,} bytes: {read / bound:.2f}"
+        f"  (table {of_table:,}) {took:.1f} s{verdict}"
+    )
+
+
+def main(count=1_000_000):
+    with tempfile.TemporaryDirectory() as folder:
+        spark = start(Settings(Path(folder), spark=SPARK))
+        store = Store(spark)
+        columns = {"id": Kind.LONG, "text": Kind.STRING, "n": Kind.DOUBLE}
+        shape = Shape(
+            NAME,
+            tuple(Column(*each) for each in ((n, ColumnType(k)) for n, k in columns.items())),
+            ("id",),
+            Layout.FIVETRAN_LIVE,
+        )
+        deliver_once(store, TableChange([], Note("bench", ""), lambda: (None, Change(into=shape))))
+        commit(store, Change(come=rows(range(count), 0)))
+        commit(store, Change(come=rows(range(count, count + 10_000), 1)))
+        measure(store, "10,000 rows appended", 1)
+        update(store, range(100, 200), 2)
+        measure(store, "100 neighbours changed", 2)
+        update(store, range(0, count, max(count // 1000, 1)), 3)
+        measure(store, "1,000 rows changed all over the table", 3)
+        measure(store, "all of these", 1)
+        measure(store, "all of these, net", 1, net=True)
+        spark.sql(
+            f"CALL backstory.system.rewrite_data_files(table => '{NAME}', options => map('rewrite-all', 'true'))"
+        )
+        measure(store, "and a compaction", 1)
+        update(store, range(500, 600), 4)
+        measure(store, "and 100 neighbours changed after it", 1)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""`backstory changes` as its users meet it: one document, rows alone, codes and exit codes."""
+
+import csv
+import io
+import json
+
+import pytest
+import structlog
+from feeding import Fed
+
+from backstory import warehouse as python
+from backstory.cli.app import run
+from backstory.model.layout import Layout
+from backstory.warehouse import Warehouse
+
+
+@pytest.fixture
+def ask(store, monkeypatch, capsys):
+    """What a command says; the session is that of all tests."""
+    kept = Warehouse(store, embedded=False)
+    monkeypatch.setattr(python, "open", lambda *_, **__: kept)
+
+    def asked(words, code=0):
+        capsys.readouterr()
+        found = run(words.split())
+        said = capsys.readouterr()
+        assert found == code, said
+        return said.out
+
+    yield asked
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def fed(store):
+    """A table of two commits, the second of which changed a row."""
+    made = Fed(store, "shown", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
+    made.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    made.change([{"id": 1, "v": "c"}], gone="id = 1")
+    return made
+
+
+def test_a_script_reads_acts_and_advances(fed, ask):
+    """V121: one document with table, since, until and changes; csv and table are the rows alone."""
+    told = json.loads(ask("changes feeds.shown --cursor crm --output json"))
+    assert {name: told[name] for name in ("table", "since", "until")} == {
+        "table": "feeds.shown",
+        "since": 0,
+        "until": 2,
+    }
+    assert [
+        (row["_commit_version"], row["_change_type"], row["id"], row["v"]) for row in told["changes"]
+    ] == [
+        (1, "insert", 1, "a"),
+        (1, "insert", 2, "b"),
+        (2, "update_preimage", 1, "a"),
+        (2, "update_postimage", 1, "c"),
+    ]
+    assert all(row["_commit_timestamp"].endswith("Z") for row in told["changes"])
+    assert list(told["changes"][0])[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
+    moved = json.loads(ask(f"changes feeds.shown --cursor crm --advance {told['until']} --output json"))
+    assert moved == {"table": "feeds.shown", "cursor": "crm", "version": 2}
+    assert json.loads(ask("changes feeds.shown --cursor crm --output json"))["changes"] == []
+    (header, *rows) = csv.reader(io.StringIO(ask("changes feeds.shown --net --output csv")))
+    assert header[:3] == ["id", "v", "_change_type"]
+    assert [row[:4] for row in rows] == [["1", "c", "insert", "2"], ["2", "b", "insert", "1"]]
+    assert "update_postimage" in ask("changes feeds.shown --since 1 --current --output table")
+    assert len(ask("changes feeds.shown --limit 1 --output csv").splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        ("--since 9", "bad-option", 2),
+        ("--since 2 --until 1", "bad-option", 2),
+        ("--since tomorrow", "unreadable-time", 2),
+        ("--cursor none --drop", "unknown-cursor", 2),
+        ("--cursor crm --since 1", "bad-option", 2),
+    ],
+)
+def test_what_cannot_be_told_is_told_by_code(fed, ask, words, code, exit_code):
+    told = json.loads(ask(f"changes feeds.shown {words} --output json", exit_code))
+    assert told["error"]["code"] == code
+    assert told["error"]["remedy"]
