@@ -3,17 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
-from committing import make
+from committing import commit, make
 from historizing import Place
 
+from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
+from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory
+from backstory.model.change import Change
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
-from backstory.stores.iceberg.store import tables
+from backstory.stores.iceberg.store import existing, tables
 
 SCHEMAS = {"rawcore", "rawcore_us", "meta", "stage"}
 
@@ -58,6 +61,23 @@ class SparkPlace(Place):
             make(self.store, shapes[table](load))
         else:
             super().create(schema, table, columns)
+
+    def insert(self, table: str, rows: Any) -> None:
+        """Rows, each a dict, as one commit, for which Spark runs nothing."""
+        self._commit(table, list(rows), whole=False)
+
+    def base(self, text: str) -> "SparkPlace":
+        if not self.has("rawcore", self.dataset.name):
+            self.create("rawcore", self.dataset.name, base_columns(self.dataset))
+        rows = [self._base_row(word) for word in text.split()]
+        self._commit(f"rawcore.{self.dataset.name}", rows, whole=True)
+        return self
+
+    def _commit(self, name: str, rows: list[dict[str, Any]], *, whole: bool) -> None:
+        table = existing(self.store, TableName(*name.split(".")))
+        if rows or (whole and table.rows):
+            come = rows_as(table.shape.columns, rows)
+            commit(self.store, table, Change(come=come, whole=whole and table.rows > 0))
 
     def snapshots(self, table: str) -> int:
         """How many commits of rows a table has had."""
