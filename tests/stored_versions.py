@@ -82,10 +82,10 @@ def random_life(chance, keys=3, commits=5):
 COLUMNS = (Column("id", ColumnType(Kind.LONG)), Column("v", ColumnType(Kind.STRING)), *OWN_COLUMNS)
 
 
-def kept(store, name, rows=None, key=("id",)):
+def kept(store, name, rows=None, keyed=COLUMNS[0].type):
     """A table of layout `versions` with these rows."""
     table = TableName("lifecycle", name)
-    make(store, Shape(table, COLUMNS, key, Layout.VERSIONS))
+    make(store, Shape(table, (Column("id", keyed), *COLUMNS[1:]), ("id",), Layout.VERSIONS))
     if rows:
         put(store, table, rows)
     return table

@@ -1,6 +1,6 @@
 """A table to read: its rows, and the lives of its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of
-from backstory.model.table import TableName
+from backstory.model.table import TableName, table_name
+
+ODF = "odf"  # the namespace of datasets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,8 +20,22 @@ if TYPE_CHECKING:
     from backstory.reading.changes.feed import Feed
     from backstory.reading.timelines import Axis, Timeline
     from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.forgetting import Certificate
+    from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewound import Rewound
+
+
+def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
+    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
+
+    Raises UsageError for what names no table at all.
+    """
+    dataset = TableName(ODF, text)
+    if text and is_there(dataset):
+        return dataset
+    table = table_name(text)
+    return table if is_there(table) else None
 
 
 @dataclass(frozen=True)
@@ -211,6 +227,54 @@ class Table:
         from backstory.upkeep.rewinding import rewind
 
         return rewind(self.store, self.name, instant_of(time), apply=apply)
+
+    def maintain(
+        self,
+        *,
+        settle_before: str | date | None = None,
+        known_from: str | date | None = None,
+        dry_run: bool = False,
+    ) -> "Maintained":
+        """Compact small files and let old snapshots expire; no answer changes.
+
+        On layout `versions` what is remembered of facts up to `settle_before` goes, and what was known before
+        `known_from`. Raises TryAgain while other writers come first.
+        """
+        from backstory.doors.historize.spark_runs import unlogged
+        from backstory.model.layout import Layout
+        from backstory.stores.iceberg.store import existing
+        from backstory.upkeep.maintaining import maintain
+        from backstory.upkeep.settling import Bounds
+
+        bounds = Bounds(*(None if each is None else instant_of(each) for each in (settle_before, known_from)))
+        models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
+        needed = unlogged if models else lambda *_: ()
+        return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
+
+    def forget(self, key: object, *, drop_cursors: bool = False, apply: bool = False) -> "Certificate":
+        """Remove a record from every version, old snapshots and files included; a certificate.
+
+        The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
+        Raises Refused (`cursor-behind`, `foreign-reference`) while somebody may still read what was.
+        """
+        from backstory.upkeep.forgetting import forget
+
+        return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
+
+
+def maintain_each(
+    store: "Store", named: Sequence[TableName], times: Mapping[str, datetime | None], *, dry_run: bool
+) -> "list[Maintained]":
+    """Maintain these tables, or all; then the times are heeded where a table keeps memory."""
+    from backstory.model.layout import Layout
+    from backstory.stores.iceberg.store import existing, tables
+    from backstory.upkeep.maintaining import kept_in_order
+
+    def one(name: TableName) -> "Maintained":
+        heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
+        return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
+
+    return [kept_in_order(each, one) for each in named or tables(store)]
 
 
 def _given(time: str | date | None) -> datetime | None:

@@ -1,6 +1,6 @@
 """The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 from backstory import settings
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
-from backstory.model.table import TableName, table_name
-from backstory.table import Table
+from backstory.model.table import table_name
+from backstory.table import ODF, Table, maintain_each, named
 
 Files = str | Path | Sequence[str | Path]
-ODF = "odf"  # the namespace of datasets
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.maintaining import Maintained
 
 
 def open(  # noqa: A001 - the public name
@@ -265,6 +265,20 @@ class Warehouse:
 
         return inventory(InSession(self.store))
 
+    def maintain(
+        self,
+        *tables: str,
+        all: bool = False,  # noqa: A002 - the option's name
+        settle_before: str | datetime | None = None,
+        known_from: str | datetime | None = None,
+        dry_run: bool = False,
+    ) -> "list[Maintained]":
+        """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
+        if not tables and not all:
+            raise UsageError("no-table", "No table is named.", "Name tables, or --all.")
+        times = {"settle_before": _given(settle_before), "known_from": _given(known_from)}
+        return maintain_each(self.store, [self.table(each).name for each in tables], times, dry_run=dry_run)
+
     def close(self) -> None:
         """Stop the embedded session; the caller's own is left alone."""
         if self.embedded:
@@ -275,18 +289,6 @@ class Warehouse:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
-    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
-
-    Raises UsageError for what names no table at all.
-    """
-    dataset = TableName(ODF, text)
-    if text and is_there(dataset):
-        return dataset
-    table = table_name(text)
-    return table if is_there(table) else None
 
 
 def _paths(files: Files) -> list[Path]:

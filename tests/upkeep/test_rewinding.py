@@ -17,6 +17,7 @@ from backstory.stores.tables import existing
 from backstory.strategies.rewind.rule import known_at
 from backstory.table import Table
 from backstory.upkeep.rewinding import memory_at
+from backstory.warehouse import Warehouse
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -109,6 +110,28 @@ class TestOtherLayouts:
 
 
 FED = {SETTLED: '["a", "b"]', MEMORY_SINCE: "2024-01-04T00:00:00Z"}
+
+
+def test_E20_copies_go_on_from_where_the_rewind_went(store):
+    """A copy that was taken back may come again, of its own instant; one in between may not."""
+    warehouse = Warehouse(store, embedded=False)
+
+    def copy(at, value):
+        frame = store.spark.createDataFrame([(1, value)], "k int, v string")
+        return warehouse.snapshot(frame, into="lifecycle.copies", key="k", at=t(at))
+
+    copy(10, "a")
+    known = datetime.now(UTC)
+    copy(20, "b")
+    table, since = warehouse.table("lifecycle.copies"), datetime.now(UTC)
+    assert table.rewind(known, apply=True).counts == {"taken_back": 1, "moved": 1, "returned": 0}
+    assert copy(20, "c").counts["changed"] == 1
+    with pytest.raises(Refused) as caught:
+        copy(15, "c")
+    assert caught.value.code == "time-backwards"
+    assert copy(30, "c").snapshot_id is None
+    table.rewind(since, apply=True)
+    assert [row["v"] for row in table.current().collect()] == ["b"]
 
 
 class TestMemory:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import console, plain, show
-from backstory.cli.read import opened
+from backstory.cli.outcomes import DRY
+from backstory.cli.output import console, plain, show, tell_error
+from backstory.cli.read import key_given, opened, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
 
 DEFAULTS = Options()
+SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
 AGAIN = "Nothing was written; say --apply to do it."
 
 
@@ -48,6 +50,84 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
             console.print(f"  keys: {keys}", markup=False)
     if not apply:
         console.print(AGAIN)
+
+
+def forget(
+    table: str, *key: str, drop_cursors: Flag = False, apply: Flag = False, options: Options = DEFAULTS
+) -> None:
+    """Remove a record from every version, old snapshots and files included, and print the certificate.
+
+    Without --apply the record is only looked for. It goes out of data files, of manifests (whose bounds are
+    clear text), of statistics and of former metadata; every snapshot but the newest expires. Of a history the
+    base and the archive forget it too; an event log cannot. What a source still has comes again with its next
+    delivery: take it out there first, and let no other program write to the table meanwhile. Example:
+    backstory forget crm.customer 42 --apply
+
+    Args:
+        table: The table, as schema.table.
+        key: The key's value, or name=value for each column of a key of several.
+        drop_cursors: Drop the cursors of consumers that have not read all that came.
+        apply: Do it.
+        options: Common options.
+    """
+    wanted = key_given(key)
+    with opened(options, table) as store, busy(options, "Searching the table's files ..."):
+        done = store.table(table).forget(wanted, drop_cursors=drop_cursors, apply=apply).to_dict()
+    if options.answer != "table":
+        tell(done, options)
+        return
+    for each in (done, *done["also"]):
+        rows = ", ".join(f"{count} {role}" for role, count in each["rows"].items()) or "no rows"
+        word = "forgotten" if each["applied"] else "not forgotten"
+        console.print(f"{each['table']}: {word}: {rows} in {each['files_rewritten']} files", markup=False)
+        gone = {name: len(each[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
+        deleted = ", ".join(f"{count} {name}" for name, count in gone.items())
+        searched, left = each["searched"].get("files", 0), each["left"] or "nothing"
+        console.print(f"  deleted: {deleted}; searched: {searched} files; left: {left}", markup=False)
+    console.print(f"sha256 {done['sha256']}" if apply else AGAIN, markup=False)
+
+
+def maintain(
+    *tables: str,
+    all: Flag = False,  # noqa: A002 - the option's name
+    settle_before: str | None = None,
+    known_from: str | None = None,
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Compact small files, and let old snapshots expire; no answer changes.
+
+    Rows keep their ids, and what hides rows in files goes. Snapshots stay for 30 days (or as long as the
+    table's history.expire.max-snapshot-age-ms says), and longer where a cursor, a tag or a branch, or a run
+    that no log tells of needs them; cursors for backstory.cursor-max-age (30 days). Example: backstory
+    maintain --all --dry-run
+
+    Args:
+        tables: Tables, as schema.table.
+        all: Every table of the warehouse.
+        settle_before: Settle what native tables remember up to this time: nothing so old can come late.
+        known_from: Prune what native tables knew before this time; as-of --known-at then starts there.
+        dry_run: Say what would be done, and change nothing.
+        options: Common options.
+    """
+    before, since = time_given(settle_before), time_given(known_from)
+    with opened(options, *tables) as store, busy(options, "Looking after tables ..."):
+        done = store.maintain(*tables, all=all, settle_before=before, known_from=since, dry_run=dry_run)
+    found = [each.to_dict() for each in done]
+    if options.answer != "table":
+        show(found, options.answer, () if found else SHOWN)
+    else:
+        show([{name: each[name] for name in SHOWN} for each in found], "table", SHOWN)
+        for each in found:
+            if each["error"]:
+                tell_error(each["error"], f"{each['table']}: ")
+            if each["propose_settle_before"]:
+                share, time = each["memory_share"], each["propose_settle_before"]
+                console.print(f"{each['table']}: {share:.0%} is memory; consider --settle-before {time}")
+        if dry_run:
+            console.print(DRY)
+    codes = [each["error"]["exit_code"] for each in found if each["error"]]
+    return next((code for code in (3, 75, 1) if code in codes), 0)
 
 
 def tell(done: Mapping[str, Any], options: Options) -> None:

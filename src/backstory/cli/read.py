@@ -26,6 +26,7 @@ from backstory.stores.metadata.embedded import Embedded
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.without_spark import open_without_spark
 from backstory.stores.refusals import no_table
+from backstory.table import named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -116,7 +117,7 @@ def timeline(
         svg: Write the picture into this file too.
         options: Common options.
     """
-    known, wanted = time_given(known_at), _key(key)
+    known, wanted = time_given(known_at), key_given(key)
     require_axis(axis, known)
     with opened(options, table, brief=True) as store:
         with busy(options, "Reading ..."):
@@ -142,7 +143,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     """
 
     def asked(catalog: Catalog) -> list[dict[str, Any]]:
-        found = warehouse.named(table, lambda each: catalog.describe(each) is not None)
+        found = named(table, lambda each: catalog.describe(each) is not None)
         return commits(catalog, found or table_name(table))
 
     found = ask(options, asked)[:limit]
@@ -191,7 +192,7 @@ def _require(options: Options, tables: Sequence[str]) -> None:
         return
     there = set(catalog.tables())
     for name in tables:
-        if warehouse.named(name, there.__contains__) is None:
+        if named(name, there.__contains__) is None:
             raise no_table(table_name(name))
 
 
@@ -225,7 +226,7 @@ def _block(commit: dict[str, Any]) -> dict[str, Any]:
     return {**commit, **times, "offsets": spoken, "block": block and block[:16]}
 
 
-def _key(given: tuple[str, ...]) -> str | dict[str, str]:
+def key_given(given: tuple[str, ...]) -> str | dict[str, str]:
     if not given:
         raise UsageError("no-key", "No key is given.", "Write its value, or a=1 b=2.")
     if len(given) == 1 and "=" not in given[0]:

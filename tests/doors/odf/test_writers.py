@@ -83,17 +83,17 @@ def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, commit
     """R79: what comes after goes on from there, the log too."""
     life = dataset(BY_CITY, CITIES)
     life.push("A,1 B,2")
-    finish = commit._finish
+    finish = commit.finish
 
     def interrupted(*arguments):
         if committed:
             finish(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commit, "_finish", interrupted)
+    monkeypatch.setattr(commit, "finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         life.push("A,9 C,3")
-    monkeypatch.setattr(commit, "_finish", finish)
+    monkeypatch.setattr(commit, "finish", finish)
     assert len(life.rows()) == (6 if committed else 2)
     again = life.push("A,9 C,3")
     assert again.status == ("up-to-date" if committed else "updated")

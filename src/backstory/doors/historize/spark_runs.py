@@ -62,6 +62,17 @@ def known_run(store: Store, schema: str, dataset: Dataset, run_id: str) -> Known
     return _logged(store, schema, dataset, run_id, hist) or begun
 
 
+def unlogged(store: Store, table: StoredTable) -> frozenset[str]:
+    """The tokens of runs that only the table's own commits tell of: these must not expire."""
+    tokens = {told for each in commits(store, table) if (told := each.told.get(TOKEN))}
+    runs = _log(store, "hist_run")
+    if runs is None or not tokens:
+        return frozenset(tokens)
+    ended = runs.where(column("status") == "success").where(column("receipt").isNotNull())
+    rows = ended.select("dataset_key", "load_run_id").distinct().collect()
+    return frozenset(tokens - {f"{row['dataset_key']} {row['load_run_id']}" for row in rows})
+
+
 def _of(told: Mapping[str, str]) -> Known:
     receipt = told.get(RECEIPT)
     return Known(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)

@@ -1,6 +1,6 @@
 """The one way to change a table: a Change becomes one commit, and nothing else is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -49,7 +49,7 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
             counts = _counts(change, files)
             adding = _put(store, staged, files, deletions, change)
             properties = {**note.properties(counts), **change.told(pending)}
-    return Committed(_finish(table.shape.table, staged, adding, properties, written), counts)
+    return Committed(finish(table.shape.table, staged, adding, properties, written), counts)
 
 
 def _touches_rows(table: StoredTable, change: Change) -> bool:
@@ -97,7 +97,7 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
             for file in files:
                 adding.appendFile(file)
             properties = {**note.properties(counts), **change.told(pending)}
-    return Committed(_finish(shape.table, staged, adding, properties, written), counts)
+    return Committed(finish(shape.table, staged, adding, properties, written), counts)
 
 
 def _write(
@@ -187,10 +187,17 @@ def settle(transaction: Any) -> None:
         transaction.underlyingOps().commit(before, transaction.currentMetadata())
 
 
-def _finish(
-    table: TableName, transaction: Any, adding: Any, properties: Mapping[str, str], files: Sequence[Any]
+def finish(
+    table: TableName,
+    transaction: Any,
+    adding: Any,
+    properties: Mapping[str, str],
+    files: Sequence[Any],
+    then: Callable[[], None] = lambda: None,
 ) -> int:
-    """Commit a transaction with its last operation, and give the snapshot's id.
+    """Commit a transaction with its last operation of rows, and give the snapshot's id.
+
+    `then` adds to the transaction what needs that snapshot.
 
     If it fails, the files that were written for it are taken away, once the catalog says that it
     does not know them.
@@ -202,6 +209,7 @@ def _finish(
         with translate_faults(table), timed("commit"):
             adding.commit()
             ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
+            then()
             settle(transaction)
     except BackstoryError:
         taken = _taken(transaction, ours)

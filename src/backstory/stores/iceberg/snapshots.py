@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.iceberg.store import Store, StoredTable
+
+MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class Snapshot:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A branch or tag, and the snapshot that it keeps."""
+
+    name: str
+    snapshot_id: int
+    committed_at: datetime
+    max_age_ms: int | None
+
+
 def newest(table: StoredTable) -> Snapshot | None:
     """The commit whose rows the table has; None for a table that has no commits."""
     return _of(table.iceberg.currentSnapshot())
@@ -90,6 +102,16 @@ def commits(store: Store, table: StoredTable) -> list[Commit]:
         Commit(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
         for name, each in known.items()
     ]
+
+
+def references(table: StoredTable) -> list[Reference]:
+    """The branches and tags of a table but its own branch."""
+    found = []
+    for name, each in dict(table.iceberg.refs()).items():
+        snapshot = _of(table.iceberg.snapshot(each.snapshotId()))
+        if name != MAIN and snapshot is not None:
+            found.append(Reference(str(name), snapshot.id, snapshot.committed_at, each.maxRefAgeMs()))
+    return found
 
 
 def _of(java: Any) -> Snapshot | None:

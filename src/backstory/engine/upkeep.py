@@ -1,0 +1,68 @@
+"""What keeps a table in good order and changes no answer: the acts that no Change describes.
+
+Each is one commit, or none, of the table as it stands, under the locks that deliveries take; a conflict with
+another writer is planned anew, a few times, then TryAgain.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from backstory.engine.attempts import attempt
+from backstory.model.table import TableName
+from backstory.stores.iceberg import compaction, erasing, expiry
+from backstory.stores.iceberg.compaction import Compacted
+from backstory.stores.iceberg.erasing import Erased
+from backstory.stores.iceberg.store import Store, StoredTable, existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def compact(
+    store: Store,
+    name: TableName,
+    told: Callable[[StoredTable], Mapping[str, str]],
+    *,
+    dry_run: bool = False,
+) -> Compacted:
+    """Bring small files and what hides rows in files back to few; `told` are the commit's properties."""
+
+    def act() -> Compacted:
+        table = existing(store, name)
+        return compaction.compact(store, table, told(table), dry_run=dry_run)
+
+    return attempt(store, [name], act)
+
+
+def expire(
+    store: Store,
+    name: TableName,
+    chosen: Callable[[StoredTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
+) -> int:
+    """Let snapshots expire, as `expiry.expire` does; none where nothing is chosen."""
+
+    def act() -> int:
+        table = existing(store, name)
+        found = chosen(table)
+        return 0 if found is None else expiry.expire(table, *found)
+
+    return attempt(store, [name], act)
+
+
+def erase(
+    store: Store,
+    name: TableName,
+    chosen: Callable[[StoredTable], tuple[Collection[str], Mapping[str, str], Mapping[str, bool]] | None],
+    keeping: "Callable[[DataFrame], DataFrame]",
+) -> Erased | None:
+    """Take rows out for good, as `erasing.erase` does; None where nothing is chosen."""
+
+    def act() -> Erased | None:
+        table = existing(store, name)
+        found = chosen(table)
+        if found is None:
+            return None
+        holding, properties, tags = found
+        return erasing.erase(store, table, holding, keeping, properties, tags)
+
+    return attempt(store, [name], act)

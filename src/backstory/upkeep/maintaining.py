@@ -1,0 +1,113 @@
+"""Keep a table small and quick: compact, settle, let old snapshots expire; no answer changes (V91)."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from backstory.engine.upkeep import compact, expire
+from backstory.errors import BackstoryError, TryAgain, UsageError
+from backstory.journal.log_table import bring_up_to_date
+from backstory.model.layout import HIST_SUFFIX, Layout
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.port import LOADING
+from backstory.upkeep.carried import carried
+from backstory.upkeep.keeping import expiring
+from backstory.upkeep.settling import Bounds, remembered, settle
+
+# The tokens of commits that no log tells of, so that they have to stay.
+Needed = Callable[[Store, StoredTable], Collection[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to a table, or would be in a dry run.
+
+    Data files before and after, the bytes of those that were rewritten, snapshots that expired, cursors that
+    were dropped for their age, rows of memory that were settled or pruned, the share of rows that are memory,
+    and a time up to which to settle where that is more than a fifth.
+    """
+
+    table: str
+    layout: str
+    files: int = 0
+    files_after: int = 0
+    bytes_rewritten: int = 0
+    snapshots_expired: int = 0
+    cursors_dropped: Sequence[str] = ()
+    rows_settled: int = 0
+    memory_share: float | None = None
+    propose_settle_before: str | None = None
+    error: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        return asdict(self)
+
+
+def maintain(
+    store: Store, name: TableName, bounds: Bounds, needed: Needed, *, dry_run: bool = False
+) -> Maintained:
+    """Settle what is asked for, compact, and let expire what nothing needs; each is one commit, or none.
+
+    Raises UsageError for bounds of a table that is none of versions, TryAgain where another writer came
+    first each time, and while a load stands between its commits.
+    """
+    table = existing(store, name)
+    native = table.shape.layout is Layout.VERSIONS
+    if bounds != Bounds() and not native:
+        layout = table.shape.layout
+        raise UsageError(
+            "no-memory", f"{name} keeps no memory: its layout is {layout}.", "Leave the time out."
+        )
+    _refuse_loading(store, table)
+    done = Maintained(str(name), table.shape.layout.value)
+    if native:
+        done = replace(done, rows_settled=settle(store, name, bounds, dry_run=dry_run))
+        share = remembered(store, existing(store, name))
+        done = replace(done, memory_share=round(share.share, 4), propose_settle_before=share.propose)
+    found = compact(store, name, lambda stored: carried(stored, {}), dry_run=dry_run)
+    done = replace(done, files=found.files, files_after=found.files_after, bytes_rewritten=found.bytes)
+    old = expiring(existing(store, name), needed(store, existing(store, name)))
+    if old is None:
+        return done
+    if not dry_run:
+        gone = _expired(store, name, needed)
+        return replace(done, snapshots_expired=gone, cursors_dropped=list(old.cursors))
+    return replace(done, snapshots_expired=old.snapshots, cursors_dropped=list(old.cursors))
+
+
+def kept_in_order(name: TableName, act: Callable[[TableName], Maintained]) -> Maintained:
+    """What `act` gives; an error of one table keeps the others not back, and stands in its receipt."""
+    try:
+        return act(name)
+    except UsageError:
+        raise
+    except BackstoryError as error:
+        return Maintained(str(name), "", error={**error.to_dict(), "exit_code": error.exit_code})
+
+
+def _expired(store: Store, name: TableName, needed: Needed) -> int:
+    """Let go what nothing needs; the log of a dataset is written first, for it keeps the chain."""
+
+    def chosen(table: StoredTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
+        found = expiring(table, needed(store, table))
+        return None if found is None else (found.milliseconds, found.cursors, found.renewed)
+
+    table = existing(store, name)
+    if table.shape.layout is Layout.ODF:
+        bring_up_to_date(store, table)
+    return expire(store, name, chosen)
+
+
+def _refuse_loading(store: Store, table: StoredTable) -> None:
+    name = table.shape.table
+    beside = TableName(name.schema, name.name + HIST_SUFFIX) if table.shape.layout is Layout.BASE else name
+    history = load(store, beside)
+    told = history.properties.get(LOADING) if history else None
+    if told:
+        raise TryAgain(
+            "CONCURRENT_RUN",
+            f"A run is loading {name}, or was interrupted.",
+            "Wait for its end, or load once more: that puts the base back first.",
+        )

@@ -1,0 +1,134 @@
+"""Settle what a table of versions remembers up to a time, and prune what it knew (V33, V34, V90)."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from backstory.engine.deliver import TableChange, deliver
+from backstory.model.change import Change, Note
+from backstory.model.instant import iso, milliseconds_of, parse_instant
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
+from backstory.model.remembered import ENDED_AT, KNOWN_FROM, ROLE, SETTLE_AFTER, SETTLED, Role
+from backstory.model.table import TableName
+from backstory.stores.iceberg.conditions import delete_where
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.upkeep.carried import carried
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+# Beyond this share of a table's rows it is time to settle what they remember.
+SHARE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Up to when a table's memory is to be settled, and from when on it is to know what it knew."""
+
+    settle_before: datetime | None = None
+    known_from: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The share of a table's rows that are no versions, and where to settle if that is much."""
+
+    share: float
+    propose: str | None
+
+
+def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
+    """Remove what is remembered of facts up to the one time and of knowledge up to the other; how many rows.
+
+    One commit, also where a bound moves and no row goes (V13); none where neither moves. What is settled
+    stays so, and a table that keeps no memory has nothing to settle.
+    """
+    removed = [0]
+
+    def plan() -> tuple[StoredTable, Change | None]:
+        table = existing(store, name)
+        wanted = _wanted(store, table, bounds)
+        gone = [each for each in (_facts(wanted.settle_before), _past(wanted.known_from)) if each is not None]
+        if not gone:
+            return table, None
+        condition = gone[0] if len(gone) == 1 else gone[0] | gone[1]
+        change = delete_where(store, table, condition) or Change(snapshot=True)
+        removed[0] = change.counts.get("deleted", 0)
+        return table, Change(
+            {"settled": removed[0]}, change.gone, properties=_properties(wanted), snapshot=change.snapshot
+        )
+
+    told = {name: value for name, value in carried(existing(store, name), {}).items() if name not in _NOTED}
+    note = Note("native", carried(existing(store, name), {})["backstory.token"], told)
+    deliver(store, TableChange([name], note, plan, dry_run))
+    return removed[0]
+
+
+_NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
+
+
+def _wanted(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
+    """The bounds that move: none moves back, and without memory nothing is settled."""
+    settled, known = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
+    before, since = bounds.settle_before, bounds.known_from
+    after = table.properties.get(SETTLE_AFTER)
+    if before is None and after and settled is not None:
+        newest = _newest_instant(store, table)
+        before = newest - timedelta(milliseconds=milliseconds_of(after)) if newest else None
+    if settled is None:
+        before = None
+    elif before is not None:
+        told = json.loads(settled)
+        stands = told and told[0] is None and parse_instant(told[1]) >= before
+        before = None if stands else before
+    if since is not None and known is not None and parse_instant(known) >= since:
+        since = None
+    return Bounds(before, since)
+
+
+def _properties(bounds: Bounds) -> dict[str, str | None]:
+    told: dict[str, str | None] = {}
+    if bounds.settle_before is not None:
+        told[SETTLED] = json.dumps([None, iso(bounds.settle_before)])
+    if bounds.known_from is not None:
+        told[KNOWN_FROM] = iso(bounds.known_from)
+    return told
+
+
+def _facts(before: datetime | None) -> "Column | None":
+    if before is None:
+        return None
+    return (column(MEMORY)[ROLE] == Role.FACT.value) & (column(VALID_FROM) <= instant(micros_of(before)))
+
+
+def _past(since: datetime | None) -> "Column | None":
+    if since is None:
+        return None
+    return (column(MEMORY)[ROLE] == Role.PAST.value) & (column(MEMORY)[ENDED_AT] <= instant(micros_of(since)))
+
+
+def _newest_instant(store: Store, table: StoredTable) -> datetime | None:
+    from pyspark.sql.functions import greatest, unix_micros
+    from pyspark.sql.functions import max as latest
+
+    with translate_faults(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        (row,) = rows.agg(latest(unix_micros(greatest(column(VALID_FROM), column(VALID_TO))))).collect()
+    return None if row[0] is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
+
+
+def remembered(store: Store, table: StoredTable) -> Remembered:
+    """What part of a table of versions is memory; beyond a fifth, a time up to which to settle."""
+    from pyspark.sql.functions import avg, percentile_approx, unix_micros, when
+
+    role = column(MEMORY)[ROLE]
+    fact = when(role == Role.FACT.value, unix_micros(VALID_FROM))
+    with translate_faults(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        share, until = rows.agg(avg(role.isNotNull().cast("int")), percentile_approx(fact, 0.8)).collect()[0]
+    if share is None or share <= SHARE or until is None:
+        return Remembered(share or 0.0, None)
+    return Remembered(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))

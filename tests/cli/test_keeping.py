@@ -1,0 +1,71 @@
+"""Rewind, forget and maintain as people and programs call them: dry at first, one document, exit codes."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+from stored_versions import kept, life, put, version
+
+from backstory import warehouse as python
+from backstory.cli.app import run
+from backstory.stores.iceberg.store import Store
+from backstory.stores.tables import existing
+from backstory.warehouse import Warehouse
+
+
+@pytest.fixture
+def command(spark, warehouse, monkeypatch, capsys):
+    """A command line on the warehouse of all tests; its exit code, and what it prints."""
+    opened = Warehouse(Store(spark), embedded=False)
+    monkeypatch.setattr(python, "open", lambda *_, **__: nullcontext(opened))
+
+    def given(line, output="json"):
+        code = run([*line.split(), "--output", output, "--warehouse", str(warehouse)])
+        told = capsys.readouterr().out
+        return code, json.loads(told) if output == "json" else told
+
+    return given
+
+
+def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
+    name = kept(store, "kept", life([version(1, "a", 10)]))
+    put(store, name, life([version(1, "a", 10)], [version(1, "b", 10), version(2, "y", 20)]), "true")
+    stood = existing(store, name).metadata
+    code, told = command(f"rewind {name} 2024-01-02")
+    assert (code, told["applied"], told["keys"]) == (0, False, [{"id": 1}, {"id": 2}])
+    code, told = command(f"forget {name} id=2")
+    assert (code, told["applied"], told["rows"], told["left"]) == (0, False, {"version": 1}, 0)
+    code, (told,) = command(f"maintain {name} --dry-run")
+    assert (code, told["table"], told["error"], told["files"] > told["files_after"]) == (
+        0,
+        str(name),
+        None,
+        True,
+    )
+    assert existing(store, name).metadata == stood
+    code, told = command(f"rewind {name} 2024-01-02 --apply", "table")
+    assert code == 0
+    assert "taken back" in told
+    code, told = command(f"forget {name} 2 --apply", "table")
+    assert code == 0
+    assert "forgotten: 1 past" in told
+    code, told = command(f"maintain {name}", "table")
+    assert (code, str(name) in told) == (0, True)
+
+
+def test_an_error_has_its_exit_code_and_its_remedy(command, store):
+    """2 for wrong usage, 3 for what would harm somebody who reads."""
+    name = kept(store, "refused", life([version(1, "a", 10)]))
+    store.spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
+    code, told = command(f"forget {name} 1 --apply")
+    assert (code, told["error"]["code"]) == (3, "foreign-reference")
+    for line, word in (
+        (f"forget {name} one", "other-key"),
+        (f"forget {name}", "no-key"),
+        ("rewind no.table 2024-01-01", "no-table"),
+        (f"rewind {name} soon", "unreadable-time"),
+        ("maintain", "no-table"),
+        (f"maintain {name} --settle-before soon", "unreadable-time"),
+    ):
+        code, told = command(line)
+        assert (code, told["error"]["code"]) == (2, word), line

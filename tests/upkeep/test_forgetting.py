@@ -1,0 +1,180 @@
+"""Forget a record: no byte of it is left, and what is said of that is true (native.md V87 to V89, L18)."""
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from committing import commit, make
+from datasets import Dataset
+from historizing import dataset, document
+from historizing_on_spark import SparkPlace
+from stored_bytes import holding
+from stored_versions import kept, life, put, rows_in, t, version
+
+from backstory.engine.upkeep import compact
+from backstory.errors import Refused, UsageError
+from backstory.formats.delivered import rows_as
+from backstory.model.change import Change
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.tables import existing
+from backstory.table import Table
+from backstory.upkeep.carried import carried
+
+KEY, VALUE = "canary-key-7Qx", "canary-value-Zw3"
+TEXT = ColumnType(Kind.STRING)
+
+
+@pytest.fixture(scope="module")
+def forgotten(spark, tmp_path_factory):
+    """A record that stood in commits, statistics, deletes, a compaction and a stray file, and its certificate."""
+    from backstory.stores.iceberg.store import Store
+
+    store = Store(spark)
+    name = kept(store, "forgotten", keyed=TEXT)
+    others = [version(f"k{number}", f"v{number}", 10) for number in range(5)]
+    first = [version(KEY, VALUE, 10), *others]
+    put(store, name, life(first))
+    second = [version(KEY, VALUE, 10, 20), version(KEY, VALUE + "2", 20), *others]
+    put(store, name, life(first, second), "true")
+    stored = existing(store, name)
+    folder = Path(stored.iceberg.location())
+    some = next(file for file in holding(folder, VALUE) if file.suffix == ".parquet")
+    shutil.copy(some, some.with_name("stray.parquet"))
+    spark.sql(f"CALL backstory.system.compute_table_stats(table => '{name}')")
+    spark.sql(f"CALL backstory.system.compute_partition_stats(table => '{name}')")
+    compact(store, name, lambda table: carried(table, {}))
+    scope = json.dumps({"id": KEY})
+    mark = version(None, None, 30, role="fact", kind="copy", scope=scope) | {"recorded_at": t(3)}
+    put(store, name, [mark], scoped=KEY)
+    put(store, name, [version("k9", VALUE[:4], 10) | {"recorded_at": t(4)}])
+    put(store, name, [], f"id = '{KEY}' AND is_current", taken=VALUE)
+    before = {row["_row_id"]: row for row in rows_in(store, name, "_row_id", "_last_updated_sequence_number")}
+    assert holding(folder, KEY, VALUE)
+    spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG `backstory-cursor-crm`")
+    return store, name, folder, before, Table(store, name).forget(KEY, apply=True)
+
+
+def test_L18_no_file_below_the_table_holds_the_key_or_its_values(forgotten):
+    """Data, deletes, orphans, bounds in manifests, statistics, properties and former metadata."""
+    _, _, folder, _, certificate = forgotten
+    assert certificate.applied
+    assert holding(folder, KEY, VALUE) == {}
+
+
+def test_rows_that_stay_are_the_rows_that_they_were(forgotten):
+    store, name, _, before, _ = forgotten
+    after = rows_in(store, name, "_row_id", "_last_updated_sequence_number")
+    ours = {number for number, row in before.items() if row["id"] in {KEY, None}}
+    assert {row["_row_id"]: row for row in after} == {n: row for n, row in before.items() if n not in ours}
+    assert len(ours) == 2
+
+
+def test_V89_the_certificate_says_what_went_and_never_the_key(forgotten):
+    store, name, folder, _, certificate = forgotten
+    told = certificate.to_dict()
+    assert KEY not in json.dumps(told)
+    assert told["rows"] == {"version": 1, "fact": 1}
+    assert told["left"] == 0
+    assert told["searched"]["files"] == len([*folder.rglob("*.parquet")])
+    assert len(told["snapshots_expired"]) == 6
+    assert {Path(each["path"]).name for each in told["files_deleted"]} > {"stray.parquet"}
+    assert all(len(each["sha256"]) == 64 and each["bytes"] for each in told["files_deleted"])
+    assert told["metadata_deleted"]
+    assert told["statistics_deleted"]
+    assert told["key_digest"] == sha256((told["salt"] + json.dumps([KEY])).encode()).hexdigest()
+    sealed = told.pop("sha256")
+    text = json.dumps(told, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert sealed == sha256(text.encode()).hexdigest()
+
+
+def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
+    store, name, *_ = forgotten
+    before = existing(store, name).metadata
+    again = Table(store, name).forget(KEY, apply=True)
+    assert (again.applied, again.rows, again.files_rewritten, existing(store, name).metadata) == (
+        False,
+        {},
+        0,
+        before,
+    )
+
+
+def test_who_reads_what_was_is_asked_first(forgotten):
+    """A cursor that is behind, or a branch or tag of somebody's; a cursor that has read all follows."""
+    store, name, folder, _, _ = forgotten
+    sql, table = store.spark.sql, Table(store, name)
+    ((tag,),) = sql(f"SELECT snapshot_id FROM backstory.{name}.refs WHERE name LIKE 'backstory-%'").collect()
+    assert tag == int(existing(store, name).iceberg.currentSnapshot().snapshotId())
+    put(store, name, [version(KEY, VALUE, 10) | {"recorded_at": t(9)}])
+    before = existing(store, name).metadata
+    with pytest.raises(Refused) as caught:
+        table.forget(KEY, apply=True)
+    assert (caught.value.code, caught.value.keys) == ("cursor-behind", ["crm"])
+    told = table.forget(KEY, drop_cursors=True)
+    assert (told.applied, told.rows, existing(store, name).metadata) == (False, {"version": 1}, before)
+    sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
+    with pytest.raises(Refused) as caught:
+        table.forget(KEY, drop_cursors=True, apply=True)
+    assert (caught.value.code, caught.value.keys) == ("foreign-reference", ["theirs"])
+    sql(f"ALTER TABLE backstory.{name} DROP TAG theirs")
+    assert table.forget(KEY, drop_cursors=True, apply=True).applied
+    assert holding(folder, KEY, VALUE) == {}
+
+
+def test_an_event_log_is_chained_and_forgets_nothing(store, tmp_path):
+    cities = Dataset(
+        store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
+    )
+    assert cities.push("A,1").error is None
+    with pytest.raises(UsageError) as caught:
+        Table(store, cities.table.shape.table).forget("A")
+    assert caught.value.code == "append-only"
+
+
+def test_the_only_record_leaves_an_empty_table(store):
+    """Also a record of another table's layout, whose key several columns make."""
+    columns = tuple(Column(name, TEXT) for name in ("id", "part", "v"))
+    name = TableName("lifecycle", "only")
+    make(store, Shape(name, columns, ("id", "part"), Layout.FIVETRAN_LIVE))
+    row = {"id": KEY, "part": "x", "v": VALUE}
+    commit(store, existing(store, name), Change(come=rows_as(columns, [row])))
+    with pytest.raises(UsageError) as caught:
+        Table(store, name).forget(KEY)
+    assert caught.value.code == "other-key"
+    told = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
+    assert (told.applied, told.rows) == (False, {})
+    told = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
+    assert (told.applied, told.rows) == (True, {"row": 1})
+    assert holding(Path(existing(store, name).iceberg.location()), KEY, VALUE) == {}
+    commit(store, existing(store, name), Change(come=rows_as(columns, [row | {"id": "other"}])))
+    assert store.spark.table(f"backstory.{name}").count() == 1
+
+
+def test_a_history_forgets_with_its_base(store, tmp_path):
+    """The next load goes on without the record, and the runs before are known."""
+    place = SparkPlace(store, tmp_path)
+    place.use(document(dataset(input="stage.csv")))
+    try:
+        for run, rows in (("r1", f"{KEY},1\nb,2"), ("r2", f"{KEY},9\nb,2")):
+            (tmp_path / "stage.csv").write_text(f"k,a\n{rows}\n")
+            assert place.loads(run)[0].status == "success"
+        history, base = TableName("rawcore", "rc_c_hist"), TableName("rawcore", "rc_c")
+        with pytest.raises(UsageError, match="its base forgets too"):
+            Table(store, base).forget(KEY)
+        told = Table(store, history).forget(KEY, apply=True)
+        assert (told.rows, [each["table"] for each in told.also]) == ({"version": 2}, [str(base)])
+        assert told.also[0]["applied"]
+        for each in (history, base):
+            assert holding(Path(existing(store, each).iceberg.location()), KEY) == {}
+        (tmp_path / "stage.csv").write_text("k,a\nb,2\n")
+        assert place.loads("r2")[0].counts == place.loads("r2")[0].counts
+        assert place.rows("SELECT k, a FROM rawcore.rc_c_hist") == [("b", "2")]
+        (load,) = place.loads("r3")
+        assert (load.counts["unchanged"], load.counts["deleted"]) == (1, 0)
+    finally:
+        place.close()
