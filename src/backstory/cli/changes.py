@@ -7,7 +7,7 @@ from typing import Any
 
 from backstory.cli.options import Flag, Limit, Options
 from backstory.cli.output import plain, show
-from backstory.cli.read import DEFAULTS, opened
+from backstory.cli.read import DEFAULTS, opened, rows_of_frame
 from backstory.model.cursor import Cursor, Start
 
 
@@ -49,7 +49,7 @@ def changes(
         limit: At most so many rows.
         options: Common options.
     """
-    with opened(options) as store:
+    with opened(options, table) as store:
         found = store.table(table)
         feed = found.changes(
             since=since,
@@ -64,13 +64,9 @@ def changes(
         if isinstance(feed, Cursor):
             _show_document(feed.to_dict(), [feed.to_dict()], list(feed.to_dict()), options)
             return
-        frame = feed.frame if limit is None else feed.frame.limit(limit)
-        from backstory.reading.queries import answering
-
-        with answering():
-            rows = frame.toArrow().to_pylist()
+        rows, columns = rows_of_frame(feed.frame, limit, options), feed.frame.columns
     document = {"table": str(found.name), "since": feed.since, "until": feed.until, "changes": rows}
-    _show_document(document, rows, frame.columns, options)
+    _show_document(document, rows, columns, options)
 
 
 def _show_document(

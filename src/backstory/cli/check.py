@@ -58,7 +58,7 @@ def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> i
         apply: Commit it.
         options: Common options.
     """
-    with opened(options) as warehouse:
+    with opened(options, table) as warehouse, busy(options, "Checking ..."):
         found = warehouse.table(table).repair(apply=apply)
     if options.answer == "json":
         show_document(found.to_dict())

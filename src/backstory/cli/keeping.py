@@ -23,7 +23,9 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
     It goes by what was learnt, not by validity: of a native table by its own recorded time, of a dataset by
     its system time, of any other table by its commits. On a native table what was believed in between stays
     known (as-of --known-at), and a rewind can be taken back by a rewind. A history goes back together with
-    its base. Example: backstory rewind crm.customer 2026-03-01 --apply
+    its base.
+
+    Example: `backstory rewind crm.customer 2026-03-01 --apply`
 
     Args:
         table: The table, as schema.table, or a dataset's name.

@@ -61,7 +61,7 @@ def current(
 ) -> None:
     """Show the rows that are true now.
 
-    Example: backstory current crm.customer --known-at 2026-01-31
+    Example: `backstory current crm.customer --known-at 2026-01-31`
 
     Args:
         table: The table, as schema.table.
@@ -79,7 +79,7 @@ def as_of(
 ) -> None:
     """Show the rows that were true at a time.
 
-    Example: backstory as-of crm.customer 2026-01-31 --known-at 2026-02-15
+    Example: `backstory as-of crm.customer 2026-01-31 --known-at 2026-02-15`
 
     Args:
         table: The table, as schema.table.
@@ -107,7 +107,7 @@ def timeline(
     known_to), and the commit that said so. With --axis both also what is no longer told: a lane for each
     time at which the table learnt something else.
 
-    Example: backstory timeline crm.customer 42 --axis both --svg life.svg
+    Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
 
     Args:
         table: The table, as schema.table.

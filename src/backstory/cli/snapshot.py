@@ -9,6 +9,7 @@ from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console
 from backstory.cli.read import opened
+from backstory.cli.starting import busy
 from backstory.doors.native.asked import Deletes, Format, asked
 from backstory.doors.native.files import TABLE, source_files
 from backstory.errors import UsageError
@@ -44,7 +45,7 @@ def snapshot(
     The first copy makes the table; key and columns that make versions are then the table's, and need not be
     given again. A record that the copy lacks is closed. A copy that changes nothing makes no commit.
 
-    Example: backstory snapshot customers.csv --into crm.customer --key customer_id
+    Example: `backstory snapshot customers.csv --into crm.customer --key customer_id`
 
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
@@ -89,7 +90,8 @@ def snapshot(
     with opened(options) as warehouse:
         from backstory.doors.native import door
 
-        answer = door.snapshot(warehouse.store, source, table, given)
+        with busy(options, "Comparing with what is stored ..."):
+            answer = door.snapshot(warehouse.store, source, table, given)
     _tell(answer.to_dict(), options, dry_run=dry_run)
 
 

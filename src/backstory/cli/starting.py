@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 
 from backstory.cli.options import Options
 from backstory.cli.output import errors
@@ -35,11 +37,15 @@ def starting(options: Options) -> Iterator[None]:
 
 @contextmanager
 def busy(options: Options, words: str) -> Iterator[None]:
-    """Tell on a terminal what goes on meanwhile; the line goes when it is done."""
+    """Tell on a terminal what goes on meanwhile; the line goes when it is done.
+
+    Standard output stays what it is: it may lead into another program.
+    """
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
         return
-    with errors.status(words):
+    console = Console(stderr=True)
+    with Live(Spinner("dots", words), console=console, transient=True, redirect_stdout=False):
         yield
 
 

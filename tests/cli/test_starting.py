@@ -1,0 +1,33 @@
+"""What people see meanwhile; what is answered goes where it went."""
+
+import sys
+import time
+from io import StringIO
+
+import pytest
+
+from backstory.cli.options import Options
+from backstory.cli.starting import busy
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("options", "told"), [(Options(), True), (Options(quiet=True), False)])
+def test_a_line_on_the_terminal_leaves_standard_output_alone(options, told, monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with busy(options, "Reading ..."):
+        sys.stdout.write("[]")
+        time.sleep(0.4)  # what takes no longer shows no line
+    assert capsys.readouterr().out == "[]"
+    assert ("Reading ..." in terminal.getvalue()) == told
+
+
+def test_without_a_terminal_nothing_is_told(capsys):
+    with busy(Options(), "Reading ..."):
+        pass
+    assert capsys.readouterr().err == ""
