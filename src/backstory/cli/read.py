@@ -193,7 +193,7 @@ def _require(options: Options, tables: Sequence[str]) -> None:
     there = set(catalog.tables())
     for name in tables:
         if named(name, there.__contains__) is None:
-            raise no_table(table_name(name))
+            raise no_table(table_name(name), there)
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:

@@ -1,14 +1,17 @@
 """What stores say of tables that are not there, are there already, or were changed meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 from backstory.errors import Refused, TryAgain, UsageError
 from backstory.model.table import TableName
 
 
-def no_table(table: TableName) -> UsageError:
-    """The error for a table that is not there."""
-    return UsageError("no-table", f"There is no table {table}.", "Create it first, or check its name.")
+def no_table(table: TableName, known: Iterable[TableName] = ()) -> UsageError:
+    """The error for a table that is not there; of the `known` ones it names that which is most alike."""
+    near = get_close_matches(str(table), map(str, known), 1)
+    remedy = f"Did you mean {near[0]}?" if near else "Create it first, or check its name."
+    return UsageError("no-table", f"There is no table {table}.", remedy)
 
 
 def table_exists(table: TableName) -> Refused:

@@ -1,0 +1,20 @@
+"""What is said of tables that are not there."""
+
+import pytest
+
+from backstory.model.table import TableName
+from backstory.stores.refusals import no_table
+
+KNOWN = [TableName("crm", "customer"), TableName("crm", "order"), TableName("erp", "Customer")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("costumer", "Did you mean crm.customer?"),
+        ("orders", "Did you mean crm.order?"),
+        ("weather_station", "Create it first, or check its name."),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_told_the_right_one(asked, said):
+    assert no_table(TableName("crm", asked), KNOWN).remedy == said
