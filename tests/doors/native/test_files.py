@@ -56,6 +56,10 @@ def test_what_is_packed_is_unpacked(tmp_path):
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"id\n1\n")[:-4])
     for name in ("a.csv.gz", "a.zip"):
         assert unpacked(SourceFile(tmp_path / name, name), tmp_path).path.read_bytes() == b"id\n1\n"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.csv.gz").write_bytes(gzip.compress(b"id\n2\n"))
+    both = source_files(f"{tmp_path}/**/a.csv.gz")
+    assert {unpacked(file, tmp_path).path.read_bytes() for file in both.files} == {b"id\n1\n", b"id\n2\n"}
     with pytest.raises(Refused, match="whole gzip"):
         unpacked(SourceFile(tmp_path / "b.csv.gz", "b.csv.gz"), tmp_path)
 

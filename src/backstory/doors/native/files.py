@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from backstory.doors.native.asked import Format
 from backstory.errors import Failed, Refused, UsageError
@@ -94,7 +95,8 @@ def _format_of(path: Path) -> Format | None:
 
 def unpacked(file: SourceFile, folder: Path) -> SourceFile:
     """The file to read; what is unpacked lies in the folder. Refused for a broken archive, or a bomb."""
-    ending, target = file.path.suffix.lower(), folder / f"unpacked-{file.name}"
+    ending = file.path.suffix.lower()
+    target = folder / uuid4().hex  # files of several folders may have one name
     if ending == ".gz":
         try:
             with gzip.open(file.path) as packed:
