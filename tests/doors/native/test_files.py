@@ -15,7 +15,16 @@ from backstory.errors import BackstoryError, Refused
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("b.csv", "a.csv.gz", "_SUCCESS", ".hidden.csv", "c.jsonl", "sub/d.csv"):
+    for name in (
+        "b.csv",
+        "a.csv.gz",
+        "_SUCCESS",
+        ".hidden.csv",
+        "c.jsonl",
+        "sub/d.csv",
+        "mixed/a.csv",
+        "mixed/b.json",
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("id\n1\n")
@@ -29,9 +38,9 @@ def named(found):
 def test_a_source_is_a_file_a_glob_or_a_folder(folder):
     assert named(source_files(str(folder / "b.csv"))) == (["b.csv"], "csv")
     assert named(source_files(f"{folder}/*.csv*")) == (["a.csv.gz", "b.csv"], "csv")
-    assert named(source_files(f"{folder}/**/*.csv")) == (["b.csv", "d.csv"], "csv")
+    assert named(source_files(f"{folder}/**/*.csv")) == (["b.csv", "a.csv", "d.csv"], "csv")
     assert named(source_files(str(folder / "sub"))) == (["d.csv"], "csv")
-    assert named(source_files(str(folder), "csv"))[1] == "csv"
+    assert named(source_files(str(folder / "mixed"), "csv")) == (["a.csv", "b.json"], "csv")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +48,8 @@ def test_a_source_is_a_file_a_glob_or_a_folder(folder):
     [
         ("none.csv", "not-found"),
         ("*.txt", "not-found"),
-        ("", "mixed-formats"),
+        ("", "nested-folder"),
+        ("mixed", "mixed-formats"),
         ("_SUCCESS", "unknown-format"),
     ],
 )

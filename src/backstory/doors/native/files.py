@@ -49,7 +49,7 @@ def source_files(source: str, format_: Format | None = None) -> SourceFiles:
     """The file that a source names, those that a glob fits, or those in a folder.
 
     Files in a folder whose names begin with `_` or `.` are passed over. Raises Failed if there are none, and
-    UsageError for files of no known format, or of several.
+    UsageError for files of no known format or of several, and for a folder with folders in it.
     """
     paths = _paths(source)
     formats = {path: format_ or _format_of(path) for path in paths}
@@ -74,8 +74,14 @@ def _paths(source: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = [each for each in sorted(path.iterdir()) if each.is_file() and each.name[0] not in "_."]
-        told = f"The folder {source} has no files."
+        inside = [each for each in sorted(path.iterdir()) if each.name[0] not in "_."]
+        if within := [each.name for each in inside if each.is_dir()]:
+            raise UsageError(
+                "nested-folder",
+                f"The folder {source} has folders within: {', '.join(within[:_SHOWN])}.",
+                "Name the files with a glob, such as 'folder/**/*.csv'.",
+            )
+        found, told = [each for each in inside if each.is_file()], f"The folder {source} has no files."
     elif _PATTERN.search(source):
         found = [each for each in map(Path, sorted(glob.glob(source, recursive=True))) if each.is_file()]  # noqa: PTH207
         told = f"No file matches {source}."
