@@ -122,9 +122,25 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
-    ids = {field["name"]: field["id"] for field in fields_of(store.jvm, table.iceberg.schema())}
-    ids |= {name: id_ for name, id_ in FIELD_IDS.items() if name not in ids}
-    return pa.schema([field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in schema])
+    """The schema by whose ids Iceberg finds columns, and the parts of nested ones, in files."""
+    known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
+    known |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in known}
+    return pa.schema([_known(each, known[each.name]["id"], known[each.name]["type"]) for each in schema])
+
+
+def _known(field: pa.Field, number: int, told: Any) -> pa.Field:
+    """A field with its id; `told` is its type as the JSON of Iceberg's schema has it."""
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        parts = {each["name"]: each for each in told["fields"]}
+        inner = [type_.field(place) for place in range(type_.num_fields)]
+        type_ = pa.struct([_known(each, parts[each.name]["id"], parts[each.name]["type"]) for each in inner])
+    elif pa.types.is_map(type_):
+        key = _known(type_.key_field, told["key-id"], told["key"])
+        type_ = pa.map_(key, _known(type_.item_field, told["value-id"], told["value"]))
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(_known(type_.value_field, told["element-id"], told["element"]))
+    return pa.field(field.name, type_, field.nullable, {"PARQUET:field_id": str(number)})
 
 
 def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:

@@ -1,0 +1,36 @@
+"""Rows that the driver writes hold their nested values: Iceberg finds the parts of a column by their ids."""
+
+import pyarrow as pa
+from committing import commit, make
+
+from backstory.model.change import Change
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.tables import existing
+
+TEXT, LONG = ColumnType(Kind.STRING), ColumnType(Kind.LONG)
+PART = ColumnType(Kind.STRUCT, parts=(("a", TEXT), ("b", ColumnType(Kind.LIST, parts=(("element", LONG),)))))
+NESTED = {
+    "id": LONG,
+    "s": PART,
+    "l": ColumnType(Kind.LIST, parts=(("element", PART),)),
+    "m": ColumnType(Kind.MAP, parts=(("key", TEXT), ("value", PART))),
+}
+INNER = pa.struct({"a": pa.string(), "b": pa.list_(pa.int64())})
+SCHEMA = pa.schema({"id": pa.int64(), "s": INNER, "l": pa.list_(INNER), "m": pa.map_(pa.string(), INNER)})
+
+
+def test_nested_values_come_back_as_they_were_written(store):
+    value = {"a": "x", "b": [1, None, 2]}
+    rows = [
+        {"id": 1, "s": value, "l": [value, None], "m": [("k", value)]},
+        {"id": 2, "s": None, "l": [], "m": None},
+    ]
+    name = TableName("stores", "nested")
+    columns = tuple(Column(each, type_) for each, type_ in NESTED.items())
+    make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_LIVE))
+    commit(store, existing(store, name), Change(come=pa.Table.from_pylist(rows, SCHEMA)))
+    found = store.spark.table(store.sql_name(name)).orderBy("id").toArrow().to_pylist()
+    assert found == rows
