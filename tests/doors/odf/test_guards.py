@@ -350,7 +350,7 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
 # Partitions
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 200])
+@pytest.mark.parametrize("partitions", [1, 3, 20])
 def test_offsets_do_not_depend_on_partitions(dataset, spark, partitions):  # R15, R24, R54
     """The same batch on the same table: the same log."""
     before = spark.conf.get("spark.sql.shuffle.partitions")

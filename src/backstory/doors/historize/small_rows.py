@@ -47,7 +47,7 @@ def hold_rows(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -
 
 
 def _size(table: StoredTable) -> int:
-    return max(1, table.rows * len(table.shape.columns) * CELL)
+    return max(1, table.rows * len(table.shape.columns) * CELL, table.bytes * UNPACKED)
 
 
 def _stage_size(work: SparkWork) -> int:
@@ -69,10 +69,12 @@ def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, pa
 
 
 def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "Iterator[tuple[str, DataFrame]]":
+    from pyspark.sql.functions import lit
+
     if work.run.skip_base:
         yield BASE, live_rows(work, base.rows)
     else:
-        wrong = reduce(or_, broken(work).values())
+        wrong = reduce(or_, broken(work).values(), lit(False))
         yield STAGED, staged_rows(work).alias("r").select("*", _live(work, "r"), wrong.alias(BROKEN))
         kept = base.rows.select(*map(quoted, base.wanted.names), *_places(base)).alias("v")
         yield BASE, kept.select("*", _live(work, "v"), _told(base_scope(work)))

@@ -114,8 +114,16 @@ class StoredTable:
     @property
     def rows(self) -> int:
         """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        return self._total("records")
+
+    @property
+    def bytes(self) -> int:
+        """The size of its files, 0 where nobody told it."""
+        return self._total("files-size")
+
+    def _total(self, what: str) -> int:
         snapshot = self.iceberg.currentSnapshot()
-        return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
+        return 0 if snapshot is None else int(snapshot.summary().get(f"total-{what}") or 0)
 
     @property
     def schema_id(self) -> int:
