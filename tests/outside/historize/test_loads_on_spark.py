@@ -26,15 +26,25 @@ CONFIGURATION = """
 """
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
     """A folder with a model and its stage, loaded once."""
+    folder = tmp_path_factory.mktemp("loaded") / "first"
+    folder.mkdir()
+    (folder / "model.yaml").write_text(MODEL)
+    (folder / "stage.csv").write_text(FIRST)
+    (folder / "backstory.toml").write_text(CONFIGURATION)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKSTORY_PEPPER", "a secret")
+        assert started(folder, "r1", "2026-01-01").wait(180) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(loaded, tmp_path, monkeypatch):
+    """The same with a catalog of its own; the files of its tables stand where those of the first do."""
     monkeypatch.setenv("BACKSTORY_PEPPER", "a secret")
-    (tmp_path / "model.yaml").write_text(MODEL)
-    (tmp_path / "stage.csv").write_text(FIRST)
-    (tmp_path / "backstory.toml").write_text(CONFIGURATION)
-    assert started(tmp_path, "r1", "2026-01-01").wait(180) == 0
-    return tmp_path
+    return shutil.copytree(loaded, tmp_path / "copy")
 
 
 def started(folder, run, at=None):
@@ -58,14 +68,13 @@ def rows(folder):
         return sorted(map(str, read)), len(table.snapshots())
 
 
-def test_a_load_that_is_killed_goes_on_under_its_run_id(folder):
+def test_a_load_that_is_killed_goes_on_under_its_run_id(loaded, folder):
     """R18, R19: SIGKILL at several moments, the same run id again: as if nothing had happened."""
-    undisturbed = folder / "undisturbed"
-    shutil.copytree(folder, undisturbed)
+    undisturbed = shutil.copytree(loaded, folder.with_name("undisturbed"))
     for place in (folder, undisturbed):
         (place / "stage.csv").write_text(SECOND)
     assert started(undisturbed, "r2", "2026-01-02").wait(180) == 0
-    tables = folder / "warehouse" / "rawcore"
+    tables = loaded / "warehouse" / "rawcore"
     for moment in MOMENTS:
         before = set(tables.glob(moment))
         running = started(folder, "r2", "2026-01-02")
