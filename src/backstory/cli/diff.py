@@ -30,7 +30,7 @@ def diff(
     `--axis recorded` the times are of knowing: what the table held at FROM is compared with what it held
     at TO, of one instant.
 
-    Example: backstory diff crm.customer 2026-01-01 2026-02-01
+    Example: `backstory diff crm.customer 2026-01-01 2026-02-01`
 
     Args:
         table: The table, as schema.table.

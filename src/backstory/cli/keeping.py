@@ -62,8 +62,9 @@ def forget(
     Without --apply the record is only looked for. It goes out of data files, of manifests (whose bounds are
     clear text), of statistics and of former metadata; every snapshot but the newest expires. Of a history the
     base and the archive forget it too; an event log cannot. What a source still has comes again with its next
-    delivery: take it out there first, and let no other program write to the table meanwhile. Example:
-    backstory forget crm.customer 42 --apply
+    delivery: take it out there first, and let no other program write to the table meanwhile.
+
+    Example: `backstory forget crm.customer 42 --apply`
 
     Args:
         table: The table, as schema.table.
@@ -101,8 +102,9 @@ def maintain(
 
     Rows keep their ids, and what hides rows in files goes. Snapshots stay for 30 days (or as long as the
     table's history.expire.max-snapshot-age-ms says), and longer where a cursor, a tag or a branch, or a run
-    that no log tells of needs them; cursors for backstory.cursor-max-age (30 days). Example: backstory
-    maintain --all --dry-run
+    that no log tells of needs them; cursors for backstory.cursor-max-age (30 days).
+
+    Example: `backstory maintain --all --dry-run`
 
     Args:
         tables: Tables, as schema.table.
