@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
 
 
@@ -238,8 +239,7 @@ class Warehouse:
         """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
         from backstory.doors.odf import door
 
-        (found,) = door.verified(self.store, [name], namespace=namespace)
-        return found
+        return door.verified(self.store, [name], namespace=namespace)[0]
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""
@@ -247,16 +247,17 @@ class Warehouse:
 
         return asked(self.store, query)
 
+    def adopt(self, table: str, *, layout: str, key: Any = (), dry_run: bool = False) -> "Adopted":
+        """Read, check and mend a history of dbt, SQLMesh, dlt or AUTO CDC; only properties are set."""
+        from backstory.upkeep.adopting import adopt
+
+        return adopt(self.store, table_name(table), layout, key, dry_run=dry_run)
+
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
-        """The laws of tables, or of all: a record for each law, `table`, `law`, `violations`, `keys` (V114).
+        """The laws of tables, or of all: records of `table`, `law`, `violations` and `keys` (V114)."""
+        from backstory.upkeep.checking import checked
 
-        Tables of no known layout are left out of `all`; one that is named is a UsageError.
-        """
-        from backstory.upkeep.checking import check_all
-
-        if all:
-            return check_all(self.store)[0]
-        return [record for table in tables for record in self.table(table).check()]
+        return checked(self.store, [self.table(each).name for each in tables], every=all)
 
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""

@@ -14,7 +14,7 @@ from backstory.upkeep.checking import check, check_all
 from backstory.upkeep.laws.plan import judged_by, suspected
 
 BROKEN_VERSIONS = {
-    "null-key": {"None"},
+    "null-key": {"NULL"},
     "unique-start": {"start"},
     "start-before-end": {"empty", "back"},
     "no-overlap": {"start", "overlap", "open"},
@@ -29,7 +29,7 @@ BROKEN_VERSIONS = {
     "properties": set(),
 }
 BROKEN_FIVETRAN = {
-    "null-key": {"None"},
+    "null-key": {"NULL"},
     "unique-start": {"start"},
     "start-before-end": {"back"},
     "no-overlap": {"start", "over"},
@@ -82,7 +82,7 @@ def test_every_law_of_live_rows(store):
 
     found = broken(check(store, table))
 
-    assert found == {"null-key": {"None"}, "unique-key": {"twice"}, "properties": set()}
+    assert found == {"null-key": {"NULL"}, "unique-key": {"twice"}, "properties": set()}
 
 
 EVENTS = """
@@ -111,7 +111,7 @@ def test_every_law_of_a_log(store):
     told = broken(check(store, TableName("spoilt", "log")))
 
     assert told == {
-        "null-key": {"None"},
+        "null-key": {"NULL"},
         "offsets": {"8", "9", "10", "11"},
         "operations": {"twice", "absent", "half", "odd"},
         "watermark": {"late"},

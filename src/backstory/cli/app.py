@@ -45,7 +45,7 @@ COMMANDS = {
         read.log,
         sql.sql,
     ),
-    KEEP: (check.check, check.repair, keeping.rewind, keeping.forget, keeping.maintain),
+    KEEP: (check.check, check.repair, check.adopt, keeping.rewind, keeping.forget, keeping.maintain),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }
 for group, commands in COMMANDS.items():

@@ -1,7 +1,7 @@
 """Look after histories: `check`, `repair`, `adopt`."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, errors, show, show_document
@@ -67,6 +67,40 @@ def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> i
     else:
         _tell_repair(found)
     return Violated.exit_code if found.left else 0
+
+
+def adopt(
+    table: str,
+    *,
+    layout: Literal["dbt", "sqlmesh", "dlt", "autocdc"],
+    key: str = "",
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Read, check and mend a history that another tool writes.
+
+    Only properties of the table are set; the tool goes on to write it, and no door of backstory does.
+
+    Example: `backstory adopt shop.customer_snapshot --layout dbt --key customer_id`
+
+    Args:
+        table: The table, as schema.table.
+        layout: The tool: dbt snapshots, SQLMesh SCD_TYPE_2, dlt scd2, or AUTO CDC with SCD type 2.
+        key: Columns that tell records apart, a,b; not needed where the table's identifier fields tell.
+        dry_run: Write nothing; say what would be done.
+        options: Common options.
+    """
+    names = [name.strip() for name in key.split(",") if name.strip()]
+    with opened(options, brief=True) as warehouse:
+        found = warehouse.adopt(table, layout=layout, key=names, dry_run=dry_run)
+    if options.answer == "json":
+        show_document(found.to_dict())
+    elif options.answer == "csv":
+        show([found.to_dict()], "csv")
+    else:
+        done = "would be read" if dry_run else "is read"
+        told = f"{found.table} {done} as a history of {found.layout}, by {', '.join(found.key)}"
+        console.print(told if found.changed else f"{found.table} was adopted before.", markup=False)
 
 
 def _sample(each: "Mapping[str, Any]") -> dict[str, Any]:

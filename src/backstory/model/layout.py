@@ -6,10 +6,11 @@ are not the user's, from when to when a row was true, and how the table is parti
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from backstory.errors import UsageError
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 
 # Tables that Fivetran writes.
@@ -40,6 +41,15 @@ IS_CURRENT: Final = "is_current"
 RECORDED_AT: Final = "recorded_at"
 MEMORY: Final = "_memory"
 VERSIONS_OWN: Final = (VALID_FROM, VALID_TO, IS_CURRENT, RECORDED_AT, MEMORY)
+
+# Histories that other tools write, and that were adopted.
+_DBT_FROM, _DBT_TO = "dbt_valid_from", "dbt_valid_to"
+_DBT_UPDATED: Final = "dbt_updated_at"
+_DBT_GONE: Final = "dbt_is_deleted"
+_DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
+_CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
+# What such a tool writes for no end, where it writes a time: nobody knows what ends so late.
+_LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 IDENTITY, YEAR = "identity", "year"
 _OPEN_END: Final = (TMAX - EPOCH) // timedelta(microseconds=1)
@@ -75,6 +85,10 @@ class Layout(StrEnum):
     ODF = "odf"
     ODF_LOG = "odf-log"
     VERSIONS = "versions"
+    DBT = "dbt"
+    SQLMESH = "sqlmesh"
+    DLT = "dlt"
+    AUTOCDC = "autocdc"
 
     @property
     def door(self) -> str:
@@ -85,6 +99,16 @@ class Layout(StrEnum):
     def span(self) -> Span | None:
         """Until when its rows were true; None where a row does not say so by itself."""
         return _SPANS.get(self)
+
+    @property
+    def adopted(self) -> bool:
+        """Whether another tool writes its tables, and no door."""
+        return self in _ADOPTED
+
+    @property
+    def tombstone(self) -> str:
+        """The column that says of a version that the record was not there; empty if there is none."""
+        return _DBT_GONE if self is Layout.DBT else ""
 
     @property
     def parted_by(self) -> tuple[tuple[str, str], ...]:
@@ -103,6 +127,8 @@ class Layout(StrEnum):
             return column in _MODELS_OWN or column in keys
         if self is Layout.VERSIONS:
             return column in VERSIONS_OWN
+        if self.adopted:
+            return column in _ADOPTED[self]
         return column.startswith(PREFIX)
 
 
@@ -116,13 +142,34 @@ _DOORS: Final[Mapping[Layout, str]] = {
     Layout.ODF: "odf",
     Layout.ODF_LOG: "odf",
     Layout.VERSIONS: "native",
+    Layout.DBT: "dbt",
+    Layout.SQLMESH: "sqlmesh",
+    Layout.DLT: "dlt",
+    Layout.AUTOCDC: "autocdc",
 }
+_ADOPTED: Final[Mapping[Layout, frozenset[str]]] = {
+    Layout.DBT: frozenset({_DBT_FROM, _DBT_TO, "dbt_scd_id", _DBT_UPDATED, _DBT_GONE}),
+    Layout.SQLMESH: frozenset({VALID_FROM, VALID_TO}),
+    Layout.DLT: frozenset({_DLT_FROM, _DLT_TO, "_dlt_id", "_dlt_load_id"}),
+    Layout.AUTOCDC: frozenset({_CDC_FROM, _CDC_TO}),
+}
+
+
+def _adopted(start: str, end: str, written: str = "") -> Span:
+    open_ = f"({end} IS NULL OR {end} >= TIMESTAMP '{_LATE:%Y-%m-%d} 00:00:00')"
+    return Span(start, end, open_, written=written, far=(_LATE - EPOCH) // timedelta(microseconds=1))
+
+
 _SPANS: Final[Mapping[Layout, Span]] = {
     Layout.FIVETRAN_HISTORY: Span(
         START, END, ACTIVE, flag=ACTIVE, written=SYNCED, grain=MILLISECOND, far=_OPEN_END
     ),
     Layout.HIST: Span(STARTED, ENDED, f"{ENDED} IS NULL", state=STATE, written=LOADED_AT),
     Layout.VERSIONS: Span(VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL", flag=IS_CURRENT, written=RECORDED_AT),
+    Layout.DBT: _adopted(_DBT_FROM, _DBT_TO, _DBT_UPDATED),
+    Layout.SQLMESH: _adopted(VALID_FROM, VALID_TO),
+    Layout.DLT: _adopted(_DLT_FROM, _DLT_TO),
+    Layout.AUTOCDC: _adopted(_CDC_FROM, _CDC_TO),
 }
 _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     Layout.FIVETRAN_HISTORY: ((IDENTITY, ACTIVE),),
@@ -144,6 +191,12 @@ def layout_of(told: str | None, table: str, names: frozenset[str]) -> Layout:
     Bases and logs once called themselves `fivetran-live`. What Fivetran brings has its own time of sync.
     """
     if told and told != Layout.FIVETRAN_LIVE:
+        if told not in set(Layout):
+            raise UsageError(
+                "unknown-layout",
+                f"{table} tells the layout {told!r}, which this backstory does not know.",
+                "A newer backstory may have written it; else take the property away.",
+            )
         return Layout(told)
     if not told and names.issuperset(HISTORY_COLUMNS):
         return Layout.FIVETRAN_HISTORY

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from backstory.errors import MAX_KEYS, UsageError
 from backstory.model import remembered
@@ -17,8 +17,7 @@ from backstory.upkeep.laws.event_plan import broken_log
 from backstory.upkeep.laws.lives import Broken
 from backstory.upkeep.laws.plan import broken_rows, broken_spans
 from backstory.upkeep.laws.terms import LAWS, Law
-
-TIMES: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
+from backstory.upkeep.laws.told import TIMELY
 
 
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
@@ -51,6 +50,13 @@ def check_all(store: Store) -> tuple[list[dict[str, Any]], list[TableName]]:
                 raise
             strange.append(table)
     return records, strange
+
+
+def checked(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
+    """The records of the tables that are named, or of every one whose layout is known."""
+    if every:
+        return check_all(store)[0]
+    return [record for table in named for record in check(store, table)]
 
 
 def known(store: Store, table: TableName) -> StoredTable:
@@ -112,7 +118,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
         kind = types[name].kind if name in types else None
         times = set() if span is None else {span.start, span.end}
         flags = set() if span is None else {span.flag}
-        strange = (name in times and kind not in TIMES) or (name in flags and kind is not Kind.BOOLEAN)
+        strange = (name in times and kind not in TIMELY) or (name in flags and kind is not Kind.BOOLEAN)
         if kind is None or strange:
             yield name
 

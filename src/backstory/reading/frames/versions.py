@@ -12,9 +12,10 @@ from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
+from backstory.model.types import Kind
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.knowledge import rows_known
-from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
+from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-HISTORIES: Final = (Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF, Layout.VERSIONS)
+HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
 def history_of(table: StoredTable, shape: Shape | None = None) -> History:
@@ -57,6 +58,8 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
         rows, started, ended = event_logs.versions(rows, event_logs.system_columns(stored), shape)
     elif shape.layout is Layout.VERSIONS:
         (rows, ended), started = _told(rows, known_at), column(VALID_FROM)
+    elif shape.layout.adopted:
+        rows, started, ended = _adopted(rows, shape)
     else:
         started, ended = column(history.span.start), ended_at(history)
     return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
@@ -76,6 +79,25 @@ def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Col
     ended = when(moved_since, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
     no_fact = coalesce(role, lit("")) != Role.FACT
     return rows.where(no_fact & (ended.isNull() | (ended > column(VALID_FROM)))), ended
+
+
+def _adopted(rows: "DataFrame", shape: Shape) -> "tuple[DataFrame, Column, Column]":
+    """The versions of a table that another tool writes, whatever types its times have, and from when to when.
+
+    Those that stand for a record that was not there are none.
+    """
+    from pyspark.sql.functions import coalesce, lit, lower, timestamp_micros, when
+
+    span, tombstone = shape.layout.span, shape.layout.tombstone
+    assert span is not None
+    if tombstone in shape.names:
+        rows = rows.where(lower(coalesce(column(tombstone).cast("string"), lit("false"))) != "true")
+    kinds = {each.name: each.type.kind for each in shape.columns}
+    start, end = (
+        column(name) if kinds[name] is Kind.UTC_DATETIME else timestamp_micros(micros_in(rows, name))
+        for name in (span.start, span.end)
+    )
+    return rows, start, when(end < instant(span.far or 0), end)
 
 
 def users_of(history: History) -> "list[Column]":

@@ -15,7 +15,7 @@ from backstory.model.schema import Column as SourceColumn
 from backstory.stores.iceberg.schema import spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 
 def quoted(name: str) -> str:
@@ -59,6 +59,19 @@ def micros_of(time: datetime) -> int:
     """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
     span = time - EPOCH
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def micros_in(rows: "DataFrame", name: str) -> "Column":
+    """The instants in a column of any type, as microseconds since 1970, whatever the session's zone."""
+    from pyspark.sql.functions import expr, lit, unix_date, unix_micros
+    from pyspark.sql.types import DateType, TimestampNTZType
+
+    value, type_ = column(name), rows.schema[name].dataType
+    if isinstance(type_, DateType):
+        return unix_date(value).cast("bigint") * lit(86_400_000_000)
+    if isinstance(type_, TimestampNTZType):
+        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quoted(name)})")
+    return unix_micros(value)
 
 
 def absent(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":

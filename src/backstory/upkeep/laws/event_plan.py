@@ -12,7 +12,7 @@ from backstory.journal.verify import history
 from backstory.model.instant import parse_instant
 from backstory.reading.frames.event_logs import identity_of, op_of, system_columns
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, micros_of, quoted
+from backstory.stores.iceberg.literals import column, micros_in, micros_of, quoted
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.terms import Op
@@ -20,7 +20,7 @@ from backstory.upkeep.laws.events import Event, Log, broken_events
 from backstory.upkeep.laws.lives import Broken, suspects
 from backstory.upkeep.laws.plan import run
 from backstory.upkeep.laws.terms import Law
-from backstory.upkeep.laws.told import NEXT, PREFIX, micros
+from backstory.upkeep.laws.told import NEXT, PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -56,7 +56,7 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     told = {
         **identity,
         OP: op_of(names).cast("int"),
-        TIME: micros(rows, names["event_time"]),
+        TIME: micros_in(rows, names["event_time"]),
         OFFSET: column(names["offset"]).cast("bigint"),
         KEYED: _all(whole),
     }

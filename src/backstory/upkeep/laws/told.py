@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.model import remembered as memory
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, Layout
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.literals import column
+from backstory.model.types import Kind
+from backstory.stores.iceberg.literals import column, micros_in
 from backstory.upkeep.laws.terms import Row, Terms
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ PREFIX: Final = "law "  # no column of a table is called so
 NEXT: Final = PREFIX + "next"
 FLOOR: Final = PREFIX + "floor"
 TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
+TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
 FIELDS: Final = (*TIMES, "keyed", "flag", "state", "hash", "role", "kind", "scope", "columns", "sequence")
 
 
@@ -54,30 +56,18 @@ class Judged:
         return Row(place, **said, values=values, twin=twin)
 
 
-def micros(rows: "DataFrame", name: str) -> "Column":
-    """An instant of whatever type as microseconds since 1970, whichever zone the session has."""
-    from pyspark.sql.functions import expr, lit, unix_date, unix_micros
-    from pyspark.sql.types import DateType, TimestampNTZType
-
-    value, type_ = column(name), rows.schema[name].dataType
-    if isinstance(type_, DateType):
-        return unix_date(value).cast("bigint") * lit(86_400_000_000)
-    if isinstance(type_, TimestampNTZType):
-        quoted = "`" + name.replace("`", "``") + "`"
-        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quoted})")
-    return unix_micros(value)
-
-
 def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
     """The columns of the rule, NULL where the layout has none."""
     from pyspark.sql.functions import array, col, lit, unix_micros
 
     shape, span = judged.shape, judged.shape.layout.span
     assert span is not None
+    types = {each.name: each.type.kind for each in shape.columns}
+    timed = types.get(span.written) in TIMELY
     said: dict[str, Column] = {
-        "start": micros(rows, span.start),
-        "end": micros(rows, span.end),
-        "written": micros(rows, span.written) if span.written in rows.columns else lit(None).cast("bigint"),
+        "start": micros_in(rows, span.start),
+        "end": micros_in(rows, span.end),
+        "written": micros_in(rows, span.written) if timed else lit(None).cast("bigint"),
         "keyed": _whole(judged.identity),
         "flag": column(span.flag) if span.flag else lit(None).cast("boolean"),
         "state": column(span.state) if span.state else lit(None).cast("string"),

@@ -1,0 +1,126 @@
+"""`adopt`: a history that another tool writes is read, checked and mended; no row is rewritten.
+
+The columns are those that the tools publish: dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2`, and AUTO
+CDC's SCD type 2. Intervals of all four are half-open; an open version has no end, or one in 2200 or later.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from backstory.engine.deliver import TableChange, deliver
+from backstory.errors import Refused, UsageError
+from backstory.model.change import Change, Note
+from backstory.model.layout import Layout
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, load
+from backstory.upkeep.laws.told import TIMELY
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The table, and what it is read by from now on; `changed` is false if it was so before."""
+
+    table: str
+    layout: str
+    key: Sequence[str]
+    changed: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as `--output json` prints them."""
+        return asdict(self)
+
+
+def adopt(
+    store: Store, table: TableName, layout: str, key: str | Sequence[str] = (), *, dry_run: bool = False
+) -> Adopted:
+    """Set the properties by which the table is read as a history of a tool; its rows stay as they are.
+
+    `key` is a name or several; without it the table's identifier fields are. UsageError for a table that is
+    not in the catalog, a layout that is none of another tool's, columns that are not there, and a key that
+    nothing tells; Refused for a table that a door of backstory writes.
+    """
+    wanted = _layout(layout)
+    found = load(store, table)
+    if found is None:
+        raise UsageError(
+            "no-table",
+            f"There is no Iceberg table {table} in the catalog.",
+            "Only Iceberg tables of this warehouse's catalog can be adopted; check the name, or register it.",
+        )
+    shape = found.shape
+    names = ((key,) if isinstance(key, str) else tuple(key)) or _identifiers(found)
+    properties = {LAYOUT: wanted.value, KEY: json.dumps(list(names), ensure_ascii=False), LAYOUT_VERSION: "1"}
+    told = found.properties
+    if told.get(LAYOUT, wanted) != wanted:
+        raise Refused(
+            "other-layout",
+            f"{table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
+            "Nothing was changed: it is read as it is.",
+        )
+    _refuse_columns(shape, wanted)
+    _refuse_key(shape, wanted, names)
+    changed = any(told.get(name) != value for name, value in properties.items())
+    if changed:
+        change = Change(properties=properties)
+        deliver(store, TableChange([table], Note("native", ""), lambda: (found, change), dry_run))
+    return Adopted(str(table), wanted.value, list(names), changed)
+
+
+def _layout(told: str) -> Layout:
+    known = {each.value: each for each in Layout if each.adopted}
+    if told not in known:
+        raise UsageError(
+            "unknown-layout",
+            f"{told!r} is no layout of another tool's.",
+            f"Choose one of {', '.join(known)}.",
+        )
+    return known[told]
+
+
+def _identifiers(table: StoredTable) -> tuple[str, ...]:
+    """The columns by which the table itself tells its records apart, versions' own left out."""
+    own = {name for each in Layout if each.adopted for name in table.shape.names if each.owns(name, "")}
+    names = map(str, table.iceberg.schema().identifierFieldNames())
+    return tuple(sorted(name for name in names if name not in own))
+
+
+def _refuse_columns(shape: Shape, layout: Layout) -> None:
+    span = layout.span
+    assert span is not None
+    types = {each.name: each.type for each in shape.columns}
+    missing = [name for name in (span.start, span.end) if name not in types]
+    if missing:
+        shown = next((each for each in Layout if each.adopted and _fits(shape, each)), None)
+        raise UsageError(
+            "missing-columns",
+            f"{shape.table} lacks {' and '.join(missing)}, by which {layout} tells versions.",
+            f"Its columns are those of {shown}: --layout {shown}." if shown else "Give them these names.",
+        )
+    timeless = [name for name in (span.start, span.end) if types[name].kind not in TIMELY]
+    if timeless:
+        raise UsageError(
+            "no-instant",
+            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, which is no time.",
+            "A history that is ordered by numbers answers no question about times; sequence it by one.",
+        )
+
+
+def _fits(shape: Shape, layout: Layout) -> bool:
+    return layout.span is not None and {layout.span.start, layout.span.end} <= set(shape.names)
+
+
+def _refuse_key(shape: Shape, layout: Layout, key: Sequence[str]) -> None:
+    if not key:
+        raise UsageError(
+            "no-key",
+            f"Nothing in {shape.table} tells which columns make rows those of one record.",
+            f"Name them as they stand in {layout}'s own configuration: --key a,b.",
+        )
+    wrong = [name for name in key if shape.column(name) is None or layout.owns(name, shape.table.name)]
+    if wrong:
+        raise UsageError(
+            "no-key", f"{', '.join(wrong)} cannot be the key of {shape.table}.", "Name columns of the source."
+        )

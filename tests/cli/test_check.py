@@ -1,0 +1,87 @@
+"""`check`, `repair` and `adopt` as people and programs meet them: answers, exit codes, errors."""
+
+import json
+
+import pytest
+import structlog
+from histories_as_text import written
+
+from backstory import warehouse
+from backstory.cli.app import run
+from backstory.model.layout import Layout
+from backstory.stores.iceberg.store import Store
+from backstory.warehouse import Warehouse
+
+LIFE = """
+k     v  from  to   recorded
+good  a  T10   -    T1
+bad   a  T10   -    T1
+bad   b  T20   -    T2
+"""
+
+
+@pytest.fixture
+def asked(spark, tmp_path, monkeypatch, capsys):
+    """What a command says, its exit code before it."""
+    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(Store(spark), embedded=False))
+    monkeypatch.chdir(tmp_path)
+
+    def run_it(*words):
+        code = run(list(words))
+        return code, capsys.readouterr().out
+
+    yield run_it
+    structlog.reset_defaults()
+
+
+def test_a_spoilt_table_from_check_to_check(asked, spark):
+    """Exit code 4, the plan, the mending, and 0: JSON for programs, words for people."""
+    table = str(written(Store(spark), "cli", Layout.VERSIONS, LIFE))
+
+    code, said = asked("check", table, "--output", "json")
+    broken = {
+        each["law"]: (each["violations"], each["keys"]) for each in json.loads(said) if each["violations"]
+    }
+    assert code == 4
+    assert broken == {
+        "no-overlap": (1, ["bad"]),
+        "one-open": (1, ["bad"]),
+        "one-belief": (1, ["bad"]),
+    }
+
+    code, said = asked("check", table, "--output", "table")
+    assert code == 4
+    assert f"{table}: 3 of 13 laws are broken" in said
+
+    code, said = asked("repair", table, "--output", "table")
+    assert code == 0
+    assert "bad: " in said
+    assert "nothing was written" in said
+
+    code, said = asked("repair", table, "--apply", "--output", "json")
+    told = json.loads(said)
+    assert code == 0
+    assert (told["applied"], told["counts"], told["keys"]) == (True, {"dropped": 0, "rewritten": 1}, 1)
+    assert told["samples"][0]["after"][0]["valid_to"] == "2024-02-29T00:00:20.000000Z"
+
+    code, said = asked("check", table, "--output", "table")
+    assert (code, said) == (0, f"{table}: all 13 laws hold\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["check"], 2, "no-table"),
+        (["check", "nobody.there"], 2, "no-table"),
+        (["repair", "nobody.there"], 2, "no-table"),
+        (["adopt", "nobody.there", "--layout", "dbt", "--key", "a"], 2, "no-table"),
+    ],
+)
+def test_what_is_not_there_is_told(asked, words, code, error):
+    found, said = asked(*words, "--output", "json")
+
+    assert (found, json.loads(said)["error"]["code"]) == (code, error)
+
+
+def test_a_layout_of_no_tool_is_wrong_usage(asked):
+    assert asked("adopt", "a.b", "--layout", "delta")[0] == 2

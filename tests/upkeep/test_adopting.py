@@ -1,0 +1,145 @@
+"""`adopt`: rows that dbt, dlt and SQLMesh wrote answer as ours do (`outside/adopt/other_tools.py` wrote them)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backstory.errors import Refused, UsageError
+from backstory.model.layout import Layout, layout_of
+from backstory.model.table import TableName
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
+from backstory.table import Table
+from backstory.upkeep.adopting import adopt
+from backstory.upkeep.checking import check
+from backstory.upkeep.repairing import repair
+
+FOLDER = Path(__file__).parents[1] / "outside" / "adopt"
+TYPES = {
+    "INTEGER": "INT",
+    "VARCHAR": "STRING",
+    "TIMESTAMP": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP",
+}
+OSLO, BERN = (1, "anna", "oslo"), (1, "anna", "bern")
+BOB, CLEO = (2, "bob", "rome"), (3, "cleo", "nice")
+# What each tool tells of the same life: SQLMesh begins a record in 1970, dbt ends it when it looks.
+ANSWERS = {
+    "dbt": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, BOB, CLEO], None: [BERN, CLEO]},
+    "dbt_deleted": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, BOB, CLEO], None: [BERN, CLEO]},
+    "dlt": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, CLEO], None: [BERN, CLEO]},
+    "sqlmesh": {"2025-01-15": [OSLO, BOB], "2026-02-15": [BERN, BOB], None: [BERN, BOB]},
+    "autocdc": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, CLEO], None: [BERN, CLEO]},
+}
+# AUTO CDC runs on a service alone: dlt's rows under the names that its documentation gives.
+RENAMED = {"_dlt_valid_from": "__START_AT", "_dlt_valid_to": "__END_AT"}
+
+
+def foreign(store, tool):
+    """A table of another tool's rows, written by Spark."""
+    told = json.loads((FOLDER / f"{'dlt' if tool == 'autocdc' else tool}.json").read_text())
+    names = [RENAMED.get(name, name) if tool == "autocdc" else name for name in told["columns"]]
+    types = [TYPES.get(each, each) for each in told["columns"].values()]
+    kept = [place for place, name in enumerate(names) if not (tool == "autocdc" and name.startswith("_dlt"))]
+    table = TableName("adopted", tool)
+    drop(store, table)
+    raw = store.spark.createDataFrame(told["rows"], ", ".join(f"`{name}` STRING" for name in names))
+    typed = raw.selectExpr(
+        *(f"CAST(`{names[place]}` AS {types[place]}) AS `{names[place]}`" for place in kept)
+    )
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.adopted")
+    typed.writeTo(store.sql_name(table)).using("iceberg").create()
+    return table
+
+
+def told(frame):
+    return sorted((row["id"], row["name"], row["city"]) for row in frame.collect())
+
+
+@pytest.mark.parametrize("tool", ANSWERS)
+def test_a_history_of_another_tool_answers(store, tool):
+    """Only properties are set: the same rows, current, as of, checked; the second time nothing changes."""
+    table = foreign(store, tool)
+    before = existing(store, table).iceberg.currentSnapshot().snapshotId()
+
+    first = adopt(store, table, tool.removesuffix("_deleted"), ["id"])
+    again = adopt(store, table, tool.removesuffix("_deleted"), ["id"])
+
+    adopted, layout = Table(store, table), existing(store, table).shape.layout
+    assert (first.changed, again.changed) == (True, False)
+    assert (layout, layout.adopted) == (Layout(tool.removesuffix("_deleted")), True)
+    assert existing(store, table).iceberg.currentSnapshot().snapshotId() == before
+    for time, rows in ANSWERS[tool].items():
+        assert told(adopted.current() if time is None else adopted.as_of(time)) == sorted(rows)
+    assert {"id", "name", "city", "valid_from", "valid_to"} <= set(adopted.current().columns)
+    assert not {name for name in adopted.current().columns if name.startswith(("dbt_", "_dlt", "__"))}
+    assert not any(each["violations"] for each in check(store, table))
+
+
+def test_what_is_spoilt_in_it_is_mended(store):
+    """An end of the year 9999 is none; of versions that overlap the first ends where the second begins."""
+    table = foreign(store, "dbt")
+    adopt(store, table, "dbt", ["id"])
+    name = store.sql_name(table)
+    store.spark.sql(f"UPDATE {name} SET dbt_valid_to = TIMESTAMP_NTZ '9999-12-31' WHERE id = 1")
+
+    broken = {each["law"]: each["keys"] for each in check(store, table) if each["violations"]}
+    done = repair(store, table, apply=True)
+
+    assert broken == {"no-overlap": ["1"], "one-open": ["1"]}
+    assert done.counts == {"dropped": 0, "rewritten": 1}
+    assert not any(each["violations"] for each in check(store, table))
+    assert told(Table(store, table).current()) == [BERN, CLEO]
+
+
+def test_what_cannot_be_adopted_is_refused(store):
+    """Each by what is missing, and by what would do; nothing is changed."""
+    table = foreign(store, "dlt")
+    cases = [
+        (table, "dbt", ["id"], "missing-columns", "--layout dlt"),
+        (table, "dlt", [], "no-key", "--key"),
+        (table, "dlt", ["nobody"], "no-key", "source"),
+        (table, "dlt", ["_dlt_id"], "no-key", "source"),
+        (table, "delta", ["id"], "unknown-layout", "sqlmesh"),
+        (TableName("adopted", "nowhere"), "dlt", ["id"], "no-table", "catalog"),
+    ]
+    for name, layout, key, code, remedy in cases:
+        with pytest.raises(UsageError) as stop:
+            adopt(store, name, layout, key)
+        assert stop.value.code == code
+        assert remedy in stop.value.remedy
+    assert adopt(store, table, "dlt", ["id"], dry_run=True).changed
+    assert existing(store, table).shape.layout is not Layout.DLT
+
+
+def test_a_sequence_that_is_no_time_is_refused(store):
+    """AUTO CDC may order versions by numbers, which answer no question about times."""
+    table = TableName("adopted", "numbered")
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.adopted")
+    drop(store, table)
+    store.spark.sql(
+        f"CREATE TABLE {store.sql_name(table)} (id INT, __START_AT BIGINT, __END_AT BIGINT) USING iceberg"
+    )
+
+    with pytest.raises(UsageError, match="__START_AT"):
+        adopt(store, table, "autocdc", ["id"])
+
+
+def test_a_table_of_a_door_stays_what_it_is(store):
+    """Whoever adopts a table that backstory writes would lock its door out."""
+    table = foreign(store, "sqlmesh")
+    store.spark.sql(
+        f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.layout' = 'versions')"
+    )
+
+    with pytest.raises(Refused):
+        adopt(store, table, "sqlmesh", ["id"])
+
+
+def test_a_layout_of_another_backstory_is_told():
+    """A property that nobody here knows is an error with a remedy."""
+    with pytest.raises(UsageError) as stop:
+        layout_of("rectangles", "t", frozenset())
+
+    assert stop.value.code == "unknown-layout"
