@@ -47,11 +47,11 @@ def number(instant):
     return "" if instant is None else f"{(instant - ZERO) / timedelta(days=1):g}"
 
 
-def remembered(store, name, text):
+def remembered(store, name, text, value="v"):
     """A table `reading.<name>` of these rows, written by nobody who looks at them."""
     table = TableName("reading", name)
     drop(store, table)
-    columns = (Column("k", ColumnType(Kind.STRING)), Column("v", ColumnType(Kind.STRING)), *OWN_COLUMNS)
+    columns = (Column("k", ColumnType(Kind.STRING)), Column(value, ColumnType(Kind.STRING)), *OWN_COLUMNS)
     make(store, Shape(table, columns, ("k",), Layout.VERSIONS))
     into = store.sql_name(table)
     rows = [_row(line.split()) for line in text.strip().splitlines()]

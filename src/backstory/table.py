@@ -199,6 +199,16 @@ class Table:
             return cursors.drop(self.store, self.name, cursor)
         return cursors.advance(self.store, self.name, cursor, advance)
 
+    def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Views of the catalog for Spark SQL: what is true now, all versions, and the query of an instant.
+
+        For each its name (NULL of the query, which has the parameter `:time`), whether it was made, and its
+        SQL. Where the catalog holds no views nothing is made. Refused where another table has the name.
+        """
+        from backstory.upkeep.table_views import views
+
+        return views(self.store, self.name, dry_run=dry_run)
+
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
         from backstory.reading.commits import commits

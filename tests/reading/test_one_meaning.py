@@ -1,4 +1,4 @@
-"""One life, whichever door told it: `current`, `as_of` and a record's timeline give the same answers.
+"""One life, whichever door told it: `current`, `as_of`, `diff` and a record's timeline give the same answers.
 
 Copies of a source come at the instants 1 to 5. Each door is told of them in its own way and keeps its own
 layout; what it answers is written with the numbers of the copies again.
@@ -12,10 +12,12 @@ from destination import Place as Destination
 from historizing import Place as Database
 from historizing import second
 from historizing_on_spark import SparkPlace
+from remembering import day, remembered
 from tables_as_text import instant
 
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.model.table import TableName
+from backstory.reading.statements import differences as statements_of_differences
 from backstory.reading.statements import point_in_time as statements
 from backstory.table import Table
 
@@ -27,6 +29,13 @@ TRUE = {
     3: ["y p 1 4", "z p 2 -"],
     4: ["y r 4 5", "z p 2 -"],
     5: ["x q 5 -", "z p 2 -"],
+}
+# What became of each record between two copies.
+BECAME = {
+    (1, 2): ["changed x p>q", "added z"],
+    (2, 4): ["removed x", "changed y p>r"],
+    (3, 5): ["added x", "removed y"],
+    (5, 1): ["changed x q>p", "added y", "removed z"],
 }
 LIFE_OF_X = ["x p 1 2", "x q 2 3", "x q 5 -"]
 
@@ -68,6 +77,20 @@ class InWarehouse:
     def as_of(self, number):
         return self.told(self.table.as_of(self.zero + number * self.step))
 
+    def diff(self, first, second):
+        times = (self.zero + number * self.step for number in (first, second))
+        rows = self.table.diff(*times).orderBy("key").toArrow().to_pylist()
+        return [
+            " ".join(
+                [
+                    row["change"],
+                    *row["key"].values(),
+                    *(f"{row['before'][name]}>{row['after'][name]}" for name in row["changed"]),
+                ]
+            )
+            for row in rows
+        ]
+
     def timeline(self, key):
         return told(
             (
@@ -96,6 +119,14 @@ class InDatabase:
 
     def as_of(self, number):
         return self.told(statements.as_of(self.history, second(number)))
+
+    def diff(self, first, then):
+        rows = self.keep.ask(statements_of_differences.diff(self.history, *map(second, (first, then))))
+        return [
+            f"{row['change']} {row['k']}"
+            + (f" {row['old_value']}>{row['new_value']}" if row["column_name"] else "")
+            for row in sorted(rows, key=lambda row: row["k"])
+        ]
 
     def timeline(self, key):
         return self.told(statements.timeline(self.history, key))
@@ -148,8 +179,23 @@ def odf_snapshot(store, tmp_path):
     return InWarehouse(Table(store, dataset.table.shape.table), e(0), timedelta(days=1))
 
 
+@pytest.fixture
+def native(store):
+    """Rows of layout `versions`, one for each version, recorded as the copies came."""
+    lines = {line for after in TRUE.values() for line in after}
+    rows = (line.replace("-", "~").split() for line in sorted(lines))
+    found = remembered(
+        store,
+        "one_meaning",
+        "\n".join(f"{key} {value} {start} {end} {start} ~ ~ ~ ~" for key, value, start, end in rows),
+        value="a",
+    )
+    return InWarehouse(found, day(0), timedelta(days=1))
+
+
 ON_SPARK = [
-    pytest.param(way, marks=pytest.mark.spark) for way in ("fivetran", "model_on_spark", "odf_snapshot")
+    pytest.param(way, marks=pytest.mark.spark)
+    for way in ("fivetran", "model_on_spark", "odf_snapshot", "native")
 ]
 
 
@@ -161,4 +207,5 @@ def test_one_life_has_one_meaning(request, way):
     assert TRUE == {number: sorted(life.as_of(number)) for number in COPIES}
     assert TRUE[5] == sorted(life.as_of(5.5)) == sorted(life.current())
     assert life.as_of(0.5) == []
+    assert BECAME == {times: life.diff(*times) for times in BECAME}
     assert LIFE_OF_X == life.timeline("x")

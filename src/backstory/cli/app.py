@@ -21,6 +21,7 @@ from backstory.cli import (
     serve,
     snapshot,
     sql,
+    views,
 )
 from backstory.cli.output import Output, chosen, show_error
 from backstory.errors import BackstoryError, Failed, UsageError
@@ -42,6 +43,7 @@ COMMANDS = {
         diff.diff,
         read.timeline,
         changes.changes,
+        views.views,
         read.log,
         sql.sql,
     ),

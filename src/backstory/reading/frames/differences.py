@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.table import TableName
-from backstory.reading.frames.comparing import comparable
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_known, rows_known
 from backstory.reading.frames.point_in_time import as_of, current, valid
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, users_of, versions
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.strategies.copies.alike import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

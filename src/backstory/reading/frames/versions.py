@@ -15,7 +15,7 @@ from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.knowledge import rows_known
-from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted
+from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
 
@@ -119,31 +119,47 @@ def _apart(name: str) -> str:
 
 def ended_at(history: History) -> "Column":
     """Until when a version was true, by its row and the next one's; NULL while it is."""
-    if history.shape.layout is Layout.FIVETRAN_HISTORY:
-        return _reaching(history.shape)
-    return column(history.span.end)
+    from pyspark.sql.functions import expr
+
+    return expr(ended_sql(history))
 
 
-def _reaching(shape: Shape) -> "Column":
-    """Until when a version was true that Fivetran brought.
+def ended_sql(history: History) -> str:
+    """The same in words of Spark SQL.
 
-    One whose successor starts before its end, or within a millisecond of it, reaches up to that start: at
-    any instant at most one is true, that which began last. A deleted one ends at its `_fivetran_end`. Where
-    the flag is NULL the end tells; a row with neither fails the query, for nothing does.
+    A version that Fivetran brought whose successor starts before its end, or within a millisecond of it,
+    reaches up to that start: at any instant at most one is true, that which began last. A deleted one ends
+    at its `_fivetran_end`. Where the flag is NULL the end tells; a row with neither fails the query, for
+    nothing does.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, expr, lead, lit, raise_error, when
+    span, shape = history.span, history.shape
+    start, end, flag = quoted(span.start), quoted(span.end), quoted(span.open)
+    if shape.layout is not Layout.FIVETRAN_HISTORY:
+        return end
+    parted = f"PARTITION BY {', '.join(map(quoted, shape.key))} " if shape.key else ""
+    following = f"lead({start}) OVER ({parted}ORDER BY {start})"
+    still = f"coalesce({flag}, false) OR coalesce({end} >= timestamp_micros({micros_of(TMAX)}), false)"
+    endless = f"CAST(raise_error({text_literal(carry(_endless(shape, span)))}) AS TIMESTAMP)"
+    ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {endless} ELSE {end} END"
+    reaches = f"({ended} IS NULL OR {following} <= {ended} + INTERVAL 1 MILLISECOND)"
+    return f"CASE WHEN {following} IS NOT NULL AND {reaches} THEN {following} ELSE {ended} END"
 
-    span = shape.layout.span
-    assert span is not None
-    key, end = [quoted(name) for name in shape.key], column(span.end)
-    following = lead(span.start).over(Window.partitionBy(*key).orderBy(span.start))
-    open_ = coalesce(column(span.open), lit(False)) | (end >= instant(micros_of(TMAX)))
-    endless = raise_error(lit(carry(_endless(shape, span)))).cast("timestamp")
-    ended = when(coalesce(open_, lit(False)), lit(None)).when(end.isNull(), endless).otherwise(end)
-    reaches = ended.isNull() | (following <= ended + expr("INTERVAL 1 MILLISECOND"))
-    succeeded = following.isNotNull() & reaches
-    return when(succeeded, following).otherwise(ended)
+
+def versions_sql(store: Store, stored: StoredTable) -> str:
+    """Every version as a query of Spark SQL; UsageError for a table that keeps no history, or as events."""
+    history = history_of(stored)
+    shape = history.shape
+    if shape.layout is Layout.ODF:
+        raise UsageError(
+            "no-view",
+            f"{shape.table} is a log of events; its versions are computed, and no view of it is made.",
+            "Ask it by `current` and `as-of`.",
+        )
+    shown = [f"{quoted(each.name)} AS {quoted(_apart(each.source))}" for each in history.user_columns]
+    ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history)}
+    shown += [f"{sql} AS {name}" for name, sql in ends.items()]
+    versions_only = f" WHERE {MEMORY}.{ROLE} IS NULL" if shape.layout is Layout.VERSIONS else ""
+    return f"SELECT {', '.join(shown)} FROM {store.sql_name(shape.table)}{versions_only}"  # noqa: S608 - quoted names
 
 
 def _endless(shape: Shape, span: Span) -> Refused:

@@ -1,0 +1,28 @@
+"""`backstory views`: views of a table for Spark SQL."""
+
+from backstory.cli.options import Flag, Options
+from backstory.cli.output import errors, show
+from backstory.cli.read import opened
+
+DEFAULTS = Options()
+
+
+def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> None:
+    """Make views of a history for Spark SQL: <table>_current and <table>_versions, in its catalog.
+
+    They stay there for every session. No catalog of Iceberg holds functions, so that the rows of an instant
+    are a query on the versions with the parameter :time, which is printed with them. Run it again when
+    the table has other columns: a view keeps those that it was made with.
+
+    Example: backstory views crm.customer
+
+    Args:
+        table: The table, as schema.table.
+        dry_run: Print the SQL and make nothing.
+        options: Common options.
+    """
+    with opened(options, table) as store:
+        found = store.table(table).views(dry_run=dry_run)
+    show(found, options.answer, ["view", "made", "sql"])
+    if not dry_run and not any(each["made"] for each in found) and not options.quiet:
+        errors.print("Nothing was made: this catalog holds no views.", markup=False)

@@ -1,0 +1,82 @@
+"""Views of a table in its catalog read as `current` and `as_of` do, in every session."""
+
+import pytest
+from committing import make
+from datasets import Dataset
+from remembering import E14, day, lives, remembered
+from tables_as_text import table
+
+from backstory.errors import Refused, UsageError
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.frames.versions import versions
+from backstory.stores.iceberg.create import drop
+from backstory.table import Table
+
+
+def asked(store, sql, **times):
+    return lives(store.spark.sql(sql, args=times or None).toArrow().to_pylist())
+
+
+def test_views_of_native_versions(store):
+    """Memory rows are in no view; made again they are the same; another session needs no more than names."""
+    found = remembered(store, "viewed", E14)
+    tried = found.views(dry_run=True)
+    assert [(each["view"], each["made"]) for each in tried] == [
+        ("reading.viewed_current", False),
+        ("reading.viewed_versions", False),
+        (None, False),
+    ]
+    assert store.spark.sql("SHOW VIEWS IN backstory.reading LIKE 'viewed*'").count() == 0
+    told = [each["made"] for each in found.views() for _ in found.views()[:1]]
+    assert told == [True, True, False]
+    fresh = Table(type(store)(store.spark.newSession()), found.name)
+    assert asked(fresh.store, "SELECT * FROM backstory.reading.viewed_current") == ["k: b[20,)"]
+    assert asked(fresh.store, "SELECT * FROM backstory.reading.viewed_versions") == ["k: a[10,20) b[20,)"]
+    query = tried[2]["sql"]
+    assert [asked(fresh.store, query, time=day(number)) for number in (5, 19, 20)] == [
+        [],
+        ["k: a[10,20)"],
+        ["k: b[20,)"],
+    ]
+
+
+def test_views_of_what_fivetran_brings_are_the_readers(spark, store):
+    """Overlaps, missing flags and gaps of a millisecond are read as `as_of` reads them."""
+    name = TableName("reading", "seen")
+    drop(store, name)
+    ends = (
+        ("_fivetran_start", Kind.UTC_DATETIME),
+        ("_fivetran_end", Kind.UTC_DATETIME),
+        ("_fivetran_active", Kind.BOOLEAN),
+    )
+    columns = tuple(
+        Column(each, ColumnType(kind)) for each, kind in (("k", Kind.STRING), ("v", Kind.STRING), *ends)
+    )
+    make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
+    into = store.sql_name(name)
+    text = "k v start end active\n a a T1 T3-1 false\n a b T3 TMAX true\n b c T1 TMAX true\n b d T2 - true\n c e T1 T2 -"
+    rows = [tuple(row.values()) for row in table(text)]
+    spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+    found = Table(store, name)
+    found.views()
+    for view, frame in (("current", found.current()), ("versions", versions(store, name))):
+        seen = asked(store, f"SELECT * FROM backstory.reading.seen_{view}")
+        assert seen == lives(frame.toArrow().to_pylist())
+    assert len(seen) == 3
+
+
+def test_no_view_takes_the_name_of_something_else(spark, store, tmp_path):
+    found = remembered(store, "crowded", E14)
+    taken = "backstory.reading.crowded_current"
+    spark.sql(f"CREATE OR REPLACE VIEW {taken} AS SELECT 1 AS mine")
+    with pytest.raises(Refused, match="another table or view reading.crowded_current"):  # noqa: RUF043
+        found.views()
+    assert spark.table(taken).columns == ["mine"]
+    spark.sql(f"DROP VIEW {taken}")
+    log = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [city]}", columns="city STRING, n INT")
+    log.push("A,1")
+    with pytest.raises(UsageError, match="log of events"):
+        Table(store, log.table.shape.table).views()
