@@ -11,6 +11,7 @@ from backstory.cli.output import console, plain, show, tell_error
 from backstory.cli.read import key_given, opened, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
+from backstory.model.keys import told_key
 
 DEFAULTS = Options()
 SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
@@ -43,13 +44,11 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in each["counts"].items())
         word = "taken back" if each["applied"] else "to take back"
         console.print(
-            f"{each['table']}: {len(each['commits'])} commits {word}; {counts or 'nothing changes'}"
+            f"{each['table']}: commits {word}: {len(each['commits'])}; {counts or 'nothing changes'}"
         )
         if each["keys"]:
-            keys = ", ".join(
-                " ".join(f"{name}={value}" for name, value in key.items()) for key in each["keys"]
-            )
-            console.print(f"  keys: {keys}", markup=False)
+            keys = (told_key(list(key), list(key.values())) for key in each["keys"])
+            console.print(f"  keys: {', '.join(keys)}", markup=False)
     if not apply:
         console.print(AGAIN)
 
@@ -80,9 +79,9 @@ def forget(
         tell(done, options)
         return
     for each in (done, *done["also"]):
-        rows = ", ".join(f"{count} {role}" for role, count in each["rows"].items()) or "no rows"
+        rows = ", ".join(f"{role} {count}" for role, count in each["rows"].items()) or "no rows"
         word = "forgotten" if each["applied"] else "not forgotten"
-        console.print(f"{each['table']}: {word}: {rows} in {each['files_rewritten']} files", markup=False)
+        console.print(f"{each['table']}: {word}: {rows}; files {each['files_rewritten']}", markup=False)
         gone = {name: len(each[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
         deleted = ", ".join(f"{count} {name}" for name, count in gone.items())
         searched, left = each["searched"].get("files", 0), each["left"] or "nothing"
