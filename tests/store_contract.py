@@ -5,6 +5,7 @@ from tables_as_text import instant
 
 from backstory.errors import TryAgain
 from backstory.stores.iceberg.store import Store, existing
+from backstory.table import Table
 from backstory.testing.sender.client import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
@@ -30,6 +31,20 @@ def live(sender: Sender, store: Store, schema: str) -> None:
     place.write(replace="id v synced \n 5 e T3")
     compact(place)
     assert {row["id"]: row["n"] for row in place.rows()} == {1: "1", 2: "2", 5: None}
+    changes(Table(store, place.name))
+
+
+def changes(table: Table) -> None:
+    """All that any commit did comes to the rows that there are, and a cursor moves without a snapshot."""
+    with table.changes(cursor="reader", net=True) as feed:
+        rows = feed.frame.toArrow().to_pylist()
+    assert {row["id"]: (row["n"], row["_change_type"]) for row in rows} == {
+        1: ("1", "insert"),
+        2: ("2", "insert"),
+        5: (None, "insert"),
+    }
+    with table.changes(cursor="reader") as feed:
+        assert (feed.since, feed.frame.count()) == (feed.until, 0)
 
 
 def history(sender: Sender, store: Store, schema: str) -> None:

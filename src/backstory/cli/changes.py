@@ -1,12 +1,10 @@
 """The command `changes`: the feed out of any table, and its cursors."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backstory.cli.options import Flag, Limit, Options
-from backstory.cli.output import plain, show
+from backstory.cli.output import show, show_document
 from backstory.cli.read import DEFAULTS, opened, rows_of_frame
 from backstory.model.cursor import Cursor, Start
 
@@ -62,18 +60,21 @@ def changes(
             drop=drop,
         )
         if isinstance(feed, Cursor):
-            _show_document(feed.to_dict(), [feed.to_dict()], list(feed.to_dict()), options)
+            _answer(feed.to_dict(), [feed.to_dict()], options)
             return
         rows, columns = rows_of_frame(feed.frame, limit, options), feed.frame.columns
     document = {"table": str(found.name), "since": feed.since, "until": feed.until, "changes": rows}
-    _show_document(document, rows, columns, options)
+    _answer(document, rows, options, columns)
 
 
-def _show_document(
-    document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], options: Options
+def _answer(
+    document: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    options: Options,
+    columns: Sequence[str] = (),
 ) -> None:
-    """Print one JSON document, or its rows alone."""
+    """Print the one document, or its rows alone."""
     if options.answer == "json":
-        sys.stdout.write(json.dumps(document, default=plain, ensure_ascii=False) + "\n")
+        show_document(document)
     else:
         show(rows, options.answer, columns)

@@ -1,5 +1,6 @@
 """Cursors: how far a consumer has read, what keeps it, and what takes it away."""
 
+import pyarrow as pa
 import pytest
 from committing import commit
 from feeding import EXPIRE, Fed, line
@@ -121,6 +122,9 @@ def test_a_cursor_of_another_lineage_is_lost(fed):
     commit(fed.store, fed.now, Change(back_to=first.id))
     assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
     assert fed.told(cursor="crm", start="first") == ["1 insert 1 a"]
+    rows = pa.table({"id": pa.array([1]), "v": ["a"]})
+    commit(fed.store, None, Change(into=fed.now.shape, come=rows, anew=True))
+    assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
 
 
 def test_a_table_without_commits_moves_no_cursor(store):

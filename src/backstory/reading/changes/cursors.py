@@ -77,18 +77,21 @@ def move(store: Store, table: StoredTable, cursor: str, version: int) -> None:
 
 def advance(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
     """Move a cursor to a commit, from wherever it is; a new one is made."""
+    reached = version
 
     def plan() -> tuple[StoredTable, Change | None]:
+        nonlocal reached
         table = existing(store, name)
         commits = known(store, table)
-        snapshot = _snapshot(commits, version)
-        if snapshot is None:
-            commits.place_of(version)  # says what is wrong with it
+        place = commits.place_of(version)
+        if not place:
             raise bad_option("A cursor stands at a commit, not before all.", "Use --start first, or --drop.")
-        return table, _change(table, cursor, version, snapshot)
+        commit = commits.commits[place - 1]
+        reached = commit.version
+        return table, _change(table, cursor, commit.version, commit.id)
 
     deliver(store, TableChange([name], _BY, plan))
-    return Cursor(str(name), cursor, version)
+    return Cursor(str(name), cursor, reached)
 
 
 def drop(store: Store, name: TableName, cursor: str) -> Cursor:
