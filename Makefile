@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ZENSICAL := 0.0.73
-.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf soak reference docs protos lock clean
+.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf bench-changes soak reference docs protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench-native: setup ## A native snapshot against a join and a MERGE by hand
 
 bench-odf: setup  ## A snapshot and a ledger pull against ones written by hand
 	@$(PY) benchmarks/odf.py
+
+bench-changes: setup ## Bytes that the feed of changes reads against those of the files that its range touched
+	@$(PY) benchmarks/changes.py
 
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak

@@ -15,10 +15,13 @@ from backstory.warehouse import Warehouse
 
 
 @pytest.fixture
-def ask(store, monkeypatch, capsys):
+def ask(store, warehouse, monkeypatch, capsys):
     """What a command says; the session is that of all tests."""
     kept = Warehouse(store, embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
+    monkeypatch.setenv(
+        "BACKSTORY_WAREHOUSE", str(warehouse)
+    )  # a table that is not there is told without Spark
 
     def asked(words, code=0):
         capsys.readouterr()
