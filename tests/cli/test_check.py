@@ -24,6 +24,7 @@ bad   b  T20   -    T2
 def asked(spark, tmp_path, monkeypatch, capsys):
     """What a command says, its exit code before it."""
     monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(Store(spark), embedded=False))
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(Store(spark).folder))
     monkeypatch.chdir(tmp_path)
 
     def run_it(*words):

@@ -1,0 +1,53 @@
+"""L8: whatever a door wrote keeps every law of its layout; a false alarm would be believed once."""
+
+import pytest
+from datasets import Dataset
+from destination import Place, serving
+from historizing_on_spark import SparkPlace
+
+from backstory.stores.iceberg.store import Store
+from backstory.testing.sender.client import Sender
+from backstory.upkeep.checking import check_all
+from backstory.warehouse import Warehouse
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def checked(spark, tmp_path_factory):
+    """The records of every table that the doors wrote: records came, changed, went and came back."""
+    store, folder = Store(spark), tmp_path_factory.mktemp("checked")
+    model = SparkPlace(store, folder)
+    for number, rows in enumerate(("a:1 b:2", "a:9", "a:9 b:3"), 1):
+        model.base(rows).load(f"r{number}", number)
+    for merge in ("{kind: snapshot, primaryKey: [city]}", "{kind: ledger, primaryKey: [city]}"):
+        name = f"checked-{merge[7:13].strip()}"
+        cities = Dataset(store, folder / name, merge, "city STRING, n INT", name=name)
+        cities.add()
+        for rows in ("A,1 B,2", "A,3", "A,3 B,4"):
+            cities.push(rows)
+    with serving({"backstory": store}) as address:
+        sender = Sender.to(address, folder)
+        Place.made(sender, store, "checked", "id:LONG* v synced", "id v\n1 a\n2 b")
+    warehouse = Warehouse(store, embedded=False)
+    for number, rows in enumerate(([("a", 1), ("b", 2)], [("a", 9)], [("a", 9), ("b", 2)]), 1):
+        frame = spark.createDataFrame(rows, "k string, v int")
+        warehouse.snapshot(frame, into="checked.native", key="k", at=f"2026-01-0{number}T00:00:00Z")
+    records, _ = check_all(store)
+    model.close()
+    return [
+        each
+        for each in records
+        if each["table"].startswith(("rawcore.", "meta.", "datasets.", "odf.", "checked."))
+    ]
+
+
+def test_what_doors_wrote_keeps_every_law(checked):
+    assert [each for each in checked if each["violations"]] == []
+
+
+def test_tables_of_every_door_were_checked(checked):
+    told = {each["table"] for each in checked}
+
+    assert {"rawcore.rc_c", "rawcore.rc_c_hist", "checked.native"} <= told
+    assert len(told) >= 8
