@@ -158,6 +158,20 @@ def test_rows_and_versions_keep_their_ids(place, large):
     assert len({row_id for row_id, _ in hist.values()}) == len(hist) == 5
 
 
+def test_a_small_load_takes_few_jobs(place, store):
+    """Jobs cost more than rows: one that changes rows takes at most four, one that changes none at most two."""
+
+    def jobs():
+        return max(store.spark.sparkContext.statusTracker().getJobIdsForGroup(), default=-1)
+
+    loads = [("a:1 b:1", "success", 4), ("a:2 c:1", "success", 4), ("a:2 c:1", "unchanged", 2)]
+    for number, (rows, status, most) in enumerate(loads, start=1):
+        staged(place, [dict(zip(("k", "a"), word.split(":"), strict=True)) for word in rows.split()], "k* a")
+        before = jobs()
+        assert place.load(f"r{number}", number, skip_base=False).status == status
+        assert 0 < jobs() - before <= most
+
+
 def test_a_full_load_mirrors_its_stage(place):
     """3.7: what is gone goes, what changed is replaced, the rest keeps its row and its run."""
     columns = "k* a"
