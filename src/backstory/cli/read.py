@@ -57,7 +57,12 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
 
 
 def current(
-    table: str, *, known_at: str | None = None, limit: Limit = None, options: Options = DEFAULTS
+    table: str,
+    *,
+    known_at: str | None = None,
+    url: str | None = None,
+    limit: Limit = None,
+    options: Options = DEFAULTS,
 ) -> None:
     """Show the rows that are true now.
 
@@ -66,16 +71,26 @@ def current(
     Args:
         table: The table, as schema.table.
         known_at: Answer with what the table held at this time.
+        url: A model's history in a database: duckdb:///path or postgresql://host/name.
         limit: At most so many rows.
         options: Common options.
     """
     known = time_given(known_at)
+    if url is not None:
+        _show_from_database(url, table, None, known, limit, options)
+        return
     with opened(options, table) as store:
         show_frame(store.table(table).current(known_at=known), limit, options)
 
 
 def as_of(
-    table: str, time: str, *, known_at: str | None = None, limit: Limit = None, options: Options = DEFAULTS
+    table: str,
+    time: str,
+    *,
+    known_at: str | None = None,
+    url: str | None = None,
+    limit: Limit = None,
+    options: Options = DEFAULTS,
 ) -> None:
     """Show the rows that were true at a time.
 
@@ -85,12 +100,34 @@ def as_of(
         table: The table, as schema.table.
         time: ISO 8601; UTC without an offset, a date is its first instant.
         known_at: Answer with what the table held at this time.
+        url: A model's history in a database: duckdb:///path or postgresql://host/name.
         limit: At most so many rows.
         options: Common options.
     """
     when, known = parse_instant(time), time_given(known_at)
+    if url is not None:
+        _show_from_database(url, table, when, known, limit, options)
+        return
     with opened(options, table) as store:
         show_frame(store.table(table).as_of(when, known_at=known), limit, options)
+
+
+def _show_from_database(
+    url: str,
+    table: str,
+    time: datetime | None,
+    known_at: datetime | None,
+    limit: int | None,
+    options: Options,
+) -> None:
+    from backstory.reading.statements.found import rows_of
+
+    if known_at is not None:
+        raise UsageError(
+            "bad-option", "A history in a database keeps no known times.", "Leave out --known-at, or --url."
+        )
+    columns, rows = rows_of(url, table_name(table), time)
+    show(rows[:limit], options.answer, columns)
 
 
 def timeline(
