@@ -19,9 +19,8 @@ def ask(store, warehouse, monkeypatch, capsys):
     """What a command says; the session is that of all tests."""
     kept = Warehouse(store, embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
-    monkeypatch.setenv(
-        "BACKSTORY_WAREHOUSE", str(warehouse)
-    )  # a table that is not there is told without Spark
+    # A table that is not there is told without Spark.
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
 
     def asked(words, code=0):
         capsys.readouterr()

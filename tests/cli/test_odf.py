@@ -80,10 +80,12 @@ class Shell:
 
 
 @pytest.fixture
-def shell(spark, tmp_path, monkeypatch, capsys):
+def shell(spark, tmp_path, monkeypatch, capsys, warehouse):
     kept = Kept(spark)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
     monkeypatch.chdir(tmp_path)
+    # A table that is not there is told without Spark.
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
     yield Shell(tmp_path, kept.warehouse, capsys)
     structlog.reset_defaults()
 
