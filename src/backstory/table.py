@@ -273,12 +273,20 @@ class Table:
 
 
 def maintain_each(
-    store: "Store", named: Sequence[TableName], times: Mapping[str, datetime | None], *, dry_run: bool
+    store: "Store",
+    named: Sequence[TableName],
+    times: Mapping[str, datetime | None],
+    *,
+    every: bool,
+    dry_run: bool,
 ) -> "list[Maintained]":
-    """Maintain these tables, or all; then the times are heeded where a table keeps memory."""
+    """Maintain these tables, or every one; then the times are heeded where a table keeps memory."""
     from backstory.model.layout import Layout
     from backstory.stores.iceberg.store import existing, tables
     from backstory.upkeep.maintaining import kept_in_order
+
+    if not named and not every:
+        raise UsageError("no-table", "No table is named.", "Name tables, or --all.")
 
     def one(name: TableName) -> "Maintained":
         heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from backstory import settings
-from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.table import table_name
 from backstory.table import ODF, Table, maintain_each, named
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.doors.native.asked import Options
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
@@ -169,8 +169,6 @@ class Warehouse:
         """
         from backstory.doors.odf import door
 
-        if not names_or_files and not all:
-            raise UsageError("no-dataset", "No dataset is named.", "Name datasets or manifests, or --all.")
         watcher = watcher or door.Watcher()
         asked = door.Asked(
             system_time=_given(system_time),
@@ -199,14 +197,9 @@ class Warehouse:
         dry_run: bool = False,
         watcher: "Watcher | None" = None,
     ) -> "DatasetReceipt":
-        """Push files into a dataset, a commit for each; the first error ends it and stands in the receipt.
-
-        Raises UsageError for an unknown dataset or source.
-        """
+        """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
         from backstory.doors.odf import door
 
-        if not files:
-            raise UsageError("no-file", "No file is given.", "Name at least one.")
         pushed = door.Pushed(_paths(files), source_name, _given(event_time), input_format)
         asked = door.Asked(
             system_time=_given(system_time),
@@ -275,10 +268,15 @@ class Warehouse:
         dry_run: bool = False,
     ) -> "list[Maintained]":
         """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
-        if not tables and not all:
-            raise UsageError("no-table", "No table is named.", "Name tables, or --all.")
         times = {"settle_before": _given(settle_before), "known_from": _given(known_from)}
-        return maintain_each(self.store, [self.table(each).name for each in tables], times, dry_run=dry_run)
+        names = [self.table(each).name for each in tables]
+        return maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+
+    def serve(self, **options: Any) -> "Running":
+        """A Fivetran destination that listens until `stop` is called; options are those of the command."""
+        from backstory.doors.fivetran.serving import Serving, serve
+
+        return serve({self.store.catalog: self.store}, Serving(**options))
 
     def close(self) -> None:
         """Stop the embedded session; the caller's own is left alone."""

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 DEFAULTS = Options()
-IN_CLEAR = (
-    "requests come in clear, and from whoever reaches this port: beyond a network of your own use "
-    "--tls-cert and --tls-key, or --host 127.0.0.1"
-)
 
 
 def serve(
@@ -52,17 +48,27 @@ def serve(
         options: Common options.
         unknown: Arguments that nobody knows; they are passed over (section 7.1).
     """
-    from backstory.doors.fivetran.server import beyond_this_machine, listen, serve_until_told
-    from backstory.doors.fivetran.service import Destination
-    from backstory.doors.fivetran.tls import credentials
+    from backstory.doors.fivetran.server import serve_until_told
+    from backstory.doors.fivetran.serving import Serving
+    from backstory.doors.fivetran.serving import serve as start_serving
     from backstory.formats.memory import Memory
-    from backstory.observe.metrics import serve_metrics
     from backstory.spark.launch import java_of
     from backstory.spark.session import start
     from backstory.stores.iceberg.store import Store
 
-    tls = credentials(tls_cert, tls_key, tls_client_ca)
     settings = options.settings()
+    asked = Serving(
+        host=host,
+        port=port,
+        metrics_port=metrics_port,
+        batch_format=batch_format,
+        enable_live_modes=enable_live_modes,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        batch_folder=settings.batch_folder,
+    )
+    asked.credentials()  # what is wrong with them is told before Spark starts
     if settings.batch_folder and not settings.batch_folder.is_dir():
         raise UsageError(
             "no-folder", f"There is no folder {settings.batch_folder}.", "Make it, or mend [serve]."
@@ -72,17 +78,9 @@ def serve(
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
         _require_answer(store)
-    destination = Destination(
-        stores, batch_format, live_modes=enable_live_modes, folder=settings.batch_folder
-    )
-    running = listen(destination, host, port, tls)
-    log.info(f"listening on {running.host}:{running.port}", **_account())
-    if metrics_port is not None:
-        log.info(f"metrics on port {serve_metrics(host or '', metrics_port)}")
+    running = start_serving(stores, asked, _account())
     if unknown:
         log.warning("unknown arguments are passed over", count=len(unknown))
-    if tls is None and beyond_this_machine(running.host):
-        log.warning(IN_CLEAR)
     serve_until_told(running, java_of(spark))
     spark.stop()
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from typing import Self
 
 import grpc
 import structlog
@@ -41,6 +42,12 @@ class Running:
     health: health.HealthServicer
     host: str
     port: int
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Refuse new requests, wait up to `grace` seconds for running ones, and end."""

@@ -65,6 +65,8 @@ def pull_all(
     One that fails does not keep the others back. Raises UsageError for a wrong manifest and an unknown
     name before anything is added or pulled.
     """
+    if not wanted and not every:
+        raise UsageError("no-dataset", "No dataset is named.", "Name datasets or manifests, or --all.")
     read = [each for one in wanted for each in _meant(store, namespace, one)]
     refuse_repeated(each for each in read if each.dataset.written is not None)
     read = list({each.name: each for each in read}.values())
@@ -108,7 +110,9 @@ def events(
 def ingest(
     store: Store, name: str, pushed: Pushed, asked: Asked, *, namespace: str = NAMESPACE
 ) -> DatasetReceipt:
-    """Push files into a dataset."""
+    """Push files into a dataset; UsageError without any."""
+    if not pushed.files:
+        raise UsageError("no-file", "No file is given.", "Name at least one.")
     receipt = push(store, registry.existing(store, namespace, name), pushed, asked)
     if isinstance(receipt.error, UsageError):
         raise receipt.error

@@ -1,0 +1,27 @@
+"""A destination that a program starts over its own warehouse."""
+
+import pytest
+from destination import definition
+
+from backstory.doors.fivetran.serving import Serving
+from backstory.errors import UsageError
+from backstory.testing.sender.client import Sender
+from backstory.warehouse import Warehouse
+
+
+@pytest.mark.tables_on("iceberg")
+def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
+    """Port 0 is a free one; what a sender makes is a table of the warehouse; afterwards nobody listens."""
+    warehouse = Warehouse(store, embedded=False)
+    with warehouse.serve(host="127.0.0.1", port=0) as running:
+        sender = Sender.to(f"{running.host}:{running.port}", tmp_path)
+        sender.create(schema, definition("served", "id:LONG* v synced"))
+        assert sender.describe(schema, "served") is not None
+    assert warehouse.table(f"{schema}.served").current().columns == ["id", "v"]
+    with warehouse.serve(host="127.0.0.1", port=running.port) as again:
+        assert again.port == running.port
+
+
+def test_half_of_a_certificate_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="certificate and its key"):
+        Serving(tls_cert=tmp_path / "server.pem").credentials()
