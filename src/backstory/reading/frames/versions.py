@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+# A version has length, and nothing else has (V3, V5); so `_memory` is not read where it is not asked.
+_LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
+
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
@@ -72,9 +75,9 @@ def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Col
     """
     from pyspark.sql.functions import coalesce, col, lit, when
 
-    role = col(f"{MEMORY}.{ROLE}")
     if known_at is None:
-        return rows.where(role.isNull()), column(VALID_TO)
+        return rows.where(_LASTING), column(VALID_TO)
+    role = col(f"{MEMORY}.{ROLE}")
     moved_since = col(f"{MEMORY}.{ENDED_AT}") > instant(micros_of(known_at))
     ended = when(moved_since, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
     no_fact = coalesce(role, lit("")) != Role.FACT
@@ -158,7 +161,7 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
     shown = [f"{quoted(each.name)} AS {quoted(_apart(each.source))}" for each in history.user_columns]
     ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history)}
     shown += [f"{sql} AS {name}" for name, sql in ends.items()]
-    versions_only = f" WHERE {MEMORY}.{ROLE} IS NULL" if shape.layout is Layout.VERSIONS else ""
+    versions_only = f" WHERE {_LASTING}" if shape.layout is Layout.VERSIONS else ""
     return f"SELECT {', '.join(shown)} FROM {store.sql_name(shape.table)}{versions_only}"  # noqa: S608 - quoted names
 
 
