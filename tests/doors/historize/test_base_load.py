@@ -119,7 +119,7 @@ def test_load_columns_that_the_stage_brings(full):
 @pytest.mark.parametrize(
     ("text", "code", "keys"),
     [
-        ("a:1 -:1", "NULL_KEY", ["None"]),
+        ("a:1 -:1", "NULL_KEY", ["NULL"]),
         ("a:1 a:2", "DUPLICATE_KEY", ["a"]),
         ("a:1 a:1", "DUPLICATE_KEY", ["a"]),
     ],
