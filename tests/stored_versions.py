@@ -117,4 +117,7 @@ def plain(row):
 
 
 def utc(value):
+    """The value as it is stored: an instant in UTC, a word as a plain text."""
+    if isinstance(value, str):
+        return str(value)
     return value.astimezone(UTC) if isinstance(value, datetime) else value

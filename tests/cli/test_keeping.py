@@ -48,7 +48,7 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
     assert "taken back" in told
     code, told = command(f"forget {name} 2 --apply", "table")
     assert code == 0
-    assert "forgotten: 1 past" in told
+    assert "forgotten: past 1" in told
     code, told = command(f"maintain {name}", "table")
     assert (code, str(name) in told) == (0, True)
 

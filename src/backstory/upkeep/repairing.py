@@ -20,6 +20,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.port import DISORDER
 from backstory.upkeep.checking import known, misfits, readable
 from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, Tally, mend
@@ -88,7 +89,7 @@ class _Repairing:
         found = suspected(rows, judged)
         laws = [name for name in found.columns if name.startswith(PREFIX)]
         found = found.select(*map(quoted, [*names, *laws]))
-        acts = found.mapInArrow(partial(mend, judged, names), _schema(found, names)).persist()
+        acts = map_batches(found, partial(mend, judged, names), _schema(found, names)).persist()
         try:
             with translate_faults(self.table):
                 said = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()

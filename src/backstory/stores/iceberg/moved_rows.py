@@ -31,6 +31,7 @@ from backstory.stores.iceberg.scripts import (
     tasks_of,
 )
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.workers import map_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,7 +104,7 @@ class MovedRows:
                 location: [(self._told(move), move.positions.serialize()) for move in each]
                 for location, each in self.moves.items()
             }
-            return rows.mapInArrow(partial(_rows_that_moved, by_file), StructType([*kept, *extra]))
+            return map_batches(rows, partial(_rows_that_moved, by_file), StructType([*kept, *extra]))
 
     def _told(self, move: Move) -> Told:
         commit = self.commits[move.number]

@@ -12,7 +12,7 @@ from backstory.model.types import ColumnType
 from backstory.stores.casting import Changes, cast_batch
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.workers import carrying
+from backstory.stores.iceberg.workers import carrying, map_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ def retype_rows(
     ]
     types = [spark_type(column.type) for column in columns] + ["bigint" for _ in ids]
     schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in zip(names, types, strict=True))
-    return rows.mapInArrow(partial(_cast_batches, changed), schema)
+    return map_batches(rows, partial(_cast_batches, changed), schema)
 
 
 def _cast_batches(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

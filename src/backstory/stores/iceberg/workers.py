@@ -1,13 +1,33 @@
-"""Errors of Python workers, carried to the driver as themselves."""
+"""Python workers: rows for them, and their errors, carried to the driver as themselves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 MARK = "backstory-error "
 _KINDS = {kind.__name__: kind for kind in (Failed, UsageError, Refused, TryAgain)}
+
+Batches = Iterator[Any]
+
+
+def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: Any) -> "DataFrame":
+    """What `act` gives for the rows' Arrow batches, in a worker for each partition.
+
+    Columns may have any name: Spark's own `mapInArrow` takes dots and backticks in them for its syntax.
+    """
+    plain = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
+    return plain.mapInArrow(partial(_named, act, rows.columns), schema)
+
+
+def _named(act: Callable[[Batches], Batches], names: Sequence[str], batches: Batches) -> Batches:
+    return act(batch.rename_columns(names) for batch in batches)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from backstory.stores.iceberg.literals import column, micros_of, quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.workers import map_batches
 from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
 from backstory.upkeep.laws.rule import broken_keys, violations
 from backstory.upkeep.laws.terms import LAWS, Law, Mark, Row, Terms
@@ -168,4 +169,4 @@ def run(
     """What a judge finds in the lives of a frame."""
     look = partial(examine, judge, identity, shown)
     with translate_faults(table.shape.table):
-        return added_up(found.mapInArrow(look, FOUND).toArrow().to_pylist())
+        return added_up(map_batches(found, look, FOUND).toArrow().to_pylist())
