@@ -25,6 +25,7 @@ from backstory.cli import (
 )
 from backstory.cli.output import Output, chosen, show_error
 from backstory.errors import BackstoryError, Failed, UsageError
+from backstory.spark.interrupts import told_as_interrupts
 
 DELIVER = Group("Deliver", sort_key=1)
 READ = Group("Read", sort_key=2)
@@ -72,7 +73,8 @@ def run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
             return _serve(arguments)
-        ended = app(arguments, exit_on_error=False, print_error=False)
+        with told_as_interrupts():
+            ended = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as wrong:
         wrong.verbose = False
         told = UsageError("usage", str(wrong), f"See `{_helping(arguments)}`.")

@@ -15,6 +15,7 @@ from backstory.cli.read import opened
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.observe.progress import ProgressLine
+from backstory.spark.interrupts import told_as_interrupts
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, Watcher
@@ -161,7 +162,8 @@ def _watched(options: Options) -> Iterator["Watcher"]:
             tell_receipt(receipt)
 
     try:
-        yield Watcher(added, line.begin, line.tell, ended)
+        with told_as_interrupts():
+            yield Watcher(added, line.begin, line.tell, ended)
     except KeyboardInterrupt:
         line.end()
         errors.print("Interrupted. What was committed stays; the next pull goes on from there.")

@@ -1,25 +1,41 @@
 """Ctrl-C while Spark works: the work is broken off, and Spark can still be asked to tidy up."""
 
 import logging
+import os
 import signal
 import time
-from contextlib import suppress
-from threading import Thread, current_thread, main_thread
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread, Timer, current_thread, main_thread
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
 # What fails so soon after an interrupt fails because of it.
 AFTER = 30.0
+LATER = 0.05  # seconds
 _came = [float("-inf")]
 
 
 def broken_off() -> bool:
     """Whether an interrupt came a moment ago: a call that it met may fail as if Java had gone."""
     return time.monotonic() - _came[0] < AFTER
+
+
+@contextmanager
+def told_as_interrupts() -> Iterator[None]:
+    """What fails because of an interrupt is a KeyboardInterrupt, whatever tidying up made of it."""
+    try:
+        yield
+    except Exception as fault:
+        if not broken_off():
+            raise
+        raise KeyboardInterrupt from fault
 
 
 def interruptible(spark: "SparkSession") -> None:
@@ -32,7 +48,10 @@ def interruptible(spark: "SparkSession") -> None:
     context = spark.sparkContext
     client: Any = context._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
 
-    def interrupted(*_: object) -> NoReturn:
+    def interrupted(_: int, frame: "FrameType | None") -> None:
+        if _collects(frame):
+            Timer(LATER, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return
         _came[0] = time.monotonic()
         # The answer of the call that is broken off must not be read by the next one.
         client.thread_connection.connection = None
@@ -41,6 +60,15 @@ def interruptible(spark: "SparkSession") -> None:
 
     signal.signal(signal.SIGINT, interrupted)
     logging.getLogger().addFilter(_worth_telling)  # a filter that is there already is not added again
+
+
+def _collects(frame: "FrameType | None") -> bool:
+    """Whether py4j lets an object of Java's go: Python swallows what is raised in such a callback."""
+    while frame is not None:
+        if frame.f_code.co_name == "_garbage_collect_object":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _cancel(context: "SparkContext") -> None:

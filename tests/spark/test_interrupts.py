@@ -1,0 +1,52 @@
+"""What an interrupt makes of calls that it meets."""
+
+import os
+import signal
+import weakref
+
+import pytest
+
+from backstory.spark.interrupts import AFTER, interruptible, told_as_interrupts
+from backstory.spark.interrupts import time as clock
+
+
+@pytest.fixture
+def handled(spark):
+    """Spark's handler of interrupts, for the length of a test."""
+    before = signal.getsignal(signal.SIGINT)
+    interruptible(spark)
+    yield signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_fails_soon_after_an_interrupt_is_the_interrupt(handled, monkeypatch):
+    """Java may answer nothing to what tidies up; a failure long after it is a failure."""
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), told_as_interrupts():
+        raise ConnectionError("Answer from Java side is empty")
+    now = clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: now + AFTER + 1)
+    with pytest.raises(ConnectionError), told_as_interrupts():
+        raise ConnectionError("Answer from Java side is empty")
+
+
+class Thing:
+    """Something that can be let go."""
+
+
+def test_an_interrupt_of_a_callback_that_swallows_it_comes_again(handled):
+    """Python ignores what is raised while py4j lets an object of Java's go."""
+    passed = []
+
+    def _garbage_collect_object(_):
+        os.kill(os.getpid(), signal.SIGINT)
+        passed.append("collected")
+
+    thing = Thing()
+    watched = weakref.ref(thing, _garbage_collect_object)
+    del thing
+    with pytest.raises(KeyboardInterrupt):
+        signal.pause()
+    assert passed == ["collected"]
+    assert watched() is None
