@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY, tell_added, tell_changes, tell_lints
 from backstory.cli.output import console, show, tell_error
-from backstory.cli.read import opened
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:

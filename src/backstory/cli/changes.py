@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from backstory.cli.asking import opened, rows_of_frame
 from backstory.cli.options import Flag, Limit, Options
 from backstory.cli.output import show, show_document
-from backstory.cli.read import DEFAULTS, opened, rows_of_frame
+from backstory.cli.read import DEFAULTS
 from backstory.model.cursor import Cursor, Start
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, errors, show, show_document
-from backstory.cli.read import opened
 from backstory.cli.starting import busy
 from backstory.errors import UsageError, Violated
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from backstory.cli.asking import opened
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
-from backstory.cli.read import opened
 from backstory.errors import UsageError, Violated
 
 if TYPE_CHECKING:

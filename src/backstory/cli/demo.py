@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Options
 from backstory.cli.output import console, show
-from backstory.cli.read import opened
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
 from backstory.table import Table

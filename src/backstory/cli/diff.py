@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from backstory.cli.asking import opened, rows_of_frame
 from backstory.cli.options import Limit, Options
 from backstory.cli.output import show
-from backstory.cli.read import opened, rows_of_frame, time_given
+from backstory.cli.read import time_given
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Options
 from backstory.cli.outcomes import tell_changes
 from backstory.cli.output import show, tell_error
-from backstory.cli.read import opened
 from backstory.errors import UsageError
-from backstory.observe.logs import log_for_people
 
 if TYPE_CHECKING:
     from backstory.engine.rehearsal import Told
@@ -70,6 +69,7 @@ def historize(
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.run import exit_code, open_model
     from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.observe.logs import log_for_people
 
     if schema:
         sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")

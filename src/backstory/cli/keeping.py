@@ -5,10 +5,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, plain, show, tell_error
-from backstory.cli.read import key_given, opened, time_given
+from backstory.cli.read import key_given, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
 from backstory.model.keys import told_key

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
 from backstory.cli.output import errors, show, tell_error
-from backstory.cli.read import opened
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
-from backstory.observe.progress import ProgressLine
 from backstory.spark.interrupts import told_as_interrupts
 
 if TYPE_CHECKING:
@@ -146,6 +145,7 @@ def ingest(
 def _watched(options: Options) -> Iterator["Watcher"]:
     """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
     from backstory.doors.odf.door import Watcher
+    from backstory.observe.progress import ProgressLine
 
     drawn = errors.is_terminal and not options.quiet and not options.verbose
     line = ProgressLine(errors if drawn else None)

@@ -1,41 +1,24 @@
 """The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import structlog
-
-from backstory import warehouse
+from backstory.cli.asking import ask, opened, show_frame
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
-from backstory.cli.starting import busy, starting
-from backstory.errors import BackstoryError, UsageError
+from backstory.cli.starting import busy
+from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.model.table import table_name
-from backstory.observe.logs import log_for_people
-from backstory.reading.commits import commits, inventory
 from backstory.reading.timelines import Axis, require_axis
-from backstory.stores.metadata.described import Catalog
-from backstory.stores.metadata.embedded import Embedded
-from backstory.stores.metadata.in_session import InSession
-from backstory.stores.metadata.without_spark import open_without_spark
-from backstory.stores.refusals import no_table
 from backstory.table import named
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from backstory.stores.metadata.described import Catalog
 
-told = structlog.get_logger()
-Answer = TypeVar("Answer")
 DEFAULTS = Options()
-# Java compiles no code twice that runs but once.
-FOR_A_MOMENT = "-XX:TieredStopAtLevel=1"
 TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
 TABLES_OF_VERSIONS = [*TABLES[:-1], "memory_rows", "settled", TABLES[-1]]
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
@@ -49,6 +32,8 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
     Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
     that is settled. Spark is not started.
     """
+    from backstory.reading.commits import inventory
+
     found = ask(options, inventory)[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
@@ -178,8 +163,9 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
         limit: At most so many commits.
         options: Common options.
     """
+    from backstory.reading.commits import commits
 
-    def asked(catalog: Catalog) -> list[dict[str, Any]]:
+    def asked(catalog: "Catalog") -> list[dict[str, Any]]:
         found = named(table, lambda each: catalog.describe(each) is not None)
         return commits(catalog, found or table_name(table))
 
@@ -189,61 +175,6 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
         found = [_block(commit) for commit in found] if of_dataset else found
         found = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in found]
     show(found, options.answer, LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG)
-
-
-def ask(options: Options, question: Callable[[Catalog], Answer]) -> Answer:
-    """What the metadata of tables tells; Spark is started only where nothing else can read it."""
-    log_for_people(quiet=options.quiet, verbose=options.verbose)
-    try:
-        catalog = open_without_spark(options.settings())
-        if catalog is not None:
-            return question(catalog)
-    except BackstoryError:
-        raise
-    except Exception as stop:
-        told.debug("not readable without Spark", cause=str(stop))
-    with opened(options, brief=True) as started:
-        return question(InSession(started.store))
-
-
-@contextmanager
-def opened(options: Options, *tables: str, brief: bool = False) -> Iterator[warehouse.Warehouse]:
-    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower.
-
-    Of `tables` that must be there, one that is not is told of before Spark starts, where that is known.
-    """
-    log_for_people(quiet=options.quiet, verbose=options.verbose)
-    _require(options, tables)
-    if brief:
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
-    with starting(options):
-        started = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
-    with started as found:
-        yield found
-        sys.stdout.flush()
-
-
-def _require(options: Options, tables: Sequence[str]) -> None:
-    catalog = open_without_spark(options.settings()) if tables else None
-    if not isinstance(catalog, Embedded):
-        return
-    there = set(catalog.tables())
-    for name in tables:
-        if named(name, there.__contains__) is None:
-            raise no_table(table_name(name), there)
-
-
-def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
-    """Print the rows of a frame; Refused or Failed if they cannot be computed."""
-    show(rows_of_frame(frame, limit, options), options.answer, frame.columns)
-
-
-def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> list[dict[str, Any]]:
-    """The rows of a frame; Refused or Failed if they cannot be computed."""
-    from backstory.reading.queries import answering
-
-    with answering(), busy(options, "Reading ..."):
-        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
 
 
 def time_given(given: str | None) -> datetime | None:

@@ -5,18 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import structlog
 from cyclopts import Parameter
 
 from backstory.cli.options import Options
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.formats.wrapping.batch_file import Format
-from backstory.observe.logs import log_for_fivetran
 
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import Store
-
-log = structlog.get_logger()
 
 DEFAULTS = Options()
 
@@ -48,6 +44,8 @@ def serve(
         options: Common options.
         unknown: Arguments that nobody knows; they are passed over (section 7.1).
     """
+    import structlog
+
     from backstory.doors.fivetran.server import serve_until_told
     from backstory.doors.fivetran.serving import Serving
     from backstory.doors.fivetran.serving import serve as start_serving
@@ -80,7 +78,7 @@ def serve(
         _require_answer(store)
     running = start_serving(stores, asked, _account())
     if unknown:
-        log.warning("unknown arguments are passed over", count=len(unknown))
+        structlog.get_logger().warning("unknown arguments are passed over", count=len(unknown))
     serve_until_told(running, java_of(spark))
     spark.stop()
 
@@ -101,6 +99,11 @@ def _require_answer(store: "Store") -> None:
 
 def run(command: Callable[[], None]) -> int:
     """Serve with log lines from the first moment on, and give the exit code."""
+    import structlog
+
+    from backstory.observe.logs import log_for_fivetran
+
+    log = structlog.get_logger()
     log_for_fivetran()
     try:
         command()

@@ -4,14 +4,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from backstory.cli.asking import opened
 from backstory.cli.keeping import tell
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console
-from backstory.cli.read import opened
 from backstory.cli.starting import busy
 from backstory.doors.native.asked import Deletes, Format, asked
-from backstory.doors.native.files import TABLE, source_files
 from backstory.errors import UsageError
 from backstory.model.table import table_name
 
@@ -66,6 +65,8 @@ def snapshot(
         dry_run: Print counts, sample keys and what drives the changes, and write nothing.
         options: Common options.
     """
+    from backstory.doors.native.files import TABLE, source_files
+
     table = table_name(into)
     given = asked(
         key=_names(key),

@@ -1,7 +1,7 @@
 """`backstory sql`: one query."""
 
+from backstory.cli.asking import opened, show_frame
 from backstory.cli.options import Limit, Options
-from backstory.cli.read import opened, show_frame
 
 DEFAULTS = Options()
 

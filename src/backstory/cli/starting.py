@@ -5,26 +5,30 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
+from typing import TYPE_CHECKING
 
 from backstory.cli.options import Options
 from backstory.cli.output import errors
-from backstory.spark.connectors import BYTES, bytes_so_far, missing
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STARTING = "Starting Spark ..."
-MEGABYTES = BYTES // 1_000_000
+MEGABYTE = 1_000_000
 
 
 @contextmanager
 def starting(options: Options) -> Iterator[None]:
     """Tell of it on standard error; a line that moves is for terminals alone."""
+    from rich.console import Console
+
+    from backstory.spark.connectors import BYTES, missing
+
     given = options.settings().spark
     fetching = missing(given)
     if fetching and not options.quiet:
-        told = f"Fetching Spark's connectors (Iceberg, SQLite): {MEGABYTES} MB from Maven Central, once ..."
+        size = f"{BYTES // MEGABYTE} MB"
+        told = f"Fetching Spark's connectors (Iceberg, SQLite): {size} from Maven Central, once ..."
         errors.print(told, style="dim")
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
@@ -44,19 +48,25 @@ def busy(options: Options, words: str) -> Iterator[None]:
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
     console = Console(stderr=True)
     with Live(Spinner("dots", words), console=console, transient=True, redirect_stdout=False):
         yield
 
 
 @contextmanager
-def _line(terminal: Console, given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
+def _line(terminal: "Console", given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
+    from backstory.spark.connectors import BYTES, bytes_so_far
+
     ended = threading.Event()
     with terminal.status(STARTING) as line:
 
         def tell() -> None:
             while (so_far := bytes_so_far(given)) < BYTES and not ended.wait(0.5):
-                line.update(f"Fetching: {so_far // 1_000_000} of {MEGABYTES} MB")
+                line.update(f"Fetching: {so_far // MEGABYTE} of {BYTES // MEGABYTE} MB")
             line.update(STARTING)
 
         watching = threading.Thread(target=tell if fetching else ended.wait, daemon=True)

@@ -1,8 +1,8 @@
 """`backstory views`: views of a table for Spark SQL."""
 
+from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import errors, show
-from backstory.cli.read import opened
 
 DEFAULTS = Options()
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -101,6 +100,8 @@ class Note:
 
     def properties(self, counts: Mapping[str, int]) -> dict[str, str]:
         """The four properties that every commit carries, and the door's own."""
+        from importlib.metadata import version
+
         return {
             **self.more,
             DOOR: self.door,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Refused
-from backstory.formats.wrapping.cipher import DecryptingReader
 from backstory.model.types import ColumnType
+
+if TYPE_CHECKING:
+    from backstory.formats.wrapping.cipher import DecryptingReader
 
 
 class Format(StrEnum):
@@ -77,6 +77,8 @@ class BatchFile:
 
     def open(self, encoding: Encoding) -> Any:
         """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
+        import pyarrow as pa
+
         delivered = self.delivered()
         if self.size() == 0:
             delivered.close()
@@ -86,7 +88,9 @@ class BatchFile:
             return clear
         return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
-    def _decrypted(self, delivered: BufferedReader) -> DecryptingReader:
+    def _decrypted(self, delivered: BufferedReader) -> "DecryptingReader":
+        from backstory.formats.wrapping.cipher import DecryptingReader
+
         try:
             if self.key is None:
                 raise self.unreadable("the request holds no key for it")

@@ -1,0 +1,97 @@
+"""How a command comes to its answer: from metadata alone where that tells it, else from Spark."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from backstory.cli.options import Options
+from backstory.cli.output import show
+from backstory.cli.starting import busy, starting
+from backstory.errors import BackstoryError
+from backstory.model.table import table_name
+from backstory.table import named
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from backstory.stores.metadata.described import Catalog
+    from backstory.warehouse import Warehouse
+
+Answer = TypeVar("Answer")
+# Java compiles no code twice that runs but once.
+FOR_A_MOMENT = "-XX:TieredStopAtLevel=1"
+
+
+def ask(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
+    """What the metadata of tables tells; Spark is started only where nothing else can read it."""
+    import structlog
+
+    from backstory.stores.metadata.in_session import InSession
+    from backstory.stores.metadata.without_spark import open_without_spark
+
+    tell_people(options)
+    try:
+        catalog = open_without_spark(options.settings())
+        if catalog is not None:
+            return question(catalog)
+    except BackstoryError:
+        raise
+    except Exception as stop:
+        structlog.get_logger().debug("not readable without Spark", cause=str(stop))
+    with opened(options, brief=True) as started:
+        return question(InSession(started.store))
+
+
+def tell_people(options: Options) -> None:
+    """From now on what is logged is for people, as much of it as the options want."""
+    from backstory.observe.logs import log_for_people
+
+    log_for_people(quiet=options.quiet, verbose=options.verbose)
+
+
+@contextmanager
+def opened(options: Options, *tables: str, brief: bool = False) -> Iterator["Warehouse"]:
+    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower.
+
+    Of `tables` that must be there, one that is not is told of before Spark starts, where that is known.
+    """
+    from backstory import warehouse
+
+    tell_people(options)
+    _require(options, tables)
+    if brief:
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
+    with starting(options):
+        started = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
+    with started as found:
+        yield found
+        sys.stdout.flush()
+
+
+def _require(options: Options, tables: Sequence[str]) -> None:
+    from backstory.stores.metadata.embedded import Embedded
+    from backstory.stores.metadata.without_spark import open_without_spark
+    from backstory.stores.refusals import no_table
+
+    catalog = open_without_spark(options.settings()) if tables else None
+    if not isinstance(catalog, Embedded):
+        return
+    there = set(catalog.tables())
+    for name in tables:
+        if named(name, there.__contains__) is None:
+            raise no_table(table_name(name), there)
+
+
+def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
+    """Print the rows of a frame; Refused or Failed if they cannot be computed."""
+    show(rows_of_frame(frame, limit, options), options.answer, frame.columns)
+
+
+def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> list[dict[str, Any]]:
+    """The rows of a frame; Refused or Failed if they cannot be computed."""
+    from backstory.reading.queries import answering
+
+    with answering(), busy(options, "Reading ..."):
+        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
