@@ -94,4 +94,4 @@ def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> li
     from backstory.reading.queries import answering
 
     with answering(), busy(options, "Reading ..."):
-        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist()
+        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist(maps_as_pydicts="strict")

@@ -1,14 +1,12 @@
 """What keeps tables in good order: `rewind`, `forget`, `maintain`."""
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
-from backstory.cli.output import console, plain, show, tell_error
+from backstory.cli.output import console, show, show_document, tell_error
 from backstory.cli.read import key_given, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
@@ -137,6 +135,6 @@ def maintain(
 def tell(done: Mapping[str, Any], options: Options) -> None:
     """Print one document: as JSON, or as a row of CSV."""
     if options.answer == "json":
-        sys.stdout.write(json.dumps(done, default=plain, ensure_ascii=False) + "\n")
+        show_document(done)
     else:
         show([done], options.answer)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -29,19 +30,38 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
     """Print the rows; `columns` names the columns of a table that may have no rows."""
     names = list(columns) or list(rows[0] if rows else ())
     if output == "json":
-        sys.stdout.write(json.dumps([dict(row) for row in rows], default=plain, ensure_ascii=False) + "\n")
+        sys.stdout.write(as_json([dict(row) for row in rows]) + "\n")
     elif output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
         writer.writerows([_cell(row.get(name), "") for name in names] for row in rows)
     else:
-        cells = [[_cell(row.get(name), "–") for name in names] for row in rows]
+        cells = [[_told(name, row.get(name)) for name in names] for row in rows]
         _draw(lay_out(names, cells, console.width if console.is_terminal else None))
 
 
 def show_document(document: Mapping[str, Any]) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(dict(document), default=plain, ensure_ascii=False) + "\n")
+    sys.stdout.write(as_json(dict(document)) + "\n")
+
+
+def as_json(value: object) -> str:
+    """A value as one line of JSON; numbers that JSON has no word for are texts, as are the keys of maps."""
+    try:
+        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps(_spelled(value), default=plain, ensure_ascii=False)
+
+
+def _spelled(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, str) else _cell(key, ""): _spelled(each) for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    endless = isinstance(value, float) and not math.isfinite(value)
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if endless else value
 
 
 def _draw(table: RenderableType) -> None:
@@ -57,7 +77,7 @@ def _draw(table: RenderableType) -> None:
 def show_error(error: BackstoryError, output: Output) -> None:
     """Print an error: as JSON on standard output, else as lines on standard error."""
     if output == "json":
-        sys.stdout.write(json.dumps({"error": error.to_dict()}, default=plain) + "\n")
+        sys.stdout.write(as_json({"error": error.to_dict()}) + "\n")
         return
     tell_error(error.to_dict())
 
@@ -82,9 +102,17 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
+def _told(name: str, value: object) -> str:
+    """A cell for people: of counts those that are not nothing."""
+    if name == "counts" and isinstance(value, dict):
+        return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count)
+    return _cell(value, "–")
+
+
 def _cell(value: object, null: str) -> str:
+    """A value as text; what is nested, or true or false, as JSON has it."""
     if value is None:
         return null
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {count}" for name, count in value.items() if count)
+    if isinstance(value, bool | Mapping | list | tuple):
+        return as_json(value)
     return str(plain(value)) if isinstance(value, datetime | bytes | bytearray) else str(value)
