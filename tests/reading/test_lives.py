@@ -2,7 +2,7 @@
 
 from told_lives import CORRECTED, day, told
 
-from backstory.reading.lives import Scale, changing, form_of, held, lanes
+from backstory.reading.lives import Scale, changing, form_of, held, lanes, told_of
 
 
 def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
@@ -37,6 +37,12 @@ def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
 
 def test_only_columns_that_change_tell_a_life():
     assert changing(told(CORRECTED), ["v", "same"]) == ["v"]
+
+
+def test_v16_nan_is_what_it_was():
+    before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
+    assert changing([before, after], ["v", "f", "s"]) == ["v"]
+    assert told_of(before, after, ["v"]) == "v: a → b"
 
 
 def test_times_that_differ_look_different():

@@ -57,7 +57,12 @@ def _holds(statement: Told, known_at: datetime | None) -> bool:
 
 def changing(versions: Sequence[Told], columns: Sequence[str]) -> list[str]:
     """Those of the columns that have more than one value in the life."""
-    return [name for name in columns if any(each[name] != versions[0][name] for each in versions)]
+    return [name for name in columns if any(differ(name, each, versions[0]) for each in versions)]
+
+
+def differ(name: str, one: Told, other: Told) -> bool:
+    """Whether two versions differ in a column; NaN, wherever it is in a value, is NaN (V16)."""
+    return one[name] != other[name] and repr(one[name]) != repr(other[name])
 
 
 def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
@@ -70,8 +75,8 @@ def told_of(before: Told | None, version: Told, columns: Sequence[str]) -> str:
     """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
     if before is None:
         return ", ".join(f"{name}: {shown(version[name])}" for name in columns)
-    changed = [name for name in columns if before[name] != version[name]]
-    other = sum(before[name] != version[name] for name in version if name not in {*columns, *AXES})
+    changed = [name for name in columns if differ(name, before, version)]
+    other = sum(differ(name, before, version) for name in version if name not in {*columns, *AXES})
     told = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
     if other:
         told.append(f"{other} other column{'s' if other > 1 else ''}")

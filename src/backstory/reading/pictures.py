@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.lives import Lane, Scale, Told, form_of, gone_at, shown
+from backstory.reading.lives import Lane, Scale, Told, differ, form_of, gone_at, shown
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 TOP, ROW, BAR = 62, 34, 24  # where the first row begins, from row to row, and how high a bar is
@@ -108,7 +108,7 @@ def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
     begun: Told | None = None
     for version, following in zip(lane.versions, [*lane.versions[1:], None], strict=True):
         begun = begun or version
-        same = following is not None and following[name] == version[name]
+        same = following is not None and not differ(name, following, version)
         if same and following is not None and following[VALID_FROM] == version[VALID_TO]:
             continue
         text = shown(version[name])
