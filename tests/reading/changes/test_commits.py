@@ -1,5 +1,7 @@
 """Which commits a range names: version, snapshot id, time; what has expired, and what never was."""
 
+from dataclasses import replace
+
 import pytest
 
 from backstory.errors import BackstoryError
@@ -59,6 +61,17 @@ def test_what_is_no_range_is_told_by_name(commits, since, until, code):
 
 def test_a_range_after_what_has_expired_is_told():
     assert [commit.version for commit in range_of(EXPIRED, 4, None).commits] == [5]
+
+
+def test_v111_a_time_is_a_recorded_one_where_commits_tell_it():
+    """What was recorded at a time is not told since then, though it was committed later."""
+    times = {1: "2026-01-01T00:00:10.000001Z", 2: "2026-01-01T00:00:20.000000Z"}
+    native = Lineage(
+        WHOLE.table, [replace(each, recorded=times[each.version]) for each in COMMITS[:2]], whole=True
+    )
+    for since, versions in (("10.000001", [2]), ("10", [1, 2]), ("19.999999", [2]), ("20", [])):
+        found = range_of(native, f"2026-01-01T00:00:{since}Z", None)
+        assert [commit.version for commit in found.commits] == versions
 
 
 def test_a_table_without_commits_has_no_changes():

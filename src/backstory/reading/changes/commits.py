@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime, timedelta
 from typing import Final
 
 from backstory.errors import Refused, UsageError
-from backstory.model.instant import EPOCH, instant_of
+from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
@@ -55,11 +55,18 @@ class Lineage:
         )
 
     def _place_at(self, time: str | date) -> int:
-        micros = (instant_of(time) - EPOCH).total_seconds() * 1_000_000
-        place = sum(commit.millis * 1000 <= micros for commit in self.commits)
+        until = instant_of(time)
+        place = sum(_told_at(commit) <= until for commit in self.commits)
         if place or self.whole:
             return place
         raise expired(self.table)
+
+
+def _told_at(commit: SnapshotLine) -> datetime:
+    """The time of a commit: its recorded one where it has one, by which its rows tell it too (V94, V111)."""
+    if commit.recorded:
+        return parse_instant(commit.recorded)
+    return EPOCH + timedelta(milliseconds=commit.millis)
 
 
 @dataclass(frozen=True, slots=True)

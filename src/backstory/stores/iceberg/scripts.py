@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from backstory.model.remembered import RECORDED
 from backstory.stores.iceberg.jvm import ICEBERG, script
 
 _SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
@@ -41,7 +42,9 @@ for (java.util.Iterator all = commits.iterator(); all.hasNext();) {{
   told.append(ancestors.contains(Long.valueOf(each.snapshotId()))).append('\\t')
     .append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
     .append(each.timestampMillis()).append('\\t').append(each.operation()).append('\\t')
-    .append(each.parentId() == null ? "" : each.parentId().toString()).append('\\n');
+    .append(each.parentId() == null ? "" : each.parentId().toString()).append('\\t');
+  Object recorded = each.summary() == null ? null : each.summary().get("{RECORDED}");
+  told.append(recorded == null ? "" : recorded).append('\\n');
 }}
 return told.toString();
 """
@@ -195,13 +198,14 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLine:
-    """A commit; `parent` is None for the first."""
+    """A commit; `parent` is None for the first, `recorded` is its recorded time, empty where it has none."""
 
     id: int
     version: int
     millis: int
     operation: str
     parent: int | None
+    recorded: str = ""
 
 
 def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
@@ -216,9 +220,9 @@ def commits_of(jvm: Any, table: Any) -> tuple[list[SnapshotLine], list[SnapshotL
     ours: list[SnapshotLine] = []
     others: list[SnapshotLine] = []
     for line in told.split("\n")[:-1]:
-        ancestor, id_, version, millis, operation, parent = line.split("\t")
+        ancestor, id_, version, millis, operation, parent, recorded = line.split("\t")
         of = int(parent) if parent else None
-        found = SnapshotLine(int(id_), int(version), int(millis), operation, of)
+        found = SnapshotLine(int(id_), int(version), int(millis), operation, of, recorded)
         (ours if ancestor == "true" else others).append(found)
     return ours, others
 
