@@ -42,3 +42,14 @@ def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
     assert str(now).count("█") > 1
     assert "known from" in str(both)
     assert not found.timeline("nobody").versions
+
+
+def test_a_source_may_call_its_columns_as_the_answer_calls_its_own(store):
+    """Its values stand beside the axes, and a join keeps its names."""
+    found = remembered(store, "named", E13, value="known_from")
+    (first, *_) = found.timeline("k").versions
+    assert (first["known_from_src"], first["known_from"]) == ("a", day(3))
+    asked = store.spark.createDataFrame([("k", day(17), day(2))], "k string, at timestamp, seen timestamp")
+    joined = found.join_as_of(asked, on="k", at="at", known_at="seen")
+    assert joined.columns == ["k", "at", "seen", "known_from", "valid_from", "valid_to"]
+    assert [row["known_from"] for row in joined.collect()] == ["a"]

@@ -7,15 +7,15 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames.statements import statements
+from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, statements
 from backstory.table import Table
 
 
-def told(found, key):
-    rows = statements(found.store, found.name, key).orderBy("valid_from", "known_from").toArrow().to_pylist()
+def told(found, key, value="v"):
+    rows = statements(found.store, found.name, key).orderBy("valid_from", TOLD_FROM).toArrow().to_pylist()
     return [
-        f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})"
-        f" known [{number(row['known_from'])},{number(row['known_to'])})"
+        f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
+        f" known [{number(row[TOLD_FROM])},{number(row[TOLD_TO])})"
         for row in rows
     ]
 
@@ -32,8 +32,9 @@ def test_a_row_tells_two_steps(store):
     ]
     with pytest.raises(UsageError, match="The key of"):
         statements(store, found.name, {"x": 1})
-    found = remembered(store, "stated", E14)
-    assert told(found, {"k": "k"}) == [
+    # A source's own names are not taken for those of the plan.
+    found = remembered(store, "stated", E14, value="steps")
+    assert told(found, {"k": "k"}, "steps") == [
         "a[10,) known [1,2)",
         "a[10,20) known [2,4)",
         "a[10,) known [4,5)",
@@ -41,13 +42,13 @@ def test_a_row_tells_two_steps(store):
         "x[20,) known [2,4)",
         "b[20,) known [5,)",
     ]
-    assert told(found, {"k": "m"}) == ["y[20,) known [3,4)"]
+    assert told(found, {"k": "m"}, "steps") == ["y[20,) known [3,4)"]
     assert told(found, {"k": "n"}) == []
 
 
 def events(found, *names):
-    rows = statements(found.store, found.name).orderBy("valid_from", "known_from").toArrow().to_pylist()
-    ends = ("valid_from", "valid_to", "known_from", "known_to")
+    rows = statements(found.store, found.name).orderBy("valid_from", TOLD_FROM).toArrow().to_pylist()
+    ends = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
     return [" ".join(word(row[name]) for name in (*names, *ends)) for row in rows]
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 # Whether a row held on each side, and the rows that did; no column of a source is so called.
-_BEFORE, _AFTER = "held before", "held after"
-_ROW_BEFORE, _ROW_AFTER = "row before", "row after"
+_BEFORE, _AFTER = "backstory: held before", "backstory: held after"
+_ROW_BEFORE, _ROW_AFTER = "backstory: before", "backstory: after"
 
 
 def diff(
@@ -139,9 +139,9 @@ def _counted(sides: "DataFrame", names: Sequence[str]) -> "DataFrame":
     from pyspark.sql.functions import sum as total
 
     more = total(when(col(_AFTER), 1).otherwise(-1))
-    found = sides.groupBy(*map(column, names)).agg(more.alias("more rows"))
+    found = sides.groupBy(*map(column, names)).agg(more.alias("backstory: more rows"))
     rows = struct(*map(column, names))
-    count = col("more rows")
+    count = col("backstory: more rows")
     return found.where(count != 0).select(
         explode(array_repeat(rows, magnitude(count).cast("int"))).alias("key"),
         when(count > 0, "added").otherwise("removed").alias("change"),

@@ -52,8 +52,8 @@ def versions(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tupl
         rows, time, corrected = events(rows, names, shape)
         return rows.where(~corrected), time, lit(None).cast("timestamp")
     rows, later = dated(rows, names, shape)
-    rows = rows.withColumn("event ended", least("event begun").over(later))
-    begun, ended = col("event begun"), col("event ended")
+    rows = rows.withColumn("backstory: ended", least("backstory: begun").over(later))
+    begun, ended = col("backstory: begun"), col("backstory: ended")
     return rows.where(holds() & coalesce(ended > begun, lit(True))), begun, ended
 
 
@@ -66,15 +66,15 @@ def events(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[
 
     time = instant_in(rows, names["event_time"])
     if names["op"] is None:
-        return rows.withColumn("next told", lit(None).cast("timestamp")), time, lit(False)
+        return rows.withColumn("backstory: next told", lit(None).cast("timestamp")), time, lit(False)
     over = _newest_first(names, shape)
-    rows = rows.withColumn("event op", op_of(names)).withColumns(
+    rows = rows.withColumn("backstory: op", op_of(names)).withColumns(
         {
-            "next op": lag("event op").over(over),
-            "next told": lag(column(names["system_time"])).over(over),
+            "backstory: next op": lag("backstory: op").over(over),
+            "backstory: next told": lag(column(names["system_time"])).over(over),
         }
     )
-    return rows.where(holds()), time, col("next op").eqNullSafe(lit(int(Op.CORRECT_FROM)))
+    return rows.where(holds()), time, col("backstory: next op").eqNullSafe(lit(int(Op.CORRECT_FROM)))
 
 
 def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[DataFrame, WindowSpec]":
@@ -83,11 +83,11 @@ def dated(rows: "DataFrame", names: Mapping[str, Any], shape: Shape) -> "tuple[D
     from pyspark.sql.functions import col
 
     over = _newest_first(names, shape)
-    rows = rows.withColumn("event op", op_of(names)).where(col("event op") != Op.CORRECT_FROM)
+    rows = rows.withColumn("backstory: op", op_of(names)).where(col("backstory: op") != Op.CORRECT_FROM)
     time = instant_in(rows, names["event_time"])
     timely = names["op"] is None and names["event_time"] not in shape.key
     begun = time if timely else _begun(time, column(names["system_time"]), over)
-    return rows.withColumn("event begun", begun), over.rowsBetween(Window.unboundedPreceding, -1)
+    return rows.withColumn("backstory: begun", begun), over.rowsBetween(Window.unboundedPreceding, -1)
 
 
 def _newest_first(names: Mapping[str, Any], shape: Shape) -> "WindowSpec":
@@ -110,11 +110,11 @@ def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Colu
     """
     from pyspark.sql.functions import col, greatest, lead, struct, when
 
-    event = struct("event op", time.alias("time"), known.alias("known"))
+    event = struct("backstory: op", time.alias("time"), known.alias("known"))
     before, there = (lead(event, steps).over(newest_first) for steps in (1, 2))
-    returned = (before["event op"] == Op.RETRACT) & (time <= there["time"])
+    returned = (before["backstory: op"] == Op.RETRACT) & (time <= there["time"])
     back = when(returned, greatest(time, before["known"])).otherwise(time)
-    return when(col("event op") == Op.RETRACT, known).otherwise(back)
+    return when(col("backstory: op") == Op.RETRACT, known).otherwise(back)
 
 
 def instant_in(rows: "DataFrame", name: str) -> "Column":
@@ -130,7 +130,7 @@ def holds() -> "Column":
     """Whether an event brings a state, and does not end one."""
     from pyspark.sql.functions import col
 
-    return col("event op").isin(int(Op.APPEND), int(Op.CORRECT_TO))
+    return col("backstory: op").isin(int(Op.APPEND), int(Op.CORRECT_TO))
 
 
 def op_of(names: Mapping[str, Any]) -> "Column":

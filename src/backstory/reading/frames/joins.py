@@ -12,9 +12,8 @@ from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
-from backstory.reading.frames.statements import statements
+from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, statements
 from backstory.reading.frames.versions import shown_key, versions
-from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.statements.stored_history import distinct
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
@@ -129,7 +128,7 @@ def _beside_told(
         return (statement[start] <= time) & (statement[end].isNull() | (time < statement[end]))
 
     same = [column(name) == statement[name] for name in on]
-    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, KNOWN_FROM, KNOWN_TO)]
+    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, TOLD_FROM, TOLD_TO)]
     shown = [*map(column, frame.columns), *(statement[name] for name in told)]
     names = _names(frame, told)
     found = frame.join(history, reduce(and_, meets), how)
@@ -138,7 +137,7 @@ def _beside_told(
 
 def _told(history: "DataFrame", on: Sequence[str]) -> list[str]:
     """The columns that a row gets."""
-    return [name for name in history.columns if name not in {*on, KNOWN_FROM, KNOWN_TO}]
+    return [name for name in history.columns if name not in {*on, TOLD_FROM, TOLD_TO}]
 
 
 def _names(frame: "DataFrame", told: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The statements of one record, with the commit that made each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,9 +9,9 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.reading.frames.knowledge import require_known
-from backstory.reading.frames.statements import is_record, statements
+from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, is_record, statements
 from backstory.reading.frames.versions import versions
-from backstory.reading.lives import AXES, KNOWN_FROM, KNOWN_TO, SNAPSHOT, held
+from backstory.reading.lives import AXES, KNOWN_FROM, KNOWN_TO, SNAPSHOT, Told, held
 from backstory.reading.timelines import Axis, Timeline
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.metadata.in_session import InSession
@@ -37,23 +37,28 @@ def life(
     if shape.layout in _RECORDED:
         if known_at is not None:
             require_known(stored, known_at)
-        found = statements(store, table, key).toArrow().to_pylist()
-        found = found if axis == "both" else held(found, known_at)
+        found = statements(store, table, key).toArrow().to_pylist(maps_as_pydicts="strict")
     else:
         rows = versions(store, table, known_at)
-        found = rows.where(is_record(store, shape, rows, key)).toArrow().to_pylist()
+        found = rows.where(is_record(store, shape, rows, key)).toArrow().to_pylist(maps_as_pydicts="strict")
     commits = _commits(store, stored)
-    told = [_stated(each, commits) for each in sorted(found, key=_in_order)]
+    stated: Sequence[Told] = [_stated(each, commits) for each in found]
+    if shape.layout in _RECORDED and axis != "both":
+        stated = held(stated, known_at)
+    told = sorted(stated, key=_in_order)
     columns = [name for name in (told[0] if told else ()) if name not in {*shape.source_key, *AXES}]
     title = " ".join([str(table), *(f"{name}={value}" for name, value in key.items())])
     return Timeline(told, columns, axis, title)
 
 
 def _stated(statement: Mapping[str, Any], commits: Mapping[datetime, int]) -> dict[str, Any]:
-    values = {f"{name}_src" if name == SNAPSHOT else name: value for name, value in statement.items()}
-    axes = {name: values.pop(name, None) for name in (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO)}
-    known = axes[KNOWN_FROM]
-    return values | axes | {SNAPSHOT: commits.get(known) if known else None}
+    """The values, then the axes; a user's own `known_from` is read as `known_from_src`."""
+    found = dict(statement)
+    valid = {name: found.pop(name) for name in (VALID_FROM, VALID_TO)}
+    known = {KNOWN_FROM: found.pop(TOLD_FROM, None), KNOWN_TO: found.pop(TOLD_TO, None)}
+    values = {f"{name}_src" if name in AXES else name: value for name, value in found.items()}
+    told = known[KNOWN_FROM]
+    return values | valid | known | {SNAPSHOT: commits.get(told) if told else None}
 
 
 def _commits(store: Store, table: StoredTable) -> dict[datetime, int]:

@@ -17,7 +17,7 @@ from backstory.stores.iceberg.store import Store, existing
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_UNTIL = "valid until"  # no column of a source is called so
+_UNTIL = "backstory: valid until"  # no column of a source is called so
 
 
 def current(store: Store, table: TableName, known_at: datetime | None = None) -> "DataFrame":

@@ -1,7 +1,7 @@
 """What a table told of its records: each version as it was told from one recorded time to another."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from backstory.errors import UsageError
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
@@ -10,7 +10,6 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.versions import history_of, users_of, versions
-from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -18,11 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
+# Since when and until when a statement was told; no column of a source is called so.
+TOLD_FROM: Final = "backstory: told from"
+TOLD_TO: Final = "backstory: told to"
+_STEPS: Final = "backstory: steps"
+_STEP: Final = "backstory: step"
+_NTH: Final = "backstory: nth"
+_FOLLOWING: Final = "backstory: following"
+
 
 def statements(store: Store, table: TableName, key: Mapping[str, object] | None = None) -> "DataFrame":
     """What was told of a record, or of every one: user's columns, `valid_from`, `valid_to` and two more.
 
-    `known_from` and `known_to` say while the table told so (native.md V97; NULL: still). On layout `versions`
+    `TOLD_FROM` and `TOLD_TO` say while the table told so (native.md V97; NULL: still). On layout `versions`
     by its rows (V6), for an event log by its system time; elsewhere the versions as they are known now, and
     NULL. The key's values, by the source's names, may be given as text; UsageError for another key.
     """
@@ -35,7 +42,7 @@ def statements(store: Store, table: TableName, key: Mapping[str, object] | None 
         told = _unfolded(rows, users_of(history_of(stored)), started, steps)
     else:
         unknown = lit(None).cast("timestamp")
-        told = versions(store, table).withColumns({KNOWN_FROM: unknown, KNOWN_TO: unknown})
+        told = versions(store, table).withColumns({TOLD_FROM: unknown, TOLD_TO: unknown})
     return told if key is None else told.where(is_record(store, stored.shape, told, key))
 
 
@@ -103,25 +110,25 @@ def _of_events(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Co
     endless = _step(lit(None).cast("timestamp"), told)
     if names["events"]:
         rows, begun, corrected = event_logs.events(rows, names, table.shape)
-        gone = when(corrected, array(endless, _step(begun, col("next told"))))
+        gone = when(corrected, array(endless, _step(begun, col("backstory: next told"))))
         return rows, begun, gone.otherwise(array(endless))
     rows, later = event_logs.dated(rows, names, table.shape)
-    begun = col("event begun")
+    begun = col("backstory: begun")
     following = reverse(collect_list(struct(begun.alias("begun"), told.alias("told"))).over(later))
-    rows = rows.withColumn("following", following).where(event_logs.holds())
+    rows = rows.withColumn(_FOLLOWING, following).where(event_logs.holds())
 
     def shortened(steps: "Column", event: "Column") -> "Column":
         end = element_at(steps, -1)[VALID_TO]
         sooner = end.isNull() | (event["begun"] < end)
         return when(sooner, concat(steps, array(_step(event["begun"], event["told"])))).otherwise(steps)
 
-    return rows, begun, aggregate(col("following"), array(endless), shortened)
+    return rows, begun, aggregate(col(_FOLLOWING), array(endless), shortened)
 
 
 def _step(ended: "Column", known: "Column") -> "Column":
     from pyspark.sql.functions import struct
 
-    return struct(ended.alias(VALID_TO), known.alias(KNOWN_FROM))
+    return struct(ended.alias(VALID_TO), known.alias(TOLD_FROM))
 
 
 def _unfolded(
@@ -130,12 +137,12 @@ def _unfolded(
     """A row for each step of each version, but for those of no length on either axis."""
     from pyspark.sql.functions import col, get, posexplode
 
-    step, following = col("step"), get(col("steps"), col("nth") + 1)[KNOWN_FROM]
-    rows = rows.select(*users, started.alias(VALID_FROM), steps.alias("steps"))
+    step, following = col(_STEP), get(col(_STEPS), col(_NTH) + 1)[TOLD_FROM]
+    rows = rows.select(*users, started.alias(VALID_FROM), steps.alias(_STEPS))
     names = [column(name) for name in rows.columns[:-1]]
-    rows = rows.select(*names, "steps", posexplode("steps").alias("nth", "step"))
-    ended, known = step[VALID_TO], step[KNOWN_FROM]
+    rows = rows.select(*names, _STEPS, posexplode(_STEPS).alias(_NTH, _STEP))
+    ended, known = step[VALID_TO], step[TOLD_FROM]
     long = (ended.isNull() | (ended > col(VALID_FROM))) & (following.isNull() | (following > known))
     return rows.where(long).select(
-        *names, ended.alias(VALID_TO), known.alias(KNOWN_FROM), following.alias(KNOWN_TO)
+        *names, ended.alias(VALID_TO), known.alias(TOLD_FROM), following.alias(TOLD_TO)
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-_STORED, _WANTED, _SAME, _END = "stored row", "wanted row", "what both say", "new end"
+_STORED, _WANTED, _SAME, _END = "backstory: stored", "backstory: wanted", "backstory: both", "backstory: end"
 
 
 @dataclass(frozen=True, slots=True)
