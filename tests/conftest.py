@@ -36,10 +36,8 @@ SPARK = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.jars.packages": "org.postgresql:postgresql:42.7.8",
+    **java.PLANS,
 }
-# A plan of a few rows runs sooner than it is compiled; before a release plans run as they do for users.
-if DEPTH != "laws":
-    SPARK |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 # What brings a DuckDB file or a PostgreSQL server.

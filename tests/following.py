@@ -1,5 +1,7 @@
 """Do what pages show, one after the other, in the working folder: a program of its own, for it starts Spark.
 
+Before a release each command has a session of its own, as for users; else the first one's serves them all.
+
 Its arguments are the pages. It ends with the first command that fails, and tells of page and line.
 """
 
@@ -7,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from depth import DEPTH
 from documented import blocks
+from pyspark.sql import SparkSession
 
 from backstory.cli.app import run
 
@@ -28,5 +32,7 @@ def follow(page: Path) -> None:
 
 
 if __name__ == "__main__":
+    if DEPTH != "laws":
+        SparkSession.stop = lambda _: None
     for each in sys.argv[1:]:
         follow(Path(each))

@@ -1,4 +1,4 @@
-"""How every Java of the tests is started.
+"""How every Java of the tests is started, and how it runs plans.
 
 Tests are many short queries, of which the JVM's second compiler would make most of the work. Half of what is left
 of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded.
@@ -6,7 +6,20 @@ of a start is the loading of classes: `scripts/class_archive.py` keeps them as t
 
 from pathlib import Path
 
+from depth import DEPTH
+
 ARCHIVE = Path(__file__).parents[1] / ".pytest_cache" / "java" / "classes.jsa"
 SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # An archive that is not there or of other classes is not used, and nothing is said of it.
 OPTIONS = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+# A plan of a few rows runs sooner than it is compiled; before a release plans run as they do for users.
+PLANS = (
+    {}
+    if DEPTH == "laws"
+    else {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+)
+
+
+def in_toml(settings: dict[str, str]) -> str:
+    """The settings as lines of a section of `backstory.toml`."""
+    return "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+import java
 from destination import PLAIN, told
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -35,12 +36,13 @@ from backstory.testing.sender.client import Sender
 BACKSTORY = Path(sys.executable).parent / "backstory"
 SECONDS = 300
 KEPT = ("PATH", "HOME", "JAVA_HOME", "PYTHONPATH", "SPARK_SUBMIT_OPTS")
-CONFIGURATION = """
-[spark]
-"spark.master" = "local[2]"
-"spark.driver.memory" = "640m"
-"spark.sql.shuffle.partitions" = "2"
-"""
+SPARK = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "640m",
+    "spark.sql.shuffle.partitions": "2",
+    **java.PLANS,
+}
+CONFIGURATION = f"[spark]\n{java.in_toml(SPARK)}"
 LISTS = {kind: f"{kind}_files" for kind in ("replace", "update", "delete")} | {
     "earliest": "earliest_start_files"
 }

@@ -1,12 +1,16 @@
 """Law: a batch too large for the driver gives what a small one gives, planned where Spark runs."""
 
 import pytest
-from destination import HISTORY, LIVE, PLAIN, Place, gives, refusal, serving
+from committing import commit
+from destination import HISTORY, LIVE, PLAIN, VERSIONS, Place, as_rows, gives, refusal, serving
 
 from backstory.engine import buckets
+from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
+from backstory.model.change import Change
 from backstory.stores.iceberg.store import Store
+from backstory.stores.tables import existing
 from backstory.testing.sender.client import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
@@ -88,6 +92,26 @@ def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
         delete=[{"id": 2, "_fivetran_end": "2024-01-01T00:00:00Z"}],
     )
     assert place.rows() == []
+
+
+def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
+    """V119: the bucket that holds the spoilt record tells of it; others are written as ever."""
+    place = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    found = existing(store, place.name)
+    twice = "id v n start end active synced \n 7 a 1 T1 T9 false T1 \n 7 b 1 T2 TMAX true T1"
+    commit(store, found, Change(come=rows_as(found.shape.columns, as_rows(twice))))
+    rows = place.rows()
+    text = refusal(
+        place.reply(
+            replace=place.files(
+                "id v n start end active synced \n 1 c 3 T8 TMAX true T8 \n 7 c 3 T8 TMAX true T8"
+            )
+        )
+    )
+    assert ("somebody wrote past" in text, "backstory repair" in text) == (True, True)
+    assert place.rows() == rows
+    place.write(replace="id v n start end active synced \n 3 d 9 T3 TMAX true T3")
+    assert gives([row | ({"n": 9} if row["id"] == 3 else {}) for row in rows]) == place.rows()
 
 
 def test_a_slice_too_large_for_the_driver_is_spread(spark, store, schema, tmp_path):

@@ -15,6 +15,7 @@ WALK = """
 import sys
 from pathlib import Path
 from destination import serving
+from java import PLANS
 from store_contract import check
 import backstory
 from backstory.settings import Settings
@@ -23,7 +24,7 @@ from backstory.stores.iceberg.jvm import version
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 folder, package = Path(sys.argv[1]), sys.argv[2]
-own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"} | PLANS
 spark = start(Settings(folder / "warehouse", spark={**own, "spark.jars.packages": package}))
 backstory.open(spark=spark)
 store = Store(spark)

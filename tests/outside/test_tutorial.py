@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import java
 import pytest
 from documented import ROOT
 
@@ -14,6 +15,7 @@ PAGES = ("tutorial.md", "how-to/reading.md", "how-to/changes.md", "how-to/keepin
 def test_the_pages_do_what_they_show(tmp_path):
     """Every command ends well, and the pictures are there."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
     pages = [*(str(ROOT / "docs" / page) for page in PAGES), str(ROOT / "examples" / "countries.ipynb")]
     program = [sys.executable, str(ROOT / "tests" / "following.py"), *pages]
     done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)

@@ -2,6 +2,7 @@
 
 import pytest
 from against_rule import HISTORY, LIVE, check, whole, write
+from depth import deep
 from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from backstory.engine import buckets
 from backstory.testing.sender.client import Sender
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEWER = settings(FEW, max_examples=3)
+FEWER = settings(FEW, max_examples=deep(10, 2))
 
 
 @pytest.fixture

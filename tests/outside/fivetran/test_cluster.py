@@ -1,11 +1,13 @@
-"""A real standalone master and two workers of one core: large batches never gather on the driver."""
+"""A real standalone master and two executors of one core: large batches never gather on the driver."""
 
+import os
 import re
 import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import java
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -13,7 +15,7 @@ import pyspark
 import pytest
 from depth import deep
 from destination import definition
-from serving import Ground
+from serving import SECONDS, Ground
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
@@ -33,6 +35,7 @@ CONFIGURATION = """
 "spark.driver.host" = "127.0.0.1"
 "spark.executor.memory" = "1g"
 "spark.executor.cores" = "1"
+"spark.executor.extraJavaOptions" = "{java}"
 "spark.sql.shuffle.partitions" = "4"
 
 [delivery]
@@ -46,8 +49,9 @@ TABLE = definition("large", COLUMNS)
 def spark_process(folder, name, *arguments):
     """A process of Spark's own; its log is in the folder."""
     log = folder / f"{name}.log"
+    own = os.environ | {"SPARK_DAEMON_JAVA_OPTS": java.OPTIONS, "SPARK_DAEMON_MEMORY": "256m"}
     with log.open("wb") as out:
-        running = subprocess.Popen([SPARK_CLASS, *arguments], stdout=out, stderr=out, cwd=folder)
+        running = subprocess.Popen([SPARK_CLASS, *arguments], stdout=out, stderr=out, cwd=folder, env=own)
     try:
         yield log
     finally:
@@ -55,7 +59,7 @@ def spark_process(folder, name, *arguments):
         running.wait()
 
 
-def told(log, pattern, seconds=60):
+def told(log, pattern, seconds=SECONDS):
     """What the log says of it, once it does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -67,21 +71,17 @@ def told(log, pattern, seconds=60):
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """The address of a master with two workers of one core each."""
+    """The address of a master, and of a worker that has room for two executors."""
     folder = tmp_path_factory.mktemp("cluster")
     deploy, quiet = "org.apache.spark.deploy", ("--webui-port", "0")
     with spark_process(
         folder, "master", f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", "0", *quiet
     ) as log:
         address = told(log, r"Starting Spark master at (spark://\S+)")
-        size = ("--cores", "1", "--memory", "1g", "-h", "127.0.0.1", *quiet)
+        size = ("--cores", "2", "--memory", "2g", "-h", "127.0.0.1", *quiet)
         worker = f"{deploy}.worker.Worker"
-        with (
-            spark_process(folder, "one", worker, *size, "-d", folder / "one", address) as one,
-            spark_process(folder, "two", worker, *size, "-d", folder / "two", address) as two,
-        ):
-            for each in (one, two):
-                told(each, r"(Successfully registered with master)")
+        with spark_process(folder, "worker", worker, *size, "-d", folder / "worker", address) as working:
+            told(working, r"(Successfully registered with master)")
             yield address
 
 
@@ -108,7 +108,7 @@ def files(folder, count, changed):
 def ground(master, tmp_path_factory):
     """A warehouse whose servers run on the cluster."""
     ground = Ground.at(tmp_path_factory.mktemp("warehouse") / "ground")
-    settings = CONFIGURATION.format(master=master, memory=f"{MEMORY}m")
+    settings = CONFIGURATION.format(master=master, memory=f"{MEMORY}m", java=java.OPTIONS)
     (ground.folder / "backstory.toml").write_text(settings)
     return ground
 
@@ -148,7 +148,7 @@ def test_an_unreadable_cell_of_a_task_is_a_task(server, tmp_path):
     """A worker's error reaches the sender with file and line."""
     sender = Sender.to(server.address, tmp_path)
     sender.create("s", definition("spoilt", COLUMNS))
-    good = files(tmp_path, ROWS, 0)
+    good = files(tmp_path, 2 * FEW, 0)
     bad = seal(tmp_path, b"id,n\n1,1\n2,seven\n", AS_FIVETRAN)
     reply = server.stub.WriteBatch(
         sdk.WriteBatchRequest(

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
+import java
 import pytest
 from destination import Place, definition, refusal, status
 from destination import told as told_columns
@@ -135,7 +136,7 @@ def serving(folder, zone, *arguments):
     """A server whose temporary, Spark's and Java's files are all below one folder."""
     local = folder / "local"
     local.mkdir(parents=True)
-    (folder / "backstory.toml").write_text(SETTINGS.replace("ZONE", zone))
+    (folder / "backstory.toml").write_text(SETTINGS.replace("ZONE", zone) + java.in_toml(java.PLANS))
     places = {"SPARK_LOCAL_DIRS": str(local), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={local}"}
     with process(folder, *arguments, TZ=zone, **places) as running:
         yield running

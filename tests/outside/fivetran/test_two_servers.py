@@ -15,7 +15,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 
 pytestmark = pytest.mark.process
 
-EACH = deep(6, 3)
+EACH, TIMES = deep(6, 3), deep(4, 2)
 SYNCED = {"_fivetran_synced": instant("T1")}
 
 
@@ -98,19 +98,19 @@ def test_a_request_that_both_get_at_once_is_done_once(ground, servers):
     """F14, 7.7: the same batch at the same time on both servers is one commit."""
     table = definition("once", LIVE)
     create("s", table).done_by(servers[0])
-    for number in range(4):
+    for number in range(TIMES):
         batch = ground.batch("s", table, replace=rows(10 * number), delete=[{"id": 10 * number - 1}])
         spread(servers, lambda _, stub, batch=batch: batch.done_by(stub), 4)
     assert sorted(row["id"] for row in ground.rows("s", "once")) == [
-        10 * i + j for i in range(4) for j in range(5)
+        10 * i + j for i in range(TIMES) for j in range(5)
     ]
-    assert ground.snapshots("s", "once") == 4
+    assert ground.snapshots("s", "once") == TIMES
     assert ground.orphans("s", "once") == set()
 
 
 def test_a_table_that_both_create_is_created_once(ground, servers):
     """2.5, F17: one of many creates succeeds, whichever server got it; the others are tasks."""
-    for number in range(3):
+    for number in range(TIMES):
         table = definition("same", LIVE)
         request = create(f"new{number}", table)
         found = spread(servers, lambda _, stub, request=request: request.outcome(stub), 6)
@@ -128,8 +128,8 @@ def test_different_tables_do_not_meet(ground, servers):
         for batch in (0, 1):
             ground.batch("many", table, replace=rows(10 * batch), delete=[{"id": 0}]).done_by(stub)
 
-    spread(servers, life, 8)
-    for number in range(8):
+    spread(servers, life, 2 * TIMES)
+    for number in range(2 * TIMES):
         expected = [1, 2, 3, 4, 10, 11, 12, 13, 14]
         assert sorted(row["id"] for row in ground.rows("many", f"t{number}")) == expected
 
@@ -188,7 +188,7 @@ def test_batches_between_alterations_lose_nothing(ground, servers, kind):
 def test_a_key_stays_unique_when_it_shrinks_while_rows_come(ground, servers):
     """2.6, 5.5: of an alteration that makes the key smaller and a batch that would repeat that key one
     comes first, and the other is told; afterwards no two rows share the key."""
-    for number in range(4):
+    for number in range(TIMES):
         name = f"shrinking{number}"
         table = definition(name, "a:LONG* b:LONG* synced")
         create("s", table).done_by(servers[0])
@@ -230,7 +230,7 @@ def test_batches_between_migrations_lose_nothing(ground, servers, kind):
         ground.batch("s", table, replace=versions(number, 1)).done_by(servers[0])
 
     with ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(lambda: [operation(number).done_by(servers[1]) for number in range(4)])
+        changing = pool.submit(lambda: [operation(number).done_by(servers[1]) for number in range(TIMES)])
         for number in range(2 * EACH):
             write(number)
         changing.result()
@@ -239,4 +239,4 @@ def test_batches_between_migrations_lose_nothing(ground, servers, kind):
     current = [row["id"] for row in found if not history or row["_fivetran_active"]]
     assert list(range(-500, 2 * EACH)) == sorted(current)
     if not history:
-        assert {row["v"] for row in found if row["id"] < 0} == {"set3"}
+        assert {row["v"] for row in found if row["id"] < 0} == {f"set{TIMES - 1}"}

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import java
 import pytest
 from manifesting import manifest, polling
 
@@ -20,9 +21,8 @@ def test_an_interrupt_keeps_what_is_committed(tmp_path):
     """R79: SIGINT during a pull is exit code 130; finished rounds stay, and the next pull goes on."""
     source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
     (tmp_path / "cities.yaml").write_text(manifest(source))
-    (tmp_path / "backstory.toml").write_text(
-        '[spark]\n"spark.master" = "local[2]"\n"spark.driver.memory" = "700m"\n'
-    )
+    settings = {"spark.master": "local[2]", "spark.driver.memory": "700m"} | java.PLANS
+    (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(settings)}")
     (tmp_path / "in").mkdir()
     for number in range(40):
         (tmp_path / "in" / f"{number:02}.csv").write_text(FIRST)
