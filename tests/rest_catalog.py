@@ -105,7 +105,7 @@ def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _await(server: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    for _ in range(300):
+    for _ in range(3000):
         assert server.poll() is None, log.read_text()
         try:
             with urllib.request.urlopen(address, timeout=5):

@@ -163,7 +163,7 @@ def test_the_time_zone_of_the_process_changes_nothing(folder):
         env={**os.environ, "TZ": "America/New_York"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert "EST" in ran.stderr

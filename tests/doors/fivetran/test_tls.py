@@ -64,7 +64,7 @@ def answers(address, files, client=None):
     with grpc.secure_channel(address.replace("127.0.0.1", "localhost"), trust) as channel:
         stub = DestinationConnectorStub(channel)
         return (
-            status(lambda request: stub.Capabilities(request, timeout=10), sdk.CapabilitiesRequest()) is None
+            status(lambda request: stub.Capabilities(request, timeout=60), sdk.CapabilitiesRequest()) is None
         )
 
 

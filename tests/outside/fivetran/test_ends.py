@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from serving import Ground, Server, describe, environment, within
+from serving import SECONDS, Ground, Server, describe, environment, within
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 WORKERS = 16
@@ -40,11 +40,11 @@ def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
         watched = health.Watch(ask)
         assert next(watched).status == SERVING
         sent = stuck(server, pool, WORKERS)
-        assert health.Check(ask, timeout=10).status == SERVING
+        assert health.Check(ask, timeout=SECONDS).status == SERVING
         os.kill(server.java(), signal.SIGKILL)
         assert next(watched).status == NOT_SERVING
         assert {each.result()[0] for each in sent} == {"UNAVAILABLE"}
-        assert server.process.wait(60) == 75
+        assert server.process.wait(SECONDS) == 75
         channel.close()
     level, message = server.lines()[-1]
     assert level == "SEVERE"
@@ -59,7 +59,7 @@ def test_nothing_that_runs_outlasts_the_grace(tmp_path):
         java = server.java()
         sent = stuck(server, pool, 1)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 1
+        assert server.process.wait(SECONDS) == 1
         assert sent[0].result()[0] in {"UNAVAILABLE", "CANCELLED"}
-        assert within(30, lambda: not environment(java))
+        assert within(SECONDS, lambda: not environment(java))
     assert server.lines()[-1][0] == "SEVERE"

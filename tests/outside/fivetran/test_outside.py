@@ -23,7 +23,7 @@ from destination import Place, definition, refusal, status
 from destination import told as told_columns
 from outside.fivetran.test_process import address, lines, process
 from pyiceberg.catalog.sql import SqlCatalog
-from serving import all_the_time
+from serving import SECONDS, all_the_time
 from tables_as_text import WORDS, in_order
 
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -401,7 +401,7 @@ def test_a_killed_server_in_another_zone_goes_on_where_it_was(sender, server, gr
             delete=[key_of(moments()[2], _fivetran_end=at("2024-01-06"))],
         )
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0
+        assert running.wait(SECONDS) == 0
     assert in_order(moments(v="new")[1:3]) == read(ground, "zones")
     ends = [at("2024-01-05") - MILLISECOND] * 2 + [at("2024-01-06")]
     closed = [{"_fivetran_end": end, "_fivetran_active": False} for end in ends] + [open_]
@@ -423,7 +423,7 @@ def again(ground):
             assert where == "127.0.0.1:50052"
             yield running, where
             return
-        assert (level, "50052" in message, running.wait(10)) == ("SEVERE", True, 1)
+        assert (level, "50052" in message, running.wait(SECONDS)) == ("SEVERE", True, 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

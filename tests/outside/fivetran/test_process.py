@@ -16,7 +16,7 @@ import pytest
 from destination import Place, definition, refusal, told
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from serving import all_the_time
+from serving import SECONDS, all_the_time
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.formats.wrapping.batch_file import BatchFile
@@ -66,7 +66,7 @@ def lines(folder):
     return found
 
 
-def address(folder, running, seconds=90):
+def address(folder, running, seconds=SECONDS):
     """Where the process listens, once it says so."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and running.poll() is None:
@@ -256,7 +256,7 @@ def test_a_port_in_use_is_told_in_one_line(server, ground):
     port = server[1].rpartition(":")[2]
     two = ground / "two"
     with process(two, "--port", port) as running:
-        assert running.wait(90) == 1
+        assert running.wait(SECONDS) == 1
     levels = [level for level, _ in lines(two)]
     assert levels.count("SEVERE") == 1
     assert port in lines(two)[-1][1]
@@ -273,13 +273,13 @@ def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
     files = place.files(rows)
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(place.send, replace=files)
-        end = time.monotonic() + 60
+        end = time.monotonic() + SECONDS
         while not sent.done() and not list(ground.rglob("ending/t/data/*.parquet")):
             assert time.monotonic() < end
             time.sleep(0.01)
         running.send_signal(signal.SIGTERM)
         sent.result()
-    assert running.wait(60) == 0
+    assert running.wait(SECONDS) == 0
     assert not [message for level, message in lines(ground / "one") if level == "SEVERE"]
     three = ground / "three"
     with process(three, "--port", "0", "--host", "127.0.0.1", "--surprise", CANARY) as again:
@@ -287,7 +287,7 @@ def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
         described = Sender.to(where, ground).describe("ending", "t")
         assert told(described) == told(place.table)
         again.send_signal(signal.SIGTERM)
-        assert again.wait(60) == 0
+        assert again.wait(SECONDS) == 0
     assert lines(three)[0][1].startswith("listening on 127.0.0.1:")
     assert [level for level, _ in lines(three)].count("WARNING") == 1
     assert holding(three) == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from depth import DEPTH
 from pyiceberg.catalog.sql import SqlCatalog
-from serving import within
+from serving import SECONDS, within
 from small_model import FIRST, MODEL, SECOND
 
 pytestmark = pytest.mark.process
@@ -36,7 +36,7 @@ def loaded(tmp_path_factory):
     (folder / "backstory.toml").write_text(CONFIGURATION)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BACKSTORY_PEPPER", "a secret")
-        assert started(folder, "r1", "2026-01-01").wait(180) == 0
+        assert started(folder, "r1", "2026-01-01").wait(SECONDS) == 0
     return folder
 
 
@@ -73,17 +73,17 @@ def test_a_load_that_is_killed_goes_on_under_its_run_id(loaded, folder):
     undisturbed = shutil.copytree(loaded, folder.with_name("undisturbed"))
     for place in (folder, undisturbed):
         (place / "stage.csv").write_text(SECOND)
-    assert started(undisturbed, "r2", "2026-01-02").wait(180) == 0
+    assert started(undisturbed, "r2", "2026-01-02").wait(SECONDS) == 0
     tables = loaded / "warehouse" / "rawcore"
     for moment in MOMENTS:
         before = set(tables.glob(moment))
         running = started(folder, "r2", "2026-01-02")
-        assert within(180, lambda: set(tables.glob(moment)) - before, pause=0.001), running.communicate()
+        assert within(SECONDS, lambda: set(tables.glob(moment)) - before, pause=0.001), running.communicate()
         assert running.poll() is None, running.communicate()
         running.kill()
         running.communicate()
     last = started(folder, "r2", "2026-01-02")
-    said = last.communicate(timeout=180)
+    said = last.communicate(timeout=SECONDS)
     assert last.returncode == 0, said
     assert json.loads(said[0])[0]["counts"]["changed"] == 1
     assert rows(folder) == rows(undisturbed)
@@ -93,7 +93,7 @@ def test_two_loads_at_once_lose_nothing(folder):
     """R31: two processes load one dataset at the same time; each is done or told to come again."""
     (folder / "stage.csv").write_text(SECOND)
     both = [started(folder, name) for name in ("r2", "r3")]
-    codes = [(each.communicate(timeout=240), each.returncode) for each in both]
+    codes = [(each.communicate(timeout=SECONDS), each.returncode) for each in both]
     assert {code for _, code in codes} <= {0, 75}, codes
     found, _ = rows(folder)
     assert sum("'version_ended_at': None" in row for row in found) == 2

@@ -35,7 +35,7 @@ def test_an_interrupt_keeps_what_is_committed(tmp_path):
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    said, warned = running.communicate(timeout=120)
+    said, warned = running.communicate(timeout=300)
     assert running.returncode == 130, (said, warned)
     assert "Interrupted." in warned
     assert "Traceback" not in warned

@@ -13,7 +13,7 @@ import pytest
 from committing import commit
 from destination import LIVE, Place, definition, gives, serving
 from rest_catalog import serving_rest
-from serving import within
+from serving import SECONDS, within
 from store_contract import STORED, check
 
 from backstory.errors import TryAgain
@@ -109,7 +109,7 @@ def test_a_writer_killed_before_its_commit_leaves_the_table_as_it_was(rest, send
     before = place.files_below()
     writer.stdin.write("\n")
     writer.stdin.flush()
-    assert within(60, lambda: place.files_below() - before, 0.002)
+    assert within(SECONDS, lambda: place.files_below() - before, 0.002)
     assert writer.poll() is None
     os.kill(int(java), signal.SIGKILL)
     writer.kill()
