@@ -1,0 +1,87 @@
+"""Other writers in the midst of upkeep: what they brought is there afterwards, and what they took is not."""
+
+import pytest
+import tenacity
+from stored_versions import kept, put, rows_in, t, version
+
+from backstory.engine.upkeep import compact, erase, expire
+from backstory.errors import TryAgain
+from backstory.stores.iceberg.compaction import compact as compact_as_loaded
+from backstory.stores.iceberg.erasing import LATEST
+from backstory.stores.iceberg.literals import column
+from backstory.stores.tables import existing
+from backstory.upkeep.carried import carried
+
+
+def values(store, name):
+    return sorted((row["id"], row["v"]) for row in rows_in(store, name))
+
+
+class Other:
+    """A program that knows nothing of backstory, and writes when it is asked to, once for each statement."""
+
+    def __init__(self, store, name, *statements):
+        self.store, self.name, self.left = store, name, list(statements)
+
+    def writes(self, given=None):
+        if self.left:
+            self.store.spark.sql(self.left.pop(0).format(f"backstory.{self.name}"))
+        return given
+
+
+APPEND = (
+    "INSERT INTO {0} SELECT 9, 'new', valid_from, valid_to, is_current, recorded_at, _memory "
+    "FROM {0} WHERE id = 1"
+)
+DELETE = "DELETE FROM {0} WHERE id = 2"
+UPDATE = "UPDATE {0} SET v = 'other' WHERE id = 3"
+
+
+@pytest.fixture
+def scattered(store, monkeypatch, request):
+    """Three records, in a file each; nobody waits between tries."""
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
+    name = kept(store, request.node.name)
+    for number in (1, 2, 3):
+        put(store, name, [version(number, "abc"[number - 1], 10) | {"recorded_at": t(number)}])
+    return name
+
+
+def test_a_compaction_moves_the_rows_of_now(store, scattered):
+    """One that was planned on a table of before is not committed; planned anew it has what others wrote."""
+    other = Other(store, scattered, APPEND, DELETE, UPDATE, "DELETE FROM {0} WHERE id = 1")
+    while len(other.left) > 1:
+        stale = existing(store, scattered)
+        other.writes()
+        wanted = values(store, scattered)
+        with pytest.raises(TryAgain):
+            compact_as_loaded(store, stale, {})
+        assert values(store, scattered) == wanted
+
+    done = compact(store, scattered, lambda table: other.writes(carried(table, {})))
+
+    assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
+    assert done.files_after == 1
+
+
+def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
+    """Between plan and commit another writer brings a row and changes one: both are there, the record is not."""
+    other = Other(store, scattered, APPEND, UPDATE)
+    of_record = column("id") == 2
+
+    def chosen(table):
+        files = store.spark.table(f"backstory.{scattered}.data_files").select("file_path").collect()
+        return [row["file_path"] for row in files], carried(table, {}), {}
+
+    erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
+
+    assert other.left == []
+    assert values(store, scattered) == [(1, "a"), (3, "other"), (9, "new")]
+    assert len(existing(store, scattered).snapshots) == 1
+
+
+def test_what_expires_is_chosen_anew(store, scattered):
+    """A commit of another writer meanwhile stays the newest."""
+    other = Other(store, scattered, APPEND)
+    expire(store, scattered, lambda _: other.writes((LATEST, [], {})))
+    assert (9, "new") in values(store, scattered)
