@@ -51,12 +51,13 @@ def test_versions_are_mended(store):
     assert (dry.counts, dry.laws, dry.samples) == (done.counts, done.laws, done.samples)
     assert (dry.applied, done.applied) == (False, True)
     assert healthy(store, table) == places
-    assert done.left == {"fold": ["facts"]}
-    assert {law: keys for law, keys in broken(check(store, table)).items() if keys} == {"fold": {"facts"}}
+    assert done.left == {}
+    assert not any(broken(check(store, table)).values())
     found = lives(store, table, ["valid_from", "valid_to", "is_current", "v"])
     assert found["overlap"] == [("T10", "T20", False, "a"), ("T20", "T40", False, "b")]
     assert found["open"] == [("T10", "T20", False, "a"), ("T20", None, True, "b")]
     assert found["empty"] == [("T20", None, True, "a")]
+    assert found["facts"] == [("T20", None, True, None)]  # the event that is left tells of a version
     assert found["marker"] == [("T10", None, True, "a")]
     assert found["role"] == [("T10", "T20", False, "a")]
     assert not {None, "back"} & set(found)
@@ -120,3 +121,15 @@ def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store, layout):
 
     assert stop.value.code == "no-repair"
     assert stop.value.remedy
+
+
+def test_a_table_that_tells_no_key_is_not_mended(store):
+    """Without it all rows would be those of one record."""
+    table = written(store, "keyless", Layout.VERSIONS, "k from to recorded\na T1 - T1\nb T2 - T2\n")
+    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} UNSET TBLPROPERTIES ('backstory.key')")
+
+    with pytest.raises(UsageError) as stop:
+        repair(store, table, apply=True)
+
+    assert (stop.value.code, "backstory.key" in stop.value.message) == ("no-repair", True)
+    assert [each["law"] for each in check(store, table) if each["violations"]] == ["properties"]

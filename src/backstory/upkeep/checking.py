@@ -84,8 +84,10 @@ def _broken(store: Store, table: StoredTable) -> Broken:
 
 
 def readable(table: StoredTable) -> bool:
-    """Whether the columns of its key and its layout are there, and of types that say what they mean."""
-    return not set(misfits(table)) & {*table.shape.key, *_own_names(table)}
+    """Whether its key is told, and the columns of key and layout are there, in types that can be read."""
+    wrong = set(misfits(table))
+    keyless = KEY in wrong and not table.shape.key
+    return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
 
 
 def _own_names(table: StoredTable) -> list[str]:

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from backstory.upkeep.laws.mending import mended
 from backstory.upkeep.laws.rule import violations
-from backstory.upkeep.laws.terms import Law, Row, Terms
+from backstory.upkeep.laws.terms import Law, Mark, Row, Terms
 
 FAR = 9_000_000
 FIVETRAN = Terms(flagged=True, grain=1000, far=FAR)
 MODEL = Terms(stated=True)
 NATIVE = Terms(flagged=True, remembers=True, newest=60)
 UNMENDED = {Law.FOLD}
+TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 
 def life(*spans, **more):
@@ -115,3 +116,60 @@ def test_what_is_mended_of_native_rows_is_healthy(told):
 
     assert not set(violations(after, NATIVE)) - UNMENDED
     assert mended(after, NATIVE) == after
+
+
+def lived(facts):
+    """The rows of a record's events, `(instant, value or None for a delete)`: each in one row (V4, V24)."""
+    rows, now = [], None
+    for at, value in sorted(facts.items()):
+        if value == now:
+            kind = "delete" if value is None else "upsert"
+            rows.append(Row(0, at, at, flag=False, written=1, role="fact", kind=kind, values={"v": value}))
+            continue
+        rows = [replace(row, end=at, flag=False) if row.end is None else row for row in rows]
+        row = Row(0, at, None, flag=True, written=1, kind="upsert", values={"v": value})
+        if value is None:
+            row = replace(row, end=at, flag=False, role="fact", kind="delete")
+        rows.append(row)
+        now = value
+    return [replace(row, place=place) for place, row in enumerate(rows)]
+
+
+@given(
+    st.dictionaries(st.integers(1, 20), st.sampled_from([None, "a", "b"]), max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(1, 25))), max_size=3),
+)
+def test_v117_a_life_that_contradicts_its_facts_is_what_they_tell(facts, ends):
+    """Ends that somebody moved are where the facts have them, for each version is a fact itself."""
+    rows = lived(facts)
+    spoilt = list(rows)
+    for place, end in ends:
+        if place < len(rows) and rows[place].role is None and (end is None or end > rows[place].start):
+            spoilt[place] = replace(rows[place], end=end, flag=end is None)
+
+    assert not violations(rows, TOLD)
+    assert sorted(mended(spoilt, TOLD), key=lambda row: row.place) == rows
+
+
+def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
+    """A value that somebody changed is what the facts say, from the next one on."""
+    before, silent = lived({10: "a", 15: "a"})
+    spoilt = [replace(before, values={"v": "x"}), silent]
+
+    after = mended(spoilt, TOLD)
+
+    assert [(row.start, row.end, row.role, row.values) for row in after] == [
+        (10, 15, None, {"v": "x"}),
+        (15, None, None, {"v": "a"}),
+    ]
+    assert not violations(after, TOLD)
+
+
+def test_v117_what_only_a_row_that_is_gone_would_tell_stays_and_is_told():
+    """A copy found the record there, and nothing tells since when."""
+    copied = replace(TOLD, marks=(Mark(30, "copy"),))
+    rows = [Row(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]
+    rows.append(Row(1, 20, 20, flag=False, written=1, role="fact", kind="delete", values={"v": None}))
+
+    assert mended(rows, copied) == rows
+    assert violations(rows, copied)[Law.FOLD]

@@ -1,8 +1,9 @@
 """The smallest mending of a record's rows, in plain Python (native.md V117, V118).
 
-In this order: rows identical in all columns are one; of versions with one start the one written last stays;
-versions without length go; a version ends where the next begins; flags and states follow the ends; recorded
-times that cannot be are taken back, and so are past statements that overlap. Healthy rows stay as they are.
+Where a life contradicts its facts alone, it is what they tell. Else, in this order: rows identical in all
+columns are one; of versions with one start the one written last stays; versions without length go; a version
+ends where the next begins; flags and states follow the ends; recorded times that cannot be are taken back,
+and so are past statements that overlap. Healthy rows stay as they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from itertools import pairwise
 
 from backstory.model.remembered import Role
 from backstory.upkeep.laws import remembered
+from backstory.upkeep.laws.folding import refolded
 from backstory.upkeep.laws.rule import (
     CHANGED,
     DELETED,
@@ -24,24 +26,38 @@ from backstory.upkeep.laws.rule import (
     until,
     violations,
 )
-from backstory.upkeep.laws.terms import Row, Terms
+from backstory.upkeep.laws.terms import Law, Row, Terms
 
 
 def mended(rows: Sequence[Row], terms: Terms) -> list[Row]:
     """The rows as they should have been written; what is not among them goes.
 
     Rows without a key go, for no question ever finds them. What cannot be mended stays as it is: a hash, an
-    end that nothing tells, and a life that its remembered facts contradict.
+    end that nothing tells, and a version whose row is gone.
     """
-    if not violations(rows, terms):
+    broken = violations(rows, terms)
+    if not broken:
         return list(rows)
+    if set(broken) == {Law.FOLD}:
+        return _as_told(rows, terms)
     kept = [row for row in _distinct(rows) if row.keyed or is_mark(row)]
     if not terms.remembers:
         return _one_after_another(kept, terms)
     kept = [_of_its_kind(row) for row in kept]
     versions = _one_after_another([row for row in kept if row.role is None], terms)
     others = [row for row in kept if row.role is not None and _may_stay(row, terms)]
-    return _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
+    after = _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
+    return _as_told(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
+
+
+def _as_told(rows: Sequence[Row], terms: Terms) -> list[Row]:
+    """The life that the facts tell; as it is where they do not tell all of it."""
+    told = refolded(rows, terms)
+    if told is None:
+        return list(rows)
+    versions = [row for row in told if row.role is None]
+    after = _without_overlaps(versions, [row for row in told if row.role is not None])
+    return list(rows) if violations(after, terms) else after
 
 
 def _distinct(rows: Iterable[Row]) -> list[Row]:

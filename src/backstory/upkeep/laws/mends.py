@@ -133,9 +133,22 @@ def _written(judged: Judged, rows: pa.Table, mended_: Sequence[Row]) -> pa.Table
         before = rows[MEMORY].to_pylist()
         after = [_memory(row, each) for row, each in zip(mended_, before, strict=True)]
         columns[MEMORY] = pa.array(after, rows.schema.field(MEMORY).type)
+    columns |= _values(rows, mended_)
     for name, values in columns.items():
         rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), values)
     return rows
+
+
+def _values(rows: pa.Table, mended_: Sequence[Row]) -> dict[str, Any]:
+    """The tracked values of versions that their facts tell otherwise."""
+    names = {name: None for row in mended_ for name in row.values}
+    told = {name: [row.values[name] for row in mended_] for name in names}
+    stored = {name: rows[name].to_pylist() for name in names}
+    return {
+        name: pa.array(values, rows.schema.field(name).type)
+        for name, values in told.items()
+        if repr(values) != repr(stored[name])
+    }
 
 
 def _instants(micros: Sequence[int | None], type_: pa.DataType) -> pa.Array:

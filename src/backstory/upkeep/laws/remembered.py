@@ -1,7 +1,8 @@
 """The laws of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from backstory.model.remembered import Role, Told
@@ -9,6 +10,8 @@ from backstory.upkeep.laws.terms import INFINITY, Law, Row, Terms
 
 MARKS = frozenset({Told.COPY, Told.TRUNCATE})
 EVENTS = frozenset({Told.UPSERT, Told.DELETE})
+# The tracked values of a record that is there.
+State = Mapping[str, Any] | None
 
 
 def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
@@ -118,47 +121,79 @@ def _says(row: Row) -> bool:
     return row.kind in EVENTS
 
 
-def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
-    """The instants at which the life is not what the fold makes of the state before and the facts (V23, V24).
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What tells a life: versions by their starts, events by instant, instants of copies, truncates."""
 
-    A copy's instant is right by itself: what it listed is read off the table (V31).
-    """
+    versions: Sequence[Row]
+    events: Mapping[int, Sequence[Row]]
+    copied: Collection[int]
+    cleared: Mapping[int, tuple[Any, ...]]
+
+    @property
+    def begun(self) -> set[int]:
+        """The instants at which versions begin."""
+        return {row.start for row in self.versions if row.start is not None}
+
+    @property
+    def instants(self) -> set[int]:
+        """The instants at which versions begin and end, and those of events and truncates."""
+        ended = {row.end for row in self.versions if row.end is not None}
+        return self.begun | ended | set(self.events) | set(self.cleared)
+
+    def at(self, instant: int, terms: Terms) -> State:
+        """The values of the version that covers an instant."""
+        covering = [
+            row
+            for row in self.versions
+            if (row.start or 0) <= instant and (row.end is None or instant < row.end)
+        ]
+        return {name: covering[-1].values.get(name) for name in terms.tracked} if covering else None
+
+    def after(self, state: State, instant: int, terms: Terms) -> State:
+        """What is known after the facts of an instant; a copy's is right by itself, as what is settled is.
+
+        What a copy listed is read off the table (V31).
+        """
+        if instant in self.copied or is_settled(instant, terms):
+            return self.at(instant, terms)
+        return _told(state, self.events.get(instant, []), self.cleared.get(instant), terms)
+
+
+def said_of(rows: Sequence[Row], terms: Terms) -> Said:
+    """What the rows of a record tell of its life, and the marks that speak of every key."""
     versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
-    facts: dict[int, list[Row]] = {}
+    events: dict[int, list[Row]] = {}
     for row in rows:
         if is_fact(row) and row.start is not None and _says(row):
-            facts.setdefault(row.start, []).append(row)
+            events.setdefault(row.start, []).append(row)
     voided = {(row.start, row.scope) for row in rows if is_fact(row) and row.kind == Told.VOID}
     marks = [mark for mark in terms.marks if (mark.at, mark.scope) not in voided]
     copied = {mark.at for mark in marks if mark.kind == Told.COPY}
     cleared = {mark.at: mark.sequence for mark in marks if mark.kind == Told.TRUNCATE}
-    begun = {row.start for row in versions if row.start is not None}
-    moved = begun | {row.end for row in versions if row.end is not None}
-    wrong = 0
-    for at in sorted(moved | set(facts) | set(cleared)):
+    return Said(versions, events, copied, cleared)
+
+
+def alike(one: State, other: State) -> bool:
+    """Whether two states are one; NaN, wherever it is, is NaN (V16)."""
+    return one == other or repr(one) == repr(other)
+
+
+def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
+    """The instants at which the life is not what the facts make of the state before (V23, V24)."""
+    said = said_of(rows, terms)
+    begun, wrong = said.begun, 0
+    for at in sorted(said.instants):
         if is_settled(at, terms):
             continue
-        before, after = _state(versions, at - 1), _values(_state(versions, at), terms)
-        told = after if at in copied else _told(before, facts.get(at, []), cleared.get(at), terms)
-        wrong += told != after or (at in begun and _values(before, terms) == after)
+        before, after = said.at(at - 1, terms), said.at(at, terms)
+        told = said.after(before, at, terms)
+        wrong += not alike(told, after) or (at in begun and alike(before, after))
     return wrong
 
 
-def _state(versions: Sequence[Row], at: int) -> Row | None:
-    """The version that covers an instant."""
-    covering = [row for row in versions if (row.start or 0) <= at and (row.end is None or at < row.end)]
-    return covering[-1] if covering else None
-
-
-def _values(row: Row | None, terms: Terms) -> dict[str, Any] | None:
-    return None if row is None else {name: row.values.get(name) for name in terms.tracked}
-
-
-def _told(
-    before: Row | None, events: Sequence[Row], cleared: tuple[Any, ...] | None, terms: Terms
-) -> dict[str, Any] | None:
+def _told(state: State, events: Sequence[Row], cleared: tuple[Any, ...] | None, terms: Terms) -> State:
     """What is known after the events of one instant (V22), a truncate among them by its sequence."""
-    state = _values(before, terms)
     steps: list[tuple[tuple[Any, ...], Row | None]] = [(row.sequence, row) for row in events]
     steps += [] if cleared is None else [(cleared, None)]
     for _, row in sorted(steps, key=lambda each: each[0]):
