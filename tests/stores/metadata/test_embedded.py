@@ -18,10 +18,16 @@ from backstory.stores.metadata.embedded import Embedded
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.scans import read_counts, standing
 from backstory.stores.metadata.with_pyiceberg import open_catalog
+from backstory.upkeep.adopting import adopt
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
 # key, from, to, role: day 3 of which is a memory, and no version.
 TOLD = [(1, 1, 5, None), (1, 5, None, None), (2, 1, 9, None), (3, 3, 3, "past"), (3, 3, None, None)]
+
+
+# An open version has no end, or one in 2200 or later.
+OF_DBT = """SELECT id, TIMESTAMP_NTZ '2026-01-01' AS dbt_valid_from, CAST(ended AS TIMESTAMP_NTZ) AS dbt_valid_to
+    FROM VALUES (1, '2026-01-02'), (2, NULL), (3, '9999-12-31'), (4, '2199-12-31') AS t(id, ended)"""
 
 
 def day(number):
@@ -79,7 +85,11 @@ def tables(sender, store, schema):
     empty = TableName(schema, "empty")
     make(store, Shape(empty, (Column("id", ColumnType(Kind.INT)),), ("id",), Layout.FIVETRAN_LIVE))
     settled = {SETTLED: '[null, "2026-01-02T00:00:00Z"]'}
+    adopted = TableName(schema, "adopted")
+    store.spark.sql(f"CREATE TABLE {store.sql_name(adopted)} USING iceberg AS {OF_DBT}")
+    adopt(store, adopted, "dbt", "id")
     return {
+        adopted: (4, 2),
         live.name: (3, None),
         history.name: (len(history.rows()), sum(row["_fivetran_active"] for row in history.rows())),
         native(store, schema, "plain", TOLD[:3]): (3, 1),
