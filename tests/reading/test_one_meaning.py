@@ -1,43 +1,65 @@
 """One life, whichever door told it: `current`, `as_of`, `diff` and a record's timeline give the same answers.
 
-Copies of a source come at the instants 1 to 5. Each door is told of them in its own way and keeps its own
-layout; what it answers is written with the numbers of the copies again.
+Copies of a source come at the instants 1 to 5: the capitals of a few countries in five of the real copies that
+the examples have. Each door is told of them in its own way and keeps its own layout; what it answers is written
+with the numbers of the copies again.
 """
 
+import csv
 from datetime import UTC, timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from datasets import Dataset, e
 from destination import Place as Destination
 from historizing import Place as Database
 from historizing import second
 from historizing_on_spark import SparkPlace
-from remembering import day, remembered
+from remembering import day
 from tables_as_text import instant
 
 from backstory.doors.historize.upkeep import Upkeep
+from backstory.doors.native import door
 from backstory.model.table import TableName
 from backstory.reading.statements import differences as statements_of_differences
 from backstory.reading.statements import point_in_time as statements
+from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 
-COPIES = {1: "x:p y:p", 2: "x:q y:p z:p", 3: "y:p z:p", 4: "y:r z:p", 5: "x:q z:p"}
+DATA = Path(__file__).parents[2] / "examples/data/countries"
+DATES = ("2014-01-01", "2016-01-01", "2018-07-01", "2020-07-01", "2024-07-01")
+CODES = ("KAZ", "KOS", "SHN", "UNK")
+
+
+def copied(date):
+    """What a copy says of the countries: `KAZ:Astana KOS:Pristina`."""
+    with (DATA / f"countries-{date}.csv").open(encoding="utf-8", newline="") as file:
+        return " ".join(
+            f"{row['code']}:{row['capital']}" for row in csv.DictReader(file) if row["code"] in CODES
+        )
+
+
+COPIES = {number: copied(date) for number, date in enumerate(DATES, 1)}
 # After each copy: what is true then, from which copy on, and up to which one.
 TRUE = {
-    1: ["x p 1 2", "y p 1 4"],
-    2: ["x q 2 3", "y p 1 4", "z p 2 -"],
-    3: ["y p 1 4", "z p 2 -"],
-    4: ["y r 4 5", "z p 2 -"],
-    5: ["x q 5 -", "z p 2 -"],
+    1: ["KAZ Astana 1 4", "KOS Pristina 1 2", "SHN Jamestown 1 2"],
+    2: ["KAZ Astana 1 4", "UNK Pristina 2 -"],
+    3: ["KAZ Astana 1 4", "SHN Jamestown 3 -", "UNK Pristina 2 -"],
+    4: ["KAZ Nur-Sultan 4 5", "SHN Jamestown 3 -", "UNK Pristina 2 -"],
+    5: ["KAZ Astana 5 -", "SHN Jamestown 3 -", "UNK Pristina 2 -"],
 }
 # What became of each record between two copies.
 BECAME = {
-    (1, 2): ["changed x p>q", "added z"],
-    (2, 4): ["removed x", "changed y p>r"],
-    (3, 5): ["added x", "removed y"],
-    (5, 1): ["changed x q>p", "added y", "removed z"],
+    (1, 2): ["removed KOS", "removed SHN", "added UNK"],
+    (2, 4): ["changed KAZ Astana>Nur-Sultan", "added SHN"],
+    (3, 5): [],
+    (5, 1): ["added KOS", "removed UNK"],
 }
-LIFE_OF_X = ["x p 1 2", "x q 2 3", "x q 5 -"]
+LIVES = {
+    "KAZ": ["KAZ Astana 1 4", "KAZ Nur-Sultan 4 5", "KAZ Astana 5 -"],
+    "SHN": ["SHN Jamestown 1 2", "SHN Jamestown 3 -"],
+}
 
 
 def states():
@@ -181,16 +203,14 @@ def odf_snapshot(store, tmp_path):
 
 @pytest.fixture
 def native(store):
-    """Rows of layout `versions`, one for each version, recorded as the copies came."""
-    lines = {line for after in TRUE.values() for line in after}
-    rows = (line.replace("-", "~").split() for line in sorted(lines))
-    found = remembered(
-        store,
-        "one_meaning",
-        "\n".join(f"{key} {value} {start} {end} {start} ~ ~ ~ ~" for key, value, start, end in rows),
-        value="a",
-    )
-    return InWarehouse(found, day(0), timedelta(days=1))
+    """Layout `versions`, by full copies."""
+    table = TableName("reading", "one_meaning")
+    drop(store, table)
+    for number, text in COPIES.items():
+        rows = [dict(zip("ka", word.split(":"), strict=True)) for word in text.split()]
+        given = door.asked(key="k", at=day(number), max_delete_ratio=1)
+        assert door.snapshot(store, pa.Table.from_pylist(rows), table, given).snapshot_id
+    return InWarehouse(Table(store, table), day(0), timedelta(days=1))
 
 
 ON_SPARK = [
@@ -208,4 +228,4 @@ def test_one_life_has_one_meaning(request, way):
     assert TRUE[5] == sorted(life.as_of(5.5)) == sorted(life.current())
     assert life.as_of(0.5) == []
     assert BECAME == {times: life.diff(*times) for times in BECAME}
-    assert LIFE_OF_X == life.timeline("x")
+    assert LIVES == {key: life.timeline(key) for key in LIVES}
