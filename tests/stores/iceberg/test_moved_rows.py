@@ -1,5 +1,8 @@
 """The rows that any writer's commits moved, held to the rule on the states that time travel shows."""
 
+from urllib.parse import urlparse
+
+import pyarrow.parquet as pq
 import pytest
 from feeding import Fed, line
 
@@ -88,7 +91,7 @@ def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
 
 
 def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(store):
-    """V112, whatever the commits are: and the rows are found in them."""
+    """V112: no more bytes are read than those of the groups, or of the files that came; a compaction adds none."""
     fed = Fed(store, "groups", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")
@@ -103,4 +106,15 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     assert len(groups) == 2
     assert moved.files(store).count() == 32_768 + 100_000 % 32_768
     assert [row.id for row in moved.frame(store).collect()] == [40_000, 99_999]
+    footer = pq.read_metadata(urlparse(file).path)
+    held = sum(footer.row_group(group).total_byte_size for group in (1, 3))
+    assert 0 < moved.bytes <= 1.2 * min(held, size)
     moved.release(store)
+    store.spark.sql(
+        f"CALL backstory.system.rewrite_data_files('{fed.name}', options => map('rewrite-all', 'true'))"
+    )
+    table = fed.now
+    whole = moved_rows(store, table, None, known(store, table).commits)
+    assert whole.rows == 100_002
+    assert size - len(b"PAR1") <= whole.bytes <= size
+    whole.release(store)

@@ -45,6 +45,8 @@ _MOVED: Final = pa.schema(
 QUIET: Final = "replace"
 # Commits that have expired, together: they lie between the snapshot before and the first that is left.
 GAP: Final = "gap"
+# What Iceberg cuts files into that do not tell their row groups: nothing.
+_WHOLE: Final = 1 << 62
 
 
 # The values of `MOVED`.
@@ -53,13 +55,23 @@ Told = tuple[int, int | None, int | None, int]
 
 @dataclass(frozen=True, slots=True)
 class MovedRows:
-    """Where the rows are that moved: `moves` by file; `tables` read these files by the name of a group."""
+    """Where the rows are that moved: `moves` by file; `tables` read these files by the name of a group.
+
+    `tasks` are Iceberg's, of these files or of some of their row groups.
+    """
 
     table: StoredTable
     commits: Sequence[SnapshotLine]
     moves: Mapping[str, Sequence[Move]]
     group: str
     tables: tuple[Any, Any] | None
+    tasks: Iterable[Any] = ()
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of the files of rows are read (V112)."""
+        pieces = (piece for task in self.tasks for piece in task.split(_WHOLE).iterator())
+        return sum(int(piece.length()) for piece in pieces)
 
     @property
     def rows(self) -> int:
@@ -145,7 +157,7 @@ def moved_rows(
         tasks = tasks_of(store.jvm, table.iceberg, files, groups)
         group = str(uuid4())
         staged = stage_tasks(store.jvm, table.iceberg, group, tasks) if found else None
-        return MovedRows(table, commits, found, group, staged)
+        return MovedRows(table, commits, found, group, staged, tasks)
 
 
 def _files(
