@@ -13,13 +13,14 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
 from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, statements
+from backstory.reading.frames.told_joins import Joined, beside_told
 from backstory.reading.frames.versions import shown_key, versions
 from backstory.reading.statements.stored_history import distinct
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 How = Literal["left", "inner"]
 # Where rows that can match nothing are put, so that they are not all in one place.
@@ -70,7 +71,9 @@ def join_as_of(
         )
     _require_alike(frame, history, on)
     if isinstance(times.known_at, str):
-        return _beside_told(frame, history, on, times, how)
+        shown = _told(history, on)
+        names = _names(frame, shown)
+        return beside_told(Joined(frame, history, on, times.at, times.known_at, shown, names, how == "inner"))
     return _beside(frame, history, on, times.at, how)
 
 
@@ -108,30 +111,6 @@ def _beside(frame: "DataFrame", history: "DataFrame", on: Sequence[str], at: str
     names = _names(frame, _told(history, on))
     shown = [col("row")[name] for name in frame.columns]
     shown += [col("version")[name] for name in _told(history, on)]
-    return found.select(*(each.alias(name) for each, name in zip(shown, names, strict=True)))
-
-
-def _beside_told(
-    frame: "DataFrame", history: "DataFrame", on: Sequence[str], times: Times, how: How
-) -> "DataFrame":
-    """Rows and statements of a record, where both times of the row lie in the statement.
-
-    Of a record every row is compared with every statement: what was known when has no one order.
-    """
-    told = _told(history, on)
-    inner = {name: f"told {number}" for number, name in enumerate(history.columns)}
-    statement = {name: column(alias) for name, alias in inner.items()}
-    history = history.select(*(column(name).alias(alias) for name, alias in inner.items()))
-    at, known_at = (instant_in(frame, name) for name in times.columns)
-
-    def within(time: "Column", start: str, end: str) -> "Column":
-        return (statement[start] <= time) & (statement[end].isNull() | (time < statement[end]))
-
-    same = [column(name) == statement[name] for name in on]
-    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, TOLD_FROM, TOLD_TO)]
-    shown = [*map(column, frame.columns), *(statement[name] for name in told)]
-    names = _names(frame, told)
-    found = frame.join(history, reduce(and_, meets), how)
     return found.select(*(each.alias(name) for each, name in zip(shown, names, strict=True)))
 
 

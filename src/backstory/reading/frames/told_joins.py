@@ -1,0 +1,204 @@
+"""Rows of a frame, each beside the statement that was true at its own time and told at another of its own.
+
+Of a record with few statements each row is compared with each. Of one with many the valid axis is halved
+again and again: a statement is cut into the largest halves that it fills, a row lies in one of each size, and
+those told of one half do not overlap in time of knowing. So no record costs more than a few sorts, however
+often it was told of.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO
+from backstory.stores.iceberg.literals import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# Of so many statements all are looked at.
+FEW: Final = 32
+_NONE: Final = "CAST(array() AS array<struct<level: int, node: int>>)"
+# The largest halves that `[first, last)` fills, from the smallest size on.
+_CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, last AS b, {_NONE} AS found),
+    (s, size) -> struct(
+        shiftright(s.a + (s.a & 1), 1) AS a, shiftright(s.b - (s.b & 1), 1) AS b,
+        concat(s.found,
+            if(s.a < s.b AND (s.a & 1) = 1, array(struct(size AS level, s.a AS node)), {_NONE}),
+            if(s.a < s.b AND (s.b & 1) = 1, array(struct(size AS level, s.b - 1 AS node)), {_NONE})
+        ) AS found),
+    s -> s.found)"""
+# The half of each size in which a place lies.
+_WITHIN: Final = """transform(sequence(0, length(bin(most))),
+    size -> struct(size AS level, shiftright(place, size) AS node))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A frame and statements that are to be joined by the columns `on`.
+
+    `at` and `known_at` are the frame's columns of the instant and of the time of knowing; `shown` are the
+    statements' columns of the answer, and `names` those of all its columns.
+    """
+
+    frame: "DataFrame"
+    history: "DataFrame"
+    on: Sequence[str]
+    at: str
+    known_at: str
+    shown: Sequence[str]
+    names: Sequence[str]
+    inner: bool = False
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The names of the key's columns in plans, with those that they have on both sides."""
+        return {f"backstory: key {number}": name for number, name in enumerate(self.on)}
+
+    def named(self, told: "Iterable[Column]") -> "list[Column]":
+        """The columns of the answer under its names."""
+        return [each.alias(name) for each, name in zip(told, self.names, strict=True)]
+
+
+def beside_told(asked: Joined, few: int = FEW) -> "DataFrame":
+    """The frame's rows beside the statement in which both of a row's times lie.
+
+    One job looks whether there are records with more than `few` statements.
+    """
+    from pyspark.sql.functions import col, count, lit
+
+    keys = asked.keys
+    told = asked.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
+    many = told.agg(count(lit(1)).alias("told")).where(col("told") > few).drop("told")
+    if many.isEmpty():
+        return _pairs(asked)
+    same = reduce(and_, (column(name) == column(key) for key, name in keys.items()))
+
+    def part(how: str) -> Joined:
+        sides = (asked.frame, asked.history)
+        frame, history = (each.join(many, same, how) for each in sides)
+        return replace(asked, frame=frame, history=history)
+
+    return _pairs(part("left_anti")).unionAll(_halves(part("left_semi")))
+
+
+def _pairs(asked: Joined) -> "DataFrame":
+    """Every row of a record is compared with every statement: what was known when has no one order."""
+    frame, history = asked.frame, asked.history
+    renamed = {name: f"told {number}" for number, name in enumerate(history.columns)}
+    statement = {name: column(alias) for name, alias in renamed.items()}
+    history = history.select(*(column(name).alias(alias) for name, alias in renamed.items()))
+    at, known_at = (instant_in(frame, name) for name in (asked.at, asked.known_at))
+
+    def within(time: "Column", start: str, end: str) -> "Column":
+        return (statement[start] <= time) & (statement[end].isNull() | (time < statement[end]))
+
+    same = [column(name) == statement[name] for name in asked.on]
+    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, TOLD_FROM, TOLD_TO)]
+    found = frame.join(history, reduce(and_, meets), "inner" if asked.inner else "left")
+    return found.select(
+        *asked.named([*map(column, frame.columns), *(statement[name] for name in asked.shown)])
+    )
+
+
+def _halves(asked: Joined) -> "DataFrame":
+    """In each half the statement that was told last before the row's time of knowing, if it still was."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, first, last, when
+
+    keys = [column(key) for key in asked.keys]
+    borders = _borders(asked)
+    order = Window.partitionBy(*keys, "level", "node").orderBy("known", col("row").isNotNull())
+    newest = last("version", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, 0))
+    beside = _cut(asked, borders).unionByName(_asking(asked, borders), allowMissingColumns=True)
+    beside = beside.withColumn("newest", newest).where(col("row").isNotNull())
+    lasts = col("newest.until").isNull() | (col("newest.until") > col("known"))
+    found = (
+        beside.withColumn("version", when(lasts, col("newest.told")))
+        .groupBy("number")
+        .agg(first("row").alias("row"), first("version", ignorenulls=True).alias("version"))
+    )
+    if asked.inner:
+        found = found.where(col("version").isNotNull())
+    of_row = [col("row")[name] for name in asked.frame.columns]
+    return found.select(*asked.named([*of_row, *(col("version")[name] for name in asked.shown)]))
+
+
+def _borders(asked: Joined) -> "DataFrame":
+    """The instants at which anything was ever told to begin or end, numbered from 0 in each record."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import array, col, explode, row_number
+    from pyspark.sql.functions import max as greatest
+
+    named = (column(name).alias(key) for key, name in asked.keys.items())
+    ends = array(column(VALID_FROM), column(VALID_TO))
+    found = (
+        asked.history.select(*named, explode(ends).alias("time")).where(col("time").isNotNull()).distinct()
+    )
+    record = Window.partitionBy(*map(column, asked.keys))
+    found = found.withColumn("place", row_number().over(record.orderBy("time")) - 1)
+    return found.withColumn("most", greatest("place").over(record))
+
+
+def _cut(asked: Joined, borders: "DataFrame") -> "DataFrame":
+    """The statements, one for each half that they fill: `level`, `node`, `known`, and themselves."""
+    from pyspark.sql.functions import coalesce, col, explode, expr, struct
+
+    keys = list(asked.keys)
+    told = asked.history.select(
+        *(column(name).alias(key) for key, name in asked.keys.items()),
+        column(VALID_FROM).alias("starts"),
+        column(VALID_TO).alias("ends"),
+        column(TOLD_FROM).alias("known"),
+        struct(column(TOLD_TO).alias("until"), struct(*map(column, asked.shown)).alias("told")).alias(
+            "version"
+        ),
+    )
+    begun = borders.withColumnsRenamed({"time": "starts", "place": "first"})
+    ended = borders.withColumnsRenamed({"time": "ends", "place": "ended"}).drop("most")
+    told = told.join(begun, [*keys, "starts"]).join(ended, [*keys, "ends"], "left")
+    told = told.withColumn("last", coalesce(col("ended"), col("most") + 1))
+    kept = [column(name) for name in (*keys, "known", "version")]
+    return told.select(*kept, explode(expr(_CUT)).alias("half")).select(
+        *kept, col("half.level"), col("half.node")
+    )
+
+
+def _asking(asked: Joined, borders: "DataFrame") -> "DataFrame":
+    """The rows, one for each half in which their instant lies; one at least."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import (
+        col,
+        explode_outer,
+        expr,
+        last,
+        monotonically_increasing_id,
+        struct,
+        when,
+    )
+    from pyspark.sql.functions import max as greatest
+
+    frame, types = asked.frame, asked.history.schema
+    rows = frame.select(
+        *(column(name).cast(types[name].dataType).alias(key) for key, name in asked.keys.items()),
+        instant_in(frame, asked.at).alias("time"),
+        instant_in(frame, asked.known_at).alias("known"),
+        monotonically_increasing_id().alias("number"),
+        struct(*map(column, frame.columns)).alias("row"),
+    )
+    kept = [column(name) for name in (*asked.keys, "known", "number", "row")]
+    record = Window.partitionBy(*map(column, asked.keys))
+    order = record.orderBy("time", col("row").isNotNull()).rowsBetween(Window.unboundedPreceding, 0)
+    placed = borders.unionByName(rows, allowMissingColumns=True).select(
+        *kept,
+        col("time"),
+        last("place", ignorenulls=True).over(order).alias("place"),
+        greatest("most").over(record).alias("most"),
+    )
+    lies = when(col("place").isNotNull() & col("time").isNotNull(), expr(_WITHIN))
+    halves = placed.where(col("row").isNotNull()).select(*kept, explode_outer(lies).alias("half"))
+    return halves.select(*kept, col("half.level"), col("half.node"))
