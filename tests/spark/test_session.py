@@ -3,8 +3,10 @@
 import pytest
 from serving import command_line, processes
 
-from backstory.settings import Settings
-from backstory.spark.session import properties
+from backstory.errors import Failed
+from backstory.settings import CATALOG_FILE, Settings
+from backstory.spark import session
+from backstory.spark.session import properties, start
 
 
 def test_settings_reach_java_and_stand_on_no_command_line(spark):
@@ -49,3 +51,14 @@ def test_only_an_embedded_session_keeps_to_itself(tmp_path, own, bound, authenti
     """A cluster must reach its driver; what the configuration says comes last."""
     found = properties(Settings(tmp_path, spark=own))
     assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
+
+
+@pytest.mark.parametrize("content", [None, b"this is no database\n" * 9, b"SQLite format 2"])
+def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, content):
+    """7.1: a folder or a file of something else in the place of the catalog's database."""
+    monkeypatch.setattr(session, "launch", lambda *_, **__: pytest.fail("Java was started"))
+    catalog = tmp_path / CATALOG_FILE
+    catalog.mkdir() if content is None else catalog.write_bytes(content)
+    with pytest.raises(Failed, match="not the database of a catalog") as told:
+        start(Settings(tmp_path))
+    assert (told.value.code, told.value.exit_code) == ("no-catalog", 1)

@@ -46,7 +46,7 @@ def serve(
     """
     import structlog
 
-    from backstory.doors.fivetran.server import serve_until_told
+    from backstory.doors.fivetran.server import require_port, serve_until_told
     from backstory.doors.fivetran.serving import Serving
     from backstory.doors.fivetran.serving import serve as start_serving
     from backstory.formats.memory import Memory
@@ -67,6 +67,7 @@ def serve(
         batch_folder=settings.batch_folder,
     )
     asked.credentials()  # what is wrong with them is told before Spark starts
+    require_port(host, port)
     if settings.batch_folder and not settings.batch_folder.is_dir():
         raise UsageError(
             "no-folder", f"There is no folder {settings.batch_folder}.", "Make it, or mend [serve]."

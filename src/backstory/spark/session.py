@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA = 17
+DATABASE = b"SQLite format 3\0"  # how each begins that is not empty
 EXISTING = 2  # SQLite opens for reading and writing what is there
 
 # In-process Spark on one machine: what a laptop or a small server wants.
@@ -57,7 +58,8 @@ ON_THIS_MACHINE = {
 def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """A session with every catalog of the settings; Spark's own chatter goes to a log file.
 
-    Raises UsageError when pyspark or Java is missing, Failed when Spark does not start.
+    Raises UsageError when pyspark or Java is missing, Failed when Spark does not start, and before it
+    does when the embedded catalog's file is no database.
     """
     _require_java()
     session = _pyspark()
@@ -67,6 +69,8 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_warehouse(settings)
+    if _embeds(settings):
+        _require_database(settings.warehouse / CATALOG_FILE)
     chosen = properties(settings)
     builder = session.builder
     for name, value in chosen.items():
@@ -104,6 +108,23 @@ def _make_warehouse(settings: Settings) -> None:
             f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
             "Name a folder with --warehouse or BACKSTORY_WAREHOUSE.",
         ) from None
+
+
+def _require_database(catalog: Path) -> None:
+    """Raises Failed for a catalog's file that is none, in no time; what is wrong inside it Spark tells."""
+    try:
+        with catalog.open("rb") as file:
+            if file.read(len(DATABASE)) in {b"", DATABASE}:
+                return
+    except IsADirectoryError:
+        pass
+    except OSError:  # whether it may be read, and what that means, Spark finds out
+        return
+    raise Failed(
+        "no-catalog",
+        f"{catalog} is not the database of a catalog.",
+        "Bring it back from a backup, or name another warehouse.",
+    )
 
 
 def properties(settings: Settings) -> dict[str, str]:

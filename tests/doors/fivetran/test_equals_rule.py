@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from backstory.engine import buckets
 from backstory.testing.sender.client import Sender
 
-FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=deep(25, 6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 FEWER = settings(FEW, max_examples=deep(10, 2))
 
 

@@ -1,10 +1,13 @@
 """A destination that a program starts over its own warehouse."""
 
+import socket
+
 import pytest
 from destination import definition
 
+from backstory.doors.fivetran.server import require_port
 from backstory.doors.fivetran.serving import Serving
-from backstory.errors import UsageError
+from backstory.errors import Failed, UsageError
 from backstory.testing.sender.client import Sender
 from backstory.warehouse import Warehouse
 
@@ -25,3 +28,14 @@ def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
 def test_half_of_a_certificate_is_refused(tmp_path):
     with pytest.raises(UsageError, match="certificate and its key"):
         Serving(tls_cert=tmp_path / "server.pem").credentials()
+
+
+@pytest.mark.parametrize("host", [None, "127.0.0.1", "localhost"])
+def test_a_port_that_is_taken_is_known_without_a_server(host):
+    """Interface 3: asked before Spark starts; port 0 is never taken."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Failed, match=f"cannot listen on port {port}"):
+            require_port(host, port)
+    require_port(host, port)
+    require_port(host, 0)

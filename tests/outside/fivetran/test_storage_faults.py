@@ -396,16 +396,19 @@ def test_a_catalog_that_goes_while_many_write_loses_nothing(ground, stub):
 
 def test_a_catalog_that_does_not_answer_at_start_is_told_in_one_line(tmp_path):
     """7.1: one SEVERE line, exit code 1."""
-    grounds = [Ground.at(tmp_path / "folder"), Ground.at(tmp_path / "text")]
+    grounds = [Ground.at(tmp_path / "folder"), Ground.at(tmp_path / "spoilt")]
     (grounds[0].warehouse / "catalog.db").mkdir(parents=True)
     grounds[1].warehouse.mkdir()
-    (grounds[1].warehouse / "catalog.db").write_text("this is no database\n" * 500)
+    (grounds[1].warehouse / "catalog.db").write_bytes(
+        b"SQLite format 3\0" + b"and then no more of it\n" * 500
+    )
     with grounds[0].server() as one, grounds[1].server() as two:
         for found in (one, two):
             assert found.process.wait(SECONDS) == 1
             levels = [level for level, _ in found.lines()]
             assert levels == ["SEVERE"]
-            assert "backstory" in found.lines()[0][1]
+        assert "catalog.db is not the database" in one.lines()[0][1]
+        assert "backstory" in two.lines()[0][1]
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -76,6 +78,21 @@ def listen(
     bound, shown = _bind(server, host, port, tls)
     server.start()
     return Running(server, checks, shown, bound)
+
+
+def require_port(host: str | None, port: int) -> None:
+    """Raises Failed when the port is taken: worth asking before Spark starts. `listen` has the last word."""
+    if not port:
+        return
+    for shown in _hosts(host):
+        six = ":" in shown
+        family, both = socket.AF_INET6 if six else socket.AF_INET, six and socket.has_dualstack_ipv6()
+        with (
+            suppress(OSError),
+            socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
+        ):
+            return
+    raise _taken(port)
 
 
 def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -152,8 +169,7 @@ def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
 def _bind(
     server: grpc.Server, host: str | None, port: int, tls: grpc.ServerCredentials | None
 ) -> tuple[int, str]:
-    hosts = [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
-    for shown in hosts:
+    for shown in _hosts(host):
         try:
             address = f"{shown}:{port}"
             bound = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
@@ -161,7 +177,15 @@ def _bind(
             continue
         if bound:
             return bound, shown
-    raise Failed(
+    raise _taken(port)
+
+
+def _hosts(host: str | None) -> list[str]:
+    return [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
+
+
+def _taken(port: int) -> Failed:
+    return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",
         "Stop what uses it or choose another with --port.",
