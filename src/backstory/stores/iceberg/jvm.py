@@ -61,7 +61,9 @@ NEEDED: Final = (
 
 def gateway(spark: "SparkSession") -> Any:
     """The session's Java; Iceberg has no other door for commits."""
-    return spark._jvm  # noqa: SLF001
+    from backstory.spark.java_names import remembering
+
+    return remembering(spark._jvm)  # noqa: SLF001
 
 
 def version(jvm: Any) -> str:
@@ -87,7 +89,7 @@ def found(jvm: Any, name: str) -> Any:
 def catalog(spark: "SparkSession", name: str) -> Any:
     """Iceberg's object for a catalog; found in the session's settings, which are a thread's own."""
     session = spark._jsparkSession  # noqa: SLF001
-    gateway(spark).SparkSession.setActiveSession(session)
+    _java(gateway(spark), "org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
     return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
 
 
@@ -278,9 +280,9 @@ def _iceberg(jvm: Any, name: str) -> Any:
 
 def _java(jvm: Any, name: str) -> Any:
     """A class to call, without a call for each part of its name."""
-    from py4j.java_gateway import JavaClass
+    from backstory.spark.java_names import java_class
 
-    return JavaClass(name, jvm._gateway_client)  # noqa: SLF001
+    return java_class(jvm, name)
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,65 @@
+"""What Java is asked to answer, call by call."""
+
+import pytest
+
+from backstory.spark.java_names import java_class, remembering
+
+
+@pytest.fixture
+def asked(spark, monkeypatch):
+    """The session's Java, and the commands that it was sent."""
+    commands, client = [], type(spark._jvm._gateway_client)
+    send = client.send_command
+
+    def sending(self, command, *more, **named):
+        commands.append(command)
+        return send(self, command, *more, **named)
+
+    monkeypatch.setattr(client, "send_command", sending)
+    return remembering(spark._jvm), commands
+
+
+def questions(commands):
+    """Those that ask for a name."""
+    return [command for command in commands if command.startswith("r\n")]
+
+
+def test_a_name_is_asked_for_once(asked):
+    """A class by its parts, one by its bare name, and a method: what is known is not asked for again."""
+    jvm, commands = asked
+    counts = []
+    for _ in range(2):
+        assert jvm.java.lang.Math.abs(-3) == 3
+        assert java_class(jvm, "java.lang.Long").valueOf("7") == 7
+        assert jvm.PythonUtils is not None
+        counts.append(len(questions(commands)))
+    assert counts[0] == counts[1]
+
+
+def test_a_field_is_read_at_each_use(asked):
+    """It may have another value by then."""
+    jvm, commands = asked
+    long = java_class(jvm, "java.lang.Long")
+    assert long.MAX_VALUE == long.MAX_VALUE == 2**63 - 1
+    assert "MAX_VALUE" not in vars(long)
+
+
+def test_what_java_lists_ends_without_an_exception(asked):
+    """Lists, sets and maps are walked to their end; pyspark would compare an exception with a dozen kinds."""
+    jvm, commands = asked
+    words = java_class(jvm, "java.util.ArrayList")()
+    for word in ("a", "b"):
+        words.add(word)
+    assert list(words.iterator()) == ["a", "b"]
+    assert set(java_class(jvm, "java.util.HashSet")(words)) == {"a", "b"}
+    assert list(java_class(jvm, "java.util.Collections").emptyMap()) == []
+    assert not any("TypeUtil" in command for command in commands)
+
+
+def test_a_class_that_is_not_there_is_told_at_its_use(asked):
+    """Nothing is kept of it."""
+    from py4j.protocol import Py4JError
+
+    jvm, _ = asked
+    with pytest.raises((Py4JError, TypeError)):
+        jvm.java.lang.Nothing()
