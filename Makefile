@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ZENSICAL := 0.0.73
-.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-tables bench-historize bench-native bench-odf bench-changes soak reference docs protos lock clean
+.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,23 +37,11 @@ format: setup   ## Bring the style in order
 wheel-check: setup ## Build the wheel, install it into an empty environment and run the demo there
 	@scripts/wheel_check.sh
 
-bench: setup    ## Measure against the floor; see benchmarks/README.md
-	@$(PY) benchmarks/fivetran.py
+bench: setup    ## Speed against peers, HistoryBench, the case book, growth: a quarter of an hour; ONLY=peers SCALE=0.1 MINUTES=5 for less
+	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))
 
-bench-tables: setup ## Many small tables: 8 requests at once against one
-	@$(PY) benchmarks/many_tables.py speed
-
-bench-historize: setup ## A history load on Spark against one written by hand
-	@$(PY) benchmarks/historize.py
-
-bench-native: setup ## A native snapshot against a join and a MERGE by hand
-	@$(PY) benchmarks/native.py
-
-bench-odf: setup  ## A snapshot and a ledger pull against ones written by hand
-	@$(PY) benchmarks/odf.py
-
-bench-changes: setup ## Bytes that the feed of changes reads against those of the files that its range touched
-	@$(PY) benchmarks/changes.py
+bench-full: setup ## The same at full size, each door against its floor, and a cluster: hours
+	@$(PY) -m benchmarks --full $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))
 
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak

@@ -1,6 +1,6 @@
 """Bytes that the feed of changes reads, against the bytes of the files of rows that its range touched.
 
-Run `make bench-changes`, or `python benchmarks/changes.py [ROWS]`. Counted are the bytes of the row groups that
+Run `make bench ONLY=changes`, or `python benchmarks/changes.py [ROWS]`. Counted are the bytes of the row groups that
 are planned to be read, of which `tests/stores/iceberg/test_moved_rows.py` shows that no other rows are read. The
 bound is 1.2, whatever the size of the table; a compaction between the commits adds nothing.
 """

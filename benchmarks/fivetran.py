@@ -1,6 +1,6 @@
 """Measure the Fivetran destination against the floor: bare Arrow, and bare Iceberg on the same Spark.
 
-Run `make bench`, or `python benchmarks/fivetran.py [decode|history|batch]`. Each comparison is made side by
+Run `make bench ONLY=fivetran`, or `python benchmarks/fivetran.py [decode|history|batch]`. Each comparison is made side by
 side in one run, several rounds, A B A B; what counts is the ratio of the medians.
 """
 

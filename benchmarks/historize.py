@@ -1,6 +1,6 @@
 """Measure a history load on Spark against what one would write by hand on the same session.
 
-Run `make bench-historize`, or `python benchmarks/historize.py [ROUNDS] [KEYS]`. The floor is one full outer
+Run `make bench ONLY=historize`, or `python benchmarks/historize.py [ROUNDS] [KEYS]`. The floor is one full outer
 join of base and open versions, its actions kept, and one MERGE; beside it stand the four statements of the
 specification, the join alone, and a history of four times the versions. Each load is taken back before the
 next, in turn (A B A B); what counts is the ratio of the medians.

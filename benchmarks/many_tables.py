@@ -1,6 +1,6 @@
 """Many small tables through one real server: 8 requests at once against one, and a soak of minutes.
 
-Run `make bench-tables` (200 tables x 5 batches each way) or `make soak` (10 minutes), or
+Run `make bench ONLY=tables` (200 tables x 5 batches each way) or `make soak` (10 minutes), or
 `python benchmarks/many_tables.py [speed|soak] [TABLES or SECONDS]`.
 """
 

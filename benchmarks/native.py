@@ -1,6 +1,6 @@
 """Measure a native snapshot against what one would write by hand on the same session.
 
-Run `make bench-native`, or `python benchmarks/native.py [ROUNDS] [KEYS]`. A full copy of a million keys comes
+Run `make bench ONLY=native`, or `python benchmarks/native.py [ROUNDS] [KEYS]`. A full copy of a million keys comes
 onto their open versions and as many closed ones: 1 % changed, 0.5 % gone, 0.5 % new. The floor is one full outer
 join of the copy and the open versions, its actions kept, and one MERGE; for a copy that changes nothing it is
 the join alone. A copy with memory is measured against one without. Each act is taken back before the next, in

@@ -1,6 +1,6 @@
 """Measure a snapshot and a ledger pull against what one would write by hand on the same session.
 
-Run `make bench-odf`, or `python benchmarks/odf.py [ROUNDS] [ROWS]`. Stored is a million rows; the snapshot
+Run `make bench ONLY=odf`, or `python benchmarks/odf.py [ROUNDS] [ROWS]`. Stored is a million rows; the snapshot
 brings a million (100 k gone, 200 k changed, 100 k new), the ledger 600 k (100 k known). The floor scans each
 side once, joins them once, and appends once, with offsets that have gaps and no order. Each act is taken
 back before the next, in turn (A B A B); what counts is the ratio of the medians.

@@ -1,0 +1,129 @@
+"""`make bench` and `make bench-full`: every workload in a process of its own, within a time, results as they come.
+
+    python -m benchmarks [--only peers,cases] [--full] [--scale 0.1] [--rounds 3] [--minutes 14]
+
+A workload that fails or runs out of time ends nothing but itself; what it found by then stands in
+`benchmarks/results/`, one page and one JSON file each, and `results/README.md` lists them.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from benchmarks.asked import Asked, asked_of, parser
+
+GRACE: Final = 60  # seconds beyond its time that a workload may take to finish what it has begun
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A module of its own, and the share of all minutes that is meant for it; `always` without being named."""
+
+    name: str
+    module: str
+    share: float
+    about: str
+    always: bool = True
+
+
+WORKLOADS: Final = (
+    Workload("peers", "benchmarks.peers.run", 0.50, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
+    Workload("history", "benchmarks.history.run", 0.17, "HistoryBench: days of sparse changes, audited"),
+    Workload("cases", "benchmarks.cases.run", 0.20, "the case book: right, refused, or silently wrong"),
+    Workload("growth", "benchmarks.growth.run", 0.13, "what a load costs as keys, changes and versions grow"),
+    Workload(
+        "cluster", "benchmarks.growth.cluster", 0.1, "a standalone master against local[2]", always=False
+    ),
+    Workload(
+        "historize",
+        "benchmarks.doors historize",
+        0.1,
+        "a history load against statements by hand",
+        always=False,
+    ),
+    Workload(
+        "native", "benchmarks.doors native", 0.1, "a native snapshot against statements by hand", always=False
+    ),
+    Workload(
+        "fivetran",
+        "benchmarks.doors fivetran",
+        0.1,
+        "the Fivetran destination against the floor",
+        always=False,
+    ),
+    Workload("odf", "benchmarks.doors odf", 0.1, "event logs against statements by hand", always=False),
+    Workload("tables", "benchmarks.doors tables", 0.1, "many tables at once", always=False),
+    Workload(
+        "changes", "benchmarks.doors changes", 0.1, "bytes that the feed of changes reads", always=False
+    ),
+)
+
+
+def played(workload: Workload, given: Asked) -> str:
+    """Run a workload until it ends or its time is over; how it ended."""
+    module, *words = workload.module.split()
+    command = [sys.executable, "-m", module, *words, *given.words()]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        code = process.wait(timeout=None if given.until == float("inf") else max(10.0, given.left + GRACE))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own workers and their Java too, and nobody else's
+        process.wait()
+        return "out of time; what it found by then is kept"
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return "done" if code == 0 else f"failed with {code}"
+
+
+def contents(given: Asked, ended: dict[str, str]) -> None:
+    """The list of all pages in the folder of results."""
+    pages = sorted(given.results.glob("*.md"))
+    lines = ["# What was measured last", ""]
+    for page in pages:
+        if page.name != "README.md":
+            title = page.read_text("utf-8").splitlines()[0].removeprefix("# ")
+            note = ended.get(page.stem.removesuffix("-full"), "done")
+            lines.append(f"* [{title}]({page.name})" + ("" if note == "done" else f" ({note})"))
+    (given.results / "README.md").write_text("\n".join([*lines, ""]), "utf-8")
+
+
+def main() -> int:
+    """Run what is asked for; 1 if something failed."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", default="", help="workloads by name, with commas")
+    arguments.add_argument("--minutes", type=float, help="for all together; with --full as many as it takes")
+    found = arguments.parse_args()
+    given, names = asked_of(found), [name for name in found.only.split(",") if name]
+    unknown = set(names) - {each.name for each in WORKLOADS}
+    if unknown:
+        told = ", ".join(each.name for each in WORKLOADS)
+        sys.stderr.write(f"There is no workload {', '.join(sorted(unknown))}; there are {told}.\n")
+        return 2
+    chosen = [each for each in WORKLOADS if each.name in names or (not names and (each.always or given.full))]
+    minutes = found.minutes or (None if given.full else 14.0)
+    given.results.mkdir(parents=True, exist_ok=True)
+    until = time.time() + 60 * minutes if minutes else float("inf")
+    ended: dict[str, str] = {}
+    for place, each in enumerate(chosen):
+        if time.time() > until:
+            ended[each.name] = "not begun: out of time"
+            continue
+        rest = sum(other.share for other in chosen[place:])
+        own = time.time() + max(0.0, until - time.time()) * each.share / rest if minutes else until
+        print(f"{each.name}: {each.about}", flush=True)
+        began = time.time()
+        ended[each.name] = played(each, replace(given, until=own))
+        print(f"{each.name}: {ended[each.name]} after {time.time() - began:.0f} s\n", flush=True)
+        contents(given, ended)
+    for name, how in ended.items():
+        print(f"{name:12} {how}")
+    return 0 if all(how == "done" for how in ended.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

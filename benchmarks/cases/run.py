@@ -1,0 +1,168 @@
+"""The case book: every case put to every tool that runs here; right, refused, or silently wrong.
+
+Run `make bench ONLY=cases`, or `python -m benchmarks.cases.run`. Each tool works in a process and an environment of
+its own. What is right is said by the plain rule (`rule.py`) alone.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from backstory.settings import Settings
+from backstory.spark.session import properties
+from benchmarks.asked import Asked, asked_of, parser, scratch
+from benchmarks.cases.advice import ADVICE
+from benchmarks.cases.book import BOOK, Case, told
+from benchmarks.cases.rule import LOUD, NOT_ASKED, REFUSED, RIGHT, WRONG, outcome
+from benchmarks.peers.ground import environ, write_conf
+from benchmarks.report import Report, counted
+from benchmarks.venvs import environment
+
+TOOLS: Final = Path(__file__).parent / "tools"
+PATIENCE: Final = 1500
+MARKS: Final = {RIGHT: "right", REFUSED: "refused", WRONG: "**wrong**", LOUD: "failed", NOT_ASKED: "–"}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What is asked: its name, its program, the environment of a peer, and whether it is told instants."""
+
+    name: str
+    program: str
+    peer: str | None = None
+    instants: bool = False
+    where: str = "Spark, Iceberg"
+
+
+EVERYBODY: Final = (
+    Tool("backstory snapshot", "by_backstory.py", instants=True),
+    Tool("backstory historize", "by_model.py", instants=True),
+    Tool("dbt snapshot", "by_dbt.py", "dbt"),
+    Tool("SQLMesh SCD_TYPE_2_BY_COLUMN", "by_sqlmesh.py", "sqlmesh", where="DuckDB"),
+    Tool("dlt scd2", "by_dlt.py", "dlt", instants=True, where="DuckDB"),
+    Tool("MERGE by hand", "by_hand.py"),
+)
+
+
+def put_to(tool: Tool, folder: Path) -> dict[str, Any] | str:
+    """What became of each case, or why the tool could not be asked."""
+    python = Path(sys.executable)
+    if tool.peer is not None:
+        made = environment(tool.peer)
+        if made.failed is not None:
+            return made.failed
+        python = made.python
+    place = folder / tool.program.removesuffix(".py")
+    prepared(place)
+    with (place / "log").open("wb") as log:
+        try:
+            done = subprocess.run(
+                [str(python), str(TOOLS / tool.program), str(place)],
+                stdout=log, stderr=subprocess.STDOUT, cwd=place, env=environ(place), check=False, timeout=PATIENCE,
+            )  # fmt: skip
+            ended = f"ended with {done.returncode}"
+        except subprocess.TimeoutExpired:
+            ended = f"no end in {PATIENCE} s"
+    found = place / "found.json"
+    if found.exists():
+        return json.loads(found.read_text("utf-8"))
+    return f"{ended}: {(place / 'log').read_text('utf-8', 'replace')[-600:]}"
+
+
+def prepared(place: Path) -> None:
+    """A warehouse, settings and the cases for one tool."""
+    (place / "warehouse").mkdir(parents=True)
+    (place / "warehouse" / "catalog.db").touch()
+    lines = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+    text = "".join(f'"{name}" = "{value}"\n' for name, value in lines.items())
+    (place / "backstory.toml").write_text(f"[spark]\n{text}")
+    write_conf(place, properties(Settings(place / "warehouse", spark=lines)))
+    (place / "cases.json").write_text(json.dumps(told()), "utf-8")
+
+
+def judged(tool: Tool, case: Case, found: dict[str, Any]) -> str:
+    """The outcome of a case, by the rule."""
+    if case.instants and not tool.instants:
+        return NOT_ASKED
+    return outcome(case, found["failed_at"], [tuple(row) for row in found["rows"]])
+
+
+def tell(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[str, Any]) -> None:
+    """The table of cases by tools, and what refusals said."""
+    asked_tools = [tool for tool in EVERYBODY if isinstance(outcomes.get(tool.name), dict)]
+    rows = [
+        [case.name, *(MARKS.get(outcomes[tool.name].get(case.name, ""), "?") for tool in asked_tools)]
+        for case in BOOK
+    ]
+    sums = [
+        "silently wrong",
+        *(sum(v == WRONG for v in outcomes[tool.name].values()) for tool in asked_tools),
+    ]
+    report.table(
+        "Outcomes",
+        ["", *(f"{tool.name} ({tool.where})" for tool in asked_tools)],
+        [*rows, sums],
+        "right: the history that the plain rule gives. refused: an error, and the table as it was. wrong: no error, and "
+        "another history. failed: an error, and the table neither as it was nor right. –: the tool cannot be told when a copy was so.",
+    )
+    unable = [f"* {name}: {why}" for name, why in outcomes.items() if isinstance(why, str)]
+    if unable:
+        report.say("Who could not be asked", *unable)
+    for tool in asked_tools:
+        errors = [
+            f"* {name}: {each['error']}" for name, each in raw[tool.name].items() if each["error"] is not None
+        ]
+        if errors:
+            report.say(f"What {tool.name} said when it refused", *errors)
+    report.say("What their own pages advise", *ADVICE)
+    report.data |= {"outcomes": outcomes, "raw": raw}
+    report.write()
+
+
+def run(given: Asked, names: list[str] | None = None) -> None:
+    """Ask every tool, two at once; write `cases.json` and `cases.md`."""
+    report = Report("cases", f"The case book: {len(BOOK)} ordinary situations", given)
+    outcomes: dict[str, dict[str, str] | str] = {}
+    raw: dict[str, Any] = {}
+    chosen = [tool for tool in EVERYBODY if names is None or tool.program.removesuffix(".py") in names]
+
+    with scratch("cases") as folder, ThreadPoolExecutor(2) as pool:
+        for tool, found in zip(chosen, pool.map(lambda tool: put_to(tool, folder), chosen), strict=True):
+            if isinstance(found, str):
+                outcomes[tool.name] = found
+            else:
+                raw[tool.name] = found
+                by_name = {case.name: case for case in BOOK}
+                outcomes[tool.name] = {
+                    name: judged(tool, by_name[name], each) for name, each in found.items()
+                }
+            for peer in filter(None, [tool.peer]):
+                report.versions |= environment(peer).versions
+            tell(report, outcomes, raw)
+            told_here = outcomes[tool.name]
+            print(
+                f"  {tool.name}: {summed(told_here) if isinstance(told_here, dict) else told_here}",
+                flush=True,
+            )
+
+
+def summed(found: dict[str, str]) -> str:
+    """How many of each outcome."""
+    return counted({kind: list(found.values()).count(kind) for kind in MARKS if kind in found.values()})
+
+
+def main() -> None:
+    """Arguments as for every workload, and `--tools`."""
+    arguments: argparse.ArgumentParser = parser(__doc__)
+    arguments.add_argument("--tools", nargs="*", help="programs of benchmarks/cases/tools, without .py")
+    found = arguments.parse_args()
+    run(asked_of(found), found.tools)
+
+
+if __name__ == "__main__":
+    main()

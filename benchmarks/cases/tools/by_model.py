@@ -1,0 +1,71 @@
+"""backstory's histories by a model, with `hash_profile: strict_v2`."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from on_spark import Source
+from telling import FOLDER, run, table
+
+import backstory
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+TYPES = {
+    "BIGINT": {"datatype": "BIGINT"},
+    "INT": {"datatype": "INTEGER"},
+    "STRING": {"datatype": "STRING"},
+    "DOUBLE": {"datatype": "DOUBLE"},
+    "TIMESTAMP": {"datatype": "TIMESTAMP"},
+    "DECIMAL(12,2)": {"datatype": "DECIMAL", "decimal_precision": 12, "decimal_scale": 2},
+}
+
+
+class Model:
+    """`warehouse.historize` of a model that is written anew where the columns are others."""
+
+    def __init__(self):
+        self.warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml")
+        self.warehouse.spark.catalog.setCurrentCatalog("backstory")
+        self.source = Source(self.warehouse.spark)
+
+    def bring(self, case, copy, number):
+        name = table(case)
+        columns = [
+            {
+                "target_column_name": each,
+                **TYPES[type_],
+                **({"system_role": "business_key"} if each in case["key"] else {}),
+            }
+            for each, type_ in copy["columns"].items()
+        ]
+        given = f"src.{name}" if copy["csv"] is None else f"{name}.csv"
+        dataset = {
+            "target_schema": "kept",
+            "target_dataset_name": name,
+            "input": given,
+            "target_columns": columns,
+        }
+        model = {
+            "format": "historize/1",
+            "target_schemas": [{"short_name": "kept"}],
+            "target_datasets": [dataset],
+            "settings": {"hash_profile": "strict_v2"},
+        }
+        (FOLDER / f"{name}.yaml").write_text(json.dumps(model), "utf-8")
+        if copy["csv"] is None:
+            self.source.put(case, copy)
+        else:
+            (FOLDER / f"{name}.csv").write_text(copy["csv"], "utf-8")
+        at = FIRST + timedelta(milliseconds=copy["at"] if copy["at"] is not None else number * 86_400_000)
+        done = self.warehouse.historize(
+            FOLDER / f"{name}.yaml", run_id=f"{name}-{number}", load_timestamp=at, max_delete_ratio=1.0
+        )
+        for receipt in done:
+            if receipt.error is not None:
+                raise RuntimeError(receipt.error)
+
+    def rows(self, case):
+        stored = f"backstory.kept.{table(case)}_hist"
+        return self.source.rows(case, stored, "version_started_at", "version_ended_at")
+
+
+run(Model())

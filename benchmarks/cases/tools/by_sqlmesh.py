@@ -1,0 +1,95 @@
+"""SQLMesh models of kind SCD_TYPE_2_BY_COLUMN over all columns, on DuckDB; a copy a day, or when it says."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from sqlmesh import Context
+from sqlmesh.core.config import Config, DuckDBConnectionConfig, GatewayConfig, ModelDefaultsConfig
+from telling import CASES, FOLDER, cells, first_line, literal, names_of, select, table
+
+NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+
+
+def quote(name):
+    return '"' + name.replace('"', '""') + '"'
+
+
+def model(case, copy):
+    """The model with the columns of a copy."""
+    columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in copy["columns"].items())
+    names = ", ".join(map(quote, copy["columns"]))
+    key = ", ".join(map(quote, case["key"]))
+    return (
+        f"MODEL (name kept.{table(case)}, kind SCD_TYPE_2_BY_COLUMN (unique_key ({key}), columns *, "
+        f"invalidate_hard_deletes true), columns ({columns}), cron '@daily');\n"
+        f"SELECT {names} FROM src.{table(case)}"
+    )
+
+
+def source(case, copy):
+    """A query of the copy's rows."""
+    if copy["csv"] is not None:
+        path = FOLDER / f"{table(case)}.csv"
+        path.write_text(copy["csv"], "utf-8")
+        return f"SELECT * FROM read_csv({literal(str(path))}, header=true)"
+    return select(copy, quote)
+
+
+def bring(case):
+    """All copies of a case in a project and a database of its own; when it failed, and its rows."""
+    folder = FOLDER / table(case)
+    (folder / "models").mkdir(parents=True)
+    gateway = GatewayConfig(
+        connection=DuckDBConnectionConfig(database=str(folder / "lake.duckdb")),
+        state_connection=DuckDBConnectionConfig(database=str(folder / "state.duckdb")),
+    )
+    defaults = ModelDefaultsConfig(dialect="duckdb", start="2026-01-01")
+    config = Config(gateways={"": gateway}, model_defaults=defaults, disable_anonymized_analytics=True)
+    context, failed_at, error, columns = None, None, None, None
+    file = folder / "models" / "model.sql"
+    for number, copy in enumerate(case["copies"]):
+        try:
+            changed, columns = columns != copy["columns"], copy["columns"]
+            if changed:
+                file.write_text(model(case, copy), "utf-8")
+            if context is None:
+                context = Context(paths=str(folder), config=config)
+                context.engine_adapter.execute("CREATE SCHEMA IF NOT EXISTS src")
+            elif changed:
+                context.load()
+            put = context.engine_adapter
+            put.execute(f"CREATE OR REPLACE TABLE src.{table(case)} AS {source(case, copy)}")
+            put.execute(f"SET TimeZone = {literal(copy['zone'])}")
+            when = NOON + timedelta(days=number) + timedelta(milliseconds=copy["at"] or 0)
+            if changed:
+                more = {"execution_time": when, "end": when} if number else {}
+                context.plan(auto_apply=True, no_prompts=True, forward_only=bool(number), **more)
+            if number:
+                context.run(execution_time=when, end=when, ignore_cron=True)
+        except Exception as stop:  # noqa: BLE001 - whatever the tool raises is its refusal
+            failed_at, error = number, first_line(stop)
+            break
+    try:
+        rows = stored(context, case)
+    except Exception as stop:  # noqa: BLE001 - what cannot be read is no history
+        rows, error = [], error or f"cannot be read: {first_line(stop)}"
+    return {"failed_at": failed_at, "error": error, "rows": rows}
+
+
+def stored(context, case):
+    """The rows of the model's table as texts."""
+    context.engine_adapter.execute("SET TimeZone = 'UTC'")
+    name = f"kept.{table(case)}"
+    has = {row[0] for row in context.engine_adapter.fetchall(f"DESCRIBE {name}")}
+    columns = [f"CAST({quote(n)} AS STRING)" if n in has else "NULL" for n in names_of(case)]
+    ends = "CAST(valid_from AS STRING), CAST(valid_to AS STRING)"
+    return [
+        cells(row)
+        for row in context.engine_adapter.fetchall(f"SELECT {', '.join(columns)}, {ends} FROM {name}")
+    ]
+
+
+found = {}
+for each in CASES:
+    found[each["name"]] = bring(each)
+    (FOLDER / "found.json").write_text(json.dumps(found), "utf-8")

@@ -1,0 +1,56 @@
+"""A cost model: what a load takes as a sum of parts, each so much for one of what it depends on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+# What a load of a full copy can depend on.
+TERMS: Final = ("one", "records", "versions", "touched")
+Run = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What one unit of each term costs; none costs less than nothing."""
+
+    of: str
+    parts: dict[str, float]
+
+    def predicted(self, run: Run) -> float:
+        """What a run should take."""
+        return sum(part * _term(run, name) for name, part in self.parts.items())
+
+    def told(self) -> str:
+        """The model in words: a sum of parts."""
+        words = {
+            "one": "",
+            "records": " × records",
+            "versions": " × closed versions",
+            "touched": " × touched keys",
+        }
+        return " + ".join(f"{part:.3g}{words[name]}" for name, part in self.parts.items() if part)
+
+
+def fitted(runs: Sequence[Run], of: str) -> Model:
+    """Least squares over the runs, relative to what each took; a part that would be negative is left out."""
+    names = list(TERMS)
+    while True:
+        weights = np.array([1 / max(run[of], 1e-9) for run in runs])
+        terms = np.array([[_term(run, name) for name in names] for run in runs])
+        found, *_ = np.linalg.lstsq(terms * weights[:, None], np.ones(len(runs)), rcond=None)
+        if len(names) == 1 or min(found) >= 0:
+            return Model(of, {name: float(part) for name, part in zip(names, found, strict=True)})
+        del names[int(np.argmin(found))]
+
+
+def _term(run: Run, name: str) -> float:
+    return 1.0 if name == "one" else float(run[name])
+
+
+def off(model: Model, runs: Sequence[Run]) -> float:
+    """The mean of how far the model is off, as a share of what was measured."""
+    return float(
+        np.mean([abs(model.predicted(run) - run[model.of]) / max(run[model.of], 1e-9) for run in runs])
+    )

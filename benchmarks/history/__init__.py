@@ -1,0 +1,1 @@
+"""HistoryBench: days of customers and accounts, derived from TPC-DI and not comparable with it."""

@@ -1,0 +1,91 @@
+"""The case book's plain rule, by its outcomes; and the book itself."""
+
+import json
+
+import pytest
+
+from benchmarks.cases.book import BOOK, Case, Copy, told
+from benchmarks.cases.rule import (
+    LOUD,
+    REFUSED,
+    RIGHT,
+    WRONG,
+    Contradiction,
+    expected,
+    names_of,
+    outcome,
+)
+
+PLAIN = {"id": "BIGINT", "city": "STRING"}
+
+
+def case(*copies, **more):
+    return Case("case", ["id"], [Copy(PLAIN, rows) for rows in copies], **more)
+
+
+GONE_AND_BACK = case([("1", "oslo"), ("2", "rome")], [("2", "rome")], [("1", "oslo"), ("2", "rome")])
+
+
+def test_a_version_lasts_while_copies_hold_it():
+    assert expected(GONE_AND_BACK, GONE_AND_BACK.copies) == {
+        ("1",): [(("1", "oslo"), "gone"), (("1", "oslo"), "open")],
+        ("2",): [(("2", "rome"), "open")],
+    }
+
+
+def test_copies_are_taken_in_the_order_of_their_instants():
+    late = Case("late", ["id"], [Copy(PLAIN, [("1", x)], at=at) for x, at in (("a", 0), ("c", 2), ("b", 1))])
+
+    assert [values[1] for values, _ in expected(late, late.copies)["1",]] == ["a", "b", "c"]
+
+
+def test_a_copy_that_tells_two_things_is_a_contradiction():
+    with pytest.raises(Contradiction):
+        expected(GONE_AND_BACK, [Copy(PLAIN, [("1", "oslo"), ("1", "rome")])])
+
+
+RIGHT_ROWS = [("1", "oslo", "d1", "d2"), ("1", "oslo", "d3", None), ("2", "rome", "d1", None)]
+
+
+@pytest.mark.parametrize(
+    ("told", "failed_at", "rows"),
+    [
+        (RIGHT, None, RIGHT_ROWS),
+        (WRONG, None, RIGHT_ROWS[:2]),
+        (WRONG, None, [("1", "oslo", "d1", None), ("2", "rome", "d1", None)]),
+        (REFUSED, 1, [("1", "oslo", "d1", None), ("2", "rome", "d1", None)]),
+        (REFUSED, 0, []),
+        (LOUD, 1, RIGHT_ROWS),
+    ],
+)
+def test_an_outcome(told, failed_at, rows):
+    assert outcome(GONE_AND_BACK, failed_at, rows) == told
+
+
+def test_where_a_copy_must_be_refused_nothing_else_is_right():
+    torn = case([("1", "oslo")], [("1", "bern"), ("1", "rome")], refuse_only=True)
+
+    assert outcome(torn, None, [("1", "oslo", "d1", "d2"), ("1", "rome", "d2", None)]) == WRONG
+    assert outcome(torn, 1, [("1", "oslo", "d1", None)]) == REFUSED
+
+
+def test_the_book_is_data():
+    """Names are distinct, cells fit their columns, and it goes through JSON."""
+    assert len({each.name for each in BOOK}) == len(BOOK)
+    for each in BOOK:
+        assert set(each.key) <= set(names_of(each))
+        assert all(len(row) == len(copy.columns) for copy in each.copies for row in copy.rows)
+    assert len(json.loads(json.dumps(told()))) == len(BOOK)
+
+
+@pytest.mark.parametrize("each", [each for each in BOOK if not each.refuse_only], ids=lambda each: each.name)
+def test_every_case_can_be_passed_by_the_rule(each):
+    """There is a right answer that needs no more than the rule; no case that one tool alone could pass."""
+    answers = []
+    for copies in (each.copies, *each.also):
+        try:
+            answers.append(expected(each, copies))
+        except Contradiction:
+            continue
+
+    assert answers

@@ -1,0 +1,152 @@
+"""HistoryBench's days: the same for the same seed, sparse, and each account version within its customer's."""
+
+from itertools import pairwise
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+
+from benchmarks.history.audits import COLUMNS, audited
+from benchmarks.history.days import FIRST_ACTIONS, KEYS, World
+from benchmarks.history.run import files, starts_of
+
+SCALE, DAYS = 0.05, 12
+
+
+def lived(seed=3):
+    world = World(SCALE, seed)
+    return world, list(world.days(DAYS))
+
+
+def test_a_seed_gives_the_same_days_and_another_others():
+    assert lived()[1] == lived()[1] != lived(4)[1]
+
+
+def test_actions_are_as_many_as_the_scale_factor_says():
+    """5,000 for each scale factor in the first load; then some 15.7 a day, whichever part of one by chance."""
+    world = World(1)
+    first, *days = world.days(20)
+    accounts_and_changes = first.account.new + first.account.changes + first.customer.changes
+
+    cascades = sum("customer_from" in row for row in first.account.changes)
+    opened_with_their_customer = len(first.customer.new)
+    assert (
+        len(accounts_and_changes) + len(first.customer.new) - cascades - opened_with_their_customer
+        == FIRST_ACTIONS
+    )
+    assert 60 <= sum(len(day.customer.new) for day in days) <= 80
+
+
+def test_changes_are_sparse_and_within_their_day():
+    _, days = lived()
+    for day in days:
+        for table in KEYS:
+            for row in getattr(day, table).changes:
+                assert 3 <= len(row) <= 5
+            for row in [*getattr(day, table).new, *getattr(day, table).changes]:
+                assert day.begins <= row["start"] < day.ends
+
+
+def test_a_record_changes_several_times_on_a_day():
+    _, (first, *_) = lived()
+    keys = [row["account_id"] for row in first.account.changes]
+
+    assert len(set(keys)) < len(keys)
+
+
+def test_lives_follow_each_other_without_gap():
+    world, _ = lived()
+    for table, key in KEYS.items():
+        by_key = {}
+        for start, end, row in world.lives(table):
+            by_key.setdefault(row[key], []).append((start, end))
+        for life in by_key.values():
+            assert life[-1][1] is None
+            assert all(before[1] == after[0] > before[0] for before, after in pairwise(life))
+
+
+def test_batch_files_end_a_row_where_the_next_of_its_key_begins(tmp_path):
+    """As Fivetran sends them: a millisecond before, and no longer active."""
+    from backstory.formats.delivered import read_files
+    from backstory.model.types import ColumnType, Kind
+    from backstory.testing.sender.batch_files import AS_FIVETRAN
+
+    _, (first, *_) = lived()
+    told = files(tmp_path, "customer", first.customer, first)
+
+    names = {
+        **{name: ColumnType(Kind.STRING) for name in COLUMNS["customer"]},
+        "_fivetran_start": ColumnType(Kind.UTC_DATETIME),
+        "_fivetran_end": ColumnType(Kind.UTC_DATETIME),
+        "_fivetran_active": ColumnType(Kind.BOOLEAN),
+    }
+    rows = []
+    for kind in ("replace_files", "update_files"):
+        [(_, found)] = read_files(told[kind], AS_FIVETRAN, names, frozenset(names))
+        rows += found.values.select(["customer_id", "_fivetran_start", "_fivetran_end"]).to_pylist()
+    by_key = {}
+    for row in rows:
+        by_key.setdefault(row["customer_id"], []).append((row["_fivetran_start"], row["_fivetran_end"]))
+    for life in by_key.values():
+        for before, after in pairwise(sorted(life)):
+            assert (after[0] - before[1]).total_seconds() == 0.001
+
+
+class OnDuckdb:
+    """Spark's SQL asked of DuckDB, over views of the lives."""
+
+    def __init__(self, world, spoil=None):
+        self.connection = duckdb.connect()
+        self.connection.execute("SET TimeZone = 'UTC'")
+        for table in KEYS:
+            rows = [{**row, "valid_from": start, "valid_to": end} for start, end, row in world.lives(table)]
+            if spoil is not None:
+                spoil(table, rows)
+            self.connection.register(table, pa.Table.from_pylist(rows))
+
+    def sql(self, query):
+        [told] = sqlglot.transpile(query, read="spark", write="duckdb")
+        self.found = self.connection.sql(told)
+        return self
+
+    def collect(self):
+        return self.found.fetchall()
+
+    def toArrow(self):
+        return self.found.to_arrow_table()
+
+
+def broken(spoil=None):
+    world, days = lived()
+    found = audited(OnDuckdb(world, spoil), world, [starts_of(day) for day in days])
+    return {(table, audit) for table, audit, count in found if count}
+
+
+def test_audits_hold_of_what_was_generated():
+    assert not broken()
+
+
+def closed(rows):
+    return next(row for row in rows if row["valid_to"] is not None)
+
+
+SPOILT = {
+    "an end is the next start": lambda rows: closed(rows).update(valid_to=closed(rows)["valid_from"]),
+    "one open version": lambda rows: rows.append({**closed(rows), "valid_to": None}),
+    "starts are distinct": lambda rows: rows.append(dict(rows[0])),
+    "nothing of zero length": lambda rows: closed(rows).update(valid_to=closed(rows)["valid_from"]),
+    "versions are those generated": lambda rows: rows[0].update(name="another"),
+    "no NULL key": lambda rows: rows.append({**rows[0], "account_id": None}),
+    "references are valid in their range": lambda rows: rows[0].update(customer_id=-1),
+    "starts lie within their batch": lambda rows: rows.pop(),
+}
+
+
+@pytest.mark.parametrize("audit", SPOILT)
+def test_an_audit_finds_what_breaks_it(audit):
+    def spoil(table, rows):
+        if table == "account":
+            SPOILT[audit](rows)
+
+    assert ("account", audit) in broken(spoil)
