@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ARRIVAL: Final = "backstory arrival"
 # Metadata of a column whose lists or structs hold nothing that tells a type: a schema of it, with void types.
 PARTLY_VOID: Final = "backstory partly void"
+# The file of the rows, where tasks see it.
+STAGED: Final = "rows.parquet"
 ROWS_IN_GROUP: Final = 1 << 17
 PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
@@ -60,7 +62,7 @@ def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFram
     schema = pa.schema([*map(_storable, rows.schema), pa.field(ARRIVAL, pa.int64(), False)])
     if not is_local(store):
         return _voided(sent(store, _placed(rows, schema), schema, folder, held), rows.schema)
-    path = folder / "rows.parquet"
+    path = folder / STAGED
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in _placed(rows, schema):
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)

@@ -11,6 +11,7 @@ from backstory.formats.memory import Lease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.model.places import ROW_ID
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
 
@@ -27,6 +28,18 @@ def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.
     """A few rows as an Arrow table of these columns; what a row lacks is NULL."""
     schema = arrow_schema({each.name: each.type for each in columns})
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+def shaped(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
+    """The rows with these columns, those that they lack NULL, and their ids if they have any, or shall."""
+    there = set(rows.column_names)
+    kept = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in there else []
+    schema = pa.schema([*arrow_schema({each.name: each.type for each in columns}), *kept])
+    values = [
+        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(values, schema=schema)
 
 
 def read_files(

@@ -10,6 +10,9 @@ from backstory.formats.wrapping.batch_file import BatchFile
 # A file that grows beyond both is no delivery: real ones, of distinct keys, grow ten- to thirtyfold.
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 
+# Bytes of the driver's memory: of a value of a stored row, and for one of a Parquet file.
+CELL, UNPACKED = 64, 8
+
 # A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
 CLEAR_TEXT_SHARE = 6
 
@@ -23,6 +26,11 @@ class TooLarge(Failed):
             "The delivery needs more memory than the driver may use.",
             "Raise driver-memory in the section [delivery] of backstory.toml.",
         )
+
+
+def unpacked_size(rows: int, columns: int, size: int) -> int:
+    """What the rows of Parquet files of this size may take, as Arrow tables."""
+    return max(1, rows * columns * CELL, size * UNPACKED)
 
 
 class Memory:
@@ -44,6 +52,11 @@ class Memory:
             yield lease
         finally:
             self.take(-lease.held)
+
+    @property
+    def most(self) -> int:
+        """The bytes of clear text that deliveries may hold together."""
+        return self._most
 
     def take(self, size: int) -> None:
         """Take bytes, or give them back; raises TooLarge, and takes none, if they are too many."""

@@ -31,6 +31,13 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     """
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(type_.precision, type_.scale)
+    parts = [(name, arrow_type(part)) for name, part in type_.parts]
+    if type_.kind is Kind.STRUCT:
+        return pa.struct(parts)
+    if type_.kind is Kind.LIST:
+        return pa.list_(parts[0][1])
+    if type_.kind is Kind.MAP:
+        return pa.map_(parts[0][1], parts[1][1])
     return _ARROW.get(type_.kind, pa.string())
 
 

@@ -27,7 +27,6 @@ from backstory.doors.historize.small_rows import (
     hold_rows,
     read_rows,
     seen_keys,
-    shaped,
     version_keys,
 )
 from backstory.doors.historize.spark_base import PlannedBase, base_plan, with_base
@@ -35,6 +34,7 @@ from backstory.doors.historize.spark_history import PlannedHistory, newest_of, o
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.work import Run
+from backstory.formats.delivered import shaped
 from backstory.formats.memory import Lease, TooLarge
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -111,7 +111,7 @@ def _base_match(small: SmallLoad) -> Matched | None:
     load, staged, stored = small.work.load, small.rows[STAGED], small.rows[BASE]
     compared = [*user_columns(load.dataset), *foreign_keys(load.dataset)]
     names = [*(each.name for each in compared), Role.ROW_HASH]
-    found = matched(staged, stored, load.dataset.key, names, stored[IN_SCOPE])
+    found = matched(staged, stored, [load.dataset.key], names, stored[IN_SCOPE])
     if found is None or pc.any(staged[BROKEN]).as_py():
         return None
     empty = len(stored) and not len(staged) and load.deletes_base and not load.delete_scope
@@ -138,7 +138,7 @@ def _base_change(small: SmallLoad, found: Matched, table: StoredTable) -> Change
     if ROW_ID in stored.column_names:
         came = came.append_column(ROW_ID, stored[ROW_ID].take(known))
         appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
-    come = shaped(pa.concat_tables([appeared, came]), table.shape)
+    come = shaped(pa.concat_tables([appeared, came]), table.shape.columns)
     gone = stored.select([FILE, POSITION]).take(pa.concat_arrays([known, found.vanished]))
     return Change(gone=gone, come=come)
 
@@ -158,7 +158,7 @@ def _history(small: SmallLoad, live: pa.Table, loaded: Outcome) -> PlannedHistor
     began = time.monotonic()
     work, open_ = small.work, small.rows[OPEN]
     load, rules = work.load, work.load.dataset.historization
-    found = matched(live, open_, load.dataset.key, [Role.ROW_HASH], open_[IN_SCOPE])
+    found = matched(live, open_, [load.dataset.key], [Role.ROW_HASH], open_[IN_SCOPE])
     if found is None or live[Role.ROW_HASH].null_count:
         return None
     if not len(live) and len(open_) and not rules.allow_empty_snapshot:
@@ -190,7 +190,7 @@ def _versions(small: SmallLoad, live: pa.Table, found: Matched, seen: pa.Array, 
     begun = begins(pair, live, found, seen, moment)
     begun = begun.append_column(pair.hist_key, version_keys(work, begun[pair.key]))
     ended = closes(pair, open_, found, moment)
-    parts = [shaped(each, table.shape) for each in (begun, ended) if len(each)]
+    parts = [shaped(each, table.shape.columns) for each in (begun, ended) if len(each)]
     gone = ended.select([FILE, POSITION])
     come = pa.concat_tables(parts, promote_options="default")
     return Change(gone=gone, come=come, expected=len(come))

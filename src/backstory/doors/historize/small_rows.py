@@ -15,13 +15,13 @@ from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import Lease
+from backstory.formats.memory import UNPACKED, Lease, unpacked_size
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.frames import collected, frame_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.iceberg.store import StoredTable, load
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 STAGED, BASE, OPEN = "staged", "base", "open versions"
 # What is asked of each row beside its values; no column of a model has a blank in its name.
-LIVE, IN_SCOPE, BROKEN, SIDE = "is live", "in scope", "is broken", "side of load"
-# Bytes of the driver's memory: of a value of a stored row, and for one of a Parquet file.
-CELL, UNPACKED = 64, 8
+LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
 
 
 def hold_rows(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -> None:
@@ -47,7 +45,7 @@ def hold_rows(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -
 
 
 def _size(table: StoredTable) -> int:
-    return max(1, table.rows * len(table.shape.columns) * CELL, table.bytes * UNPACKED)
+    return unpacked_size(table.rows, len(table.shape.columns), table.bytes)
 
 
 def _stage_size(work: SparkWork) -> int:
@@ -65,7 +63,7 @@ def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, pa
 
     With a base that is taken as it stands there is no stage, and `BASE` has its live rows.
     """
-    return dict(_typed(_collected(dict(_sides(work, base, hist))), base.into, hist.into))
+    return dict(_typed(collected(dict(_sides(work, base, hist))), base.into, hist.into))
 
 
 def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "Iterator[tuple[str, DataFrame]]":
@@ -96,44 +94,15 @@ def _told(scope: "Column | None") -> "Column":
     return (lit(True) if scope is None else scope).alias(IN_SCOPE)
 
 
-def _collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
-    """The rows of several frames in one query: each has its columns beside those of the others, NULL."""
-    from pyspark.sql.functions import lit
-
-    tagged = [
-        frame.select(lit(side).alias(SIDE), *(column(name).alias(f"{side} {name}") for name in frame.columns))
-        for side, frame in sides.items()
-    ]
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged).toArrow()
-    found = {}
-    for side, frame in sides.items():
-        own = rows.filter(pc.equal(rows[SIDE], side))
-        found[side] = own.select([f"{side} {name}" for name in frame.columns]).rename_columns(frame.columns)
-    return found
-
-
 def _typed(rows: Mapping[str, pa.Table], base: Shape, hist: Shape) -> Iterator[tuple[str, pa.Table]]:
     for side, table in rows.items():
         shape = hist if side == OPEN else base
-        types = {field.name: field.type for field in [*_arrow(shape), *PLACE]}
+        types = {
+            field.name: field.type
+            for field in [*arrow_schema({each.name: each.type for each in shape.columns}), *PLACE]
+        }
         fields = [pa.field(field.name, types.get(field.name, field.type)) for field in table.schema]
         yield side, table.cast(pa.schema(fields))
-
-
-def _arrow(shape: Shape) -> pa.Schema:
-    return arrow_schema({each.name: each.type for each in shape.columns})
-
-
-def shaped(rows: pa.Table, shape: Shape) -> pa.Table:
-    """The rows with the columns of a table, those that they lack NULL, and their ids."""
-    ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in rows.column_names else []
-    there = set(rows.column_names)
-    schema = pa.schema([*_arrow(shape), *ids])
-    values = [
-        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(values, schema=schema)
 
 
 def seen_keys(work: SparkWork, before: TablePlan, keys: pa.ChunkedArray) -> pa.Array:

@@ -12,6 +12,7 @@ from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
 from backstory.doors.native.refusals import keys_of, refuse_duplicates, refuse_null_keys, refuse_spoilt
 from backstory.doors.native.settings import Settings
+from backstory.doors.native.source import Source
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
 from backstory.stores.iceberg.lineage import keeps_row_ids
@@ -44,7 +45,10 @@ NO_KEY: Final = "no key"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A copy and its table, side by side, and where the copy stands among what is known."""
+    """A copy and its table, side by side, and where the copy stands among what is known.
+
+    `size` is what the copy's rows take of the driver's memory, None where nobody but Spark's plan tells.
+    """
 
     store: Store
     table: StoredTable | None
@@ -55,6 +59,7 @@ class Sides:
     terms: Terms
     delivered: "DataFrame"
     stored: "DataFrame"
+    size: int | None
 
     @property
     def ids(self) -> bool:
@@ -65,7 +70,7 @@ class Sides:
 def sides_of(
     store: Store,
     table: StoredTable | None,
-    frame: "DataFrame",
+    source: Source,
     *,
     evolved: Evolved,
     settings: Settings,
@@ -74,9 +79,9 @@ def sides_of(
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
     stored = _stored(store, table, evolved)
     place = placed(table, stored if table else None, asked)
-    delivered = frame.select(*(_cast(evolved, each, each.name) for each in evolved.delivered))
+    delivered = source.frame.select(*(_cast(evolved, each, each.name) for each in evolved.delivered))
     terms = _terms(evolved, stored.schema, settings, place, asked)
-    return Sides(store, table, evolved, settings, asked, place, terms, delivered, stored)
+    return Sides(store, table, evolved, settings, asked, place, terms, delivered, stored, source.size)
 
 
 def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Placing, asked: Asked) -> Terms:
@@ -144,10 +149,9 @@ def compared(sides: Sides) -> Iterator[Outcomes]:
 
 
 def _joined(sides: Sides, delivered: "DataFrame") -> AbstractContextManager[Outcomes]:
-    from pyspark.sql.functions import bit_xor, coalesce, lit, xxhash64
+    from pyspark.sql.functions import bit_xor, coalesce, lit
 
     terms = sides.terms
-    hashed = (comparable(column(name), terms.types[name].dataType) for name in terms.delivered)
     return outcomes(
         delivered,
         stored_states(sides.stored, terms),
@@ -155,9 +159,16 @@ def _joined(sides: Sides, delivered: "DataFrame") -> AbstractContextManager[Outc
         differs(terms),
         there() if sides.asked.deletes == "close" else lit(False),
         {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
-        sums={CONTENT: coalesce(bit_xor(xxhash64(*hashed)), lit(0))},
+        sums={CONTENT: coalesce(bit_xor(content_of(terms)), lit(0))},
         tallies=_tallies(sides),
     )
+
+
+def content_of(terms: Terms) -> "SparkColumn":
+    """A hash of a delivered row; those of all rows together are the copy's content."""
+    from pyspark.sql.functions import xxhash64
+
+    return xxhash64(*(comparable(column(name), terms.types[name].dataType) for name in terms.delivered))
 
 
 def _tallies(sides: Sides) -> "dict[str, SparkColumn]":

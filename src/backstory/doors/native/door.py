@@ -14,7 +14,7 @@ from backstory.model.table import TableName, table_name
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from backstory.doors.native.source import Source
 
 __all__ = ["asked", "snapshot"]
 
@@ -25,27 +25,26 @@ def snapshot(store: Store, source: Any, into: TableName, given: Asked) -> Answer
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
     one, of a folder, or a glob.
     """
-    with _rows(store, source, into, given) as frame:
-        return deliver(store, Snapshot(into, frame, given))
+    with _rows(store, source, into, given) as rows:
+        return deliver(store, Snapshot(into, rows, given))
 
 
 @contextmanager
-def _rows(store: Store, source: Any, into: TableName, given: Asked) -> Iterator["DataFrame"]:
+def _rows(store: Store, source: Any, into: TableName, given: Asked) -> Iterator["Source"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from backstory.doors.native.source import rows_of_files, rows_of_table
-    from backstory.stores.iceberg.frames import frame_of
+    from backstory.doors.native.source import Source, rows_of_arrow, rows_of_files, rows_of_table
 
     if isinstance(source, DataFrame):
-        yield source
+        yield Source(source)
         return
     if isinstance(source, str) and source.startswith(TABLE):
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        with rows_of_files(store, source_files(str(source), given.format), into, given.rename) as frame:
-            yield frame
+        with rows_of_files(store, source_files(str(source), given.format), into, given.rename) as rows:
+            yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":
         source = pa.Table.from_pandas(source, preserve_index=False)
@@ -55,4 +54,4 @@ def _rows(store: Store, source: Any, into: TableName, given: Asked) -> Iterator[
             f"A {type(source).__name__} has no rows.",
             "Give a DataFrame, an Arrow table or files.",
         )
-    yield frame_of(store, source.replace_schema_metadata())
+    yield rows_of_arrow(store, source)

@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from backstory.doors.native.asked import Asked
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
 from backstory.model.keys import told_key
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,11 +21,20 @@ if TYPE_CHECKING:
 
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     """Up to ten keys of the rows, or of a struct in them, in order."""
+    return sorted(told_key(key, list(row)) for row in _texts(rows, key, side).distinct().take(MAX_KEYS))
+
+
+def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
+    """The same of rows that are here, no two of one key; their texts are Spark's."""
+    few = rows.select(list(key)).slice(0, MAX_KEYS)
+    return sorted(told_key(key, list(row)) for row in _texts(frame_of(store, few), key).collect())
+
+
+def _texts(rows: "DataFrame", key: Sequence[str], side: str = "") -> "DataFrame":
     from pyspark.sql.functions import col
 
     paths = (col(f"{side}{'.' if side else ''}`{name.replace('`', '``')}`") for name in key)
-    found = rows.select(*(path.cast("string").alias(name) for path, name in zip(paths, key, strict=True)))
-    return sorted(told_key(key, list(row)) for row in found.distinct().take(MAX_KEYS))
+    return rows.select(*(path.cast("string").alias(name) for path, name in zip(paths, key, strict=True)))
 
 
 def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from backstory.doors.native.asked import Asked
 from backstory.doors.native.comparing import CONTENT, Sides, compared, sides_of
@@ -13,8 +13,10 @@ from backstory.doors.native.evolution import Evolved, delivered_columns, evolved
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
 from backstory.doors.native.refusals import refuse_empty, refuse_mass_delete, refuse_other_content
 from backstory.doors.native.settings import Settings, agreed, refuse_unknown, settings_of
-from backstory.doors.native.tally import Tally, keys_of_kinds, tally
-from backstory.doors.native.writing import change_of
+from backstory.doors.native.small_copy import compared_here
+from backstory.doors.native.source import Source
+from backstory.doors.native.tally import Found, Tally, keys_of_kinds, tally
+from backstory.doors.native.writing import change_of_frames
 from backstory.engine.deliver import Plan
 from backstory.model.change import Committed, Note
 from backstory.model.instant import iso
@@ -26,10 +28,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import APPEARING, RENEWED
-from backstory.strategies.scd2.plan import CHANGED, VANISHED, Outcomes
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from backstory.strategies.scd2.plan import CHANGED, VANISHED
 
 DOOR = "native"
 Answer = SnapshotReceipt | SnapshotPlan
@@ -40,7 +39,7 @@ class Snapshot:
     """A full copy as a delivery."""
 
     name: TableName
-    frame: "DataFrame"
+    source: Source
     asked: Asked
 
     @property
@@ -56,18 +55,15 @@ class Snapshot:
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
             shape, settings = self._agreed(table)
-            sides = sides_of(store, table, self.frame, evolved=shape, settings=settings, asked=self.asked)
-            with compared(sides) as found:
-                met = tally(sides, found)
-                _refuse(sides, found, met)
-                change = change_of(sides, found, met)
-                yield Plan(
-                    table, change, self._note(sides, found), self._receipt(sides, met), self.asked.dry_run
-                )
+            sides = sides_of(store, table, self.source, evolved=shape, settings=settings, asked=self.asked)
+            with _compared(sides) as found:
+                _refuse(sides, found)
+                note, receipt = self._note(sides, found), self._receipt(sides, found.met)
+                yield Plan(table, found.change(), note, receipt, self.asked.dry_run)
 
     def _agreed(self, table: StoredTable | None) -> tuple[Evolved, Settings]:
         """The shape and the settings that table and copy agree on."""
-        columns, empty = delivered_columns(self.frame.schema)
+        columns, empty = delivered_columns(self.source.frame.schema)
         if table is None:
             shape, settings = made(self.name, columns, self.asked.key), agreed(None, self.asked)
         else:
@@ -76,10 +72,10 @@ class Snapshot:
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _note(self, sides: Sides, found: Outcomes) -> Note:
+    def _note(self, sides: Sides, found: Found) -> Note:
         """What the commit says: its token is a digest of the copy and its instant (V14)."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
-        content = [str(self.name), at, names, found.delivered, found.sums[CONTENT]]
+        content = [str(self.name), at, names, found.delivered, found.content]
         token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
@@ -97,11 +93,29 @@ class Snapshot:
         return receipt
 
 
-def _refuse(sides: Sides, found: Outcomes, met: Tally) -> None:
+@contextmanager
+def _compared(sides: Sides) -> Iterator[Found]:
+    """The comparison of both sides: by the driver where it can hold them, else by frames."""
+    with sides.store.memory.lease() as lease:
+        if (found := compared_here(sides, lease)) is not None:
+            yield found
+            return
+    with compared(sides) as outcomes:
+        met = tally(sides, outcomes)
+        yield Found(
+            met,
+            outcomes.delivered,
+            outcomes.sums[CONTENT],
+            partial(keys_of_kinds, outcomes, sides.terms),
+            partial(change_of_frames, sides, outcomes, met),
+        )
+
+
+def _refuse(sides: Sides, found: Found) -> None:
     """Another copy of a stored instant, no rows, too many that go: in this order."""
-    terms, asked, closed = sides.terms, sides.asked, met.counts["closed"]
+    asked, met = sides.asked, found.met
     if sides.place.stored and not asked.restate and met.differing:
-        keys = keys_of_kinds(found, terms, APPEARING, CHANGED, RENEWED, VANISHED)
+        keys = found.keys(APPEARING, CHANGED, RENEWED, VANISHED)
         refuse_other_content(sides.place.at, keys, met.differing)
     refuse_empty(found.delivered, asked)
-    refuse_mass_delete(closed, met.there, asked, lambda: keys_of_kinds(found, terms, VANISHED))
+    refuse_mass_delete(met.counts["closed"], met.there, asked, lambda: found.keys(VANISHED))

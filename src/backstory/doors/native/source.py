@@ -3,19 +3,22 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
-from backstory.engine.staging import ARRIVAL, as_ours, is_local, local_parquet, staged
+from backstory.engine.staging import ARRIVAL, STAGED, as_ours, is_local, local_parquet, staged
 from backstory.errors import Refused
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_columns
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_columns
+from backstory.formats.memory import unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Rows, missing
@@ -25,6 +28,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current
 from backstory.reading.frames.versions import HISTORIES
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store, existing, load
 
 if TYPE_CHECKING:
@@ -34,17 +38,31 @@ MEND: Final = "Nothing was written; mend the file, or bring its rows from Python
 Known = Mapping[str, pa.Field]
 
 
-def rows_of_table(store: Store, table: TableName) -> "DataFrame":
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells."""
+
+    frame: "DataFrame"
+    size: int | None = None
+
+
+def rows_of_table(store: Store, table: TableName) -> Source:
     """What is true now in a table of the warehouse, in the source's columns."""
-    rows = current(store, table)
-    history = existing(store, table).shape.layout in HISTORIES
-    return rows.drop(VALID_FROM, VALID_TO) if history else rows
+    rows, stored = current(store, table), existing(store, table)
+    size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
+    history = stored.shape.layout in HISTORIES
+    return Source(rows.drop(VALID_FROM, VALID_TO) if history else rows, size)
+
+
+def rows_of_arrow(store: Store, rows: pa.Table) -> Source:
+    """The rows of an Arrow table."""
+    return Source(frame_of(store, rows.replace_schema_metadata()), max(1, rows.nbytes))
 
 
 @contextmanager
 def rows_of_files(
     store: Store, source: SourceFiles, into: TableName, rename: Mapping[str, str]
-) -> Iterator["DataFrame"]:
+) -> Iterator[Source]:
     """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
 
     `rename` are new names of its columns. Whatever is malformed is refused with its line before Spark begins.
@@ -57,15 +75,21 @@ def rows_of_files(
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
-                import pyarrow.parquet as pq
-
-                yield local_parquet(store, as_ours(path, folder), pq.read_schema(path))
+                frame = local_parquet(store, as_ours(path, folder), pq.read_schema(path))
+                yield Source(frame, _size(path))
                 return
         schema = _columns(files, options, known)
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        yield staged(store, Rows(schema, batches), folder, held).drop(ARRIVAL)
+        frame = staged(store, Rows(schema, batches), folder, held).drop(ARRIVAL)
+        path = folder / STAGED
+        yield Source(frame, _size(path) if path.exists() else None)
+
+
+def _size(path: Path) -> int:
+    told = pq.read_metadata(path)
+    return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """How many records a copy finds in which state, and how many rows come of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from backstory.doors.native.comparing import Sides
 from backstory.doors.native.receipts import COUNTS
 from backstory.doors.native.refusals import keys_of
 from backstory.errors import MAX_KEYS
+from backstory.model.change import Change
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.strategies.copies.plan import APPEARING, RENEWED, Terms, outcome, version
@@ -37,6 +38,17 @@ class Tally:
     def differing(self) -> int:
         """The records that are others than before."""
         return sum(number for name, number in self.counts.items() if name != "unchanged")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A copy compared: the tally, its rows and a hash of them, up to ten keys of some kinds, the Change."""
+
+    met: Tally
+    delivered: int
+    content: int
+    keys: Callable[..., list[str]]
+    change: Callable[[], Change | None]
 
 
 def tally(sides: Sides, found: Outcomes) -> Tally:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory.doors.native.comparing import Sides
 from backstory.doors.native.tally import Tally
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def change_of(sides: Sides, found: Outcomes, met: Tally) -> Change | None:
-    """What is to commit; None where nothing changes."""
-    evolved, place = sides.evolved, sides.place
-    ids = _field_ids(sides) if place.remembers else None
+def change_of_frames(sides: Sides, found: Outcomes, met: Tally) -> Change | None:
+    """What is to commit of a comparison by frames; None where nothing changes."""
+    place = sides.place
+    ids = field_ids(sides) if place.remembers else None
     restated = place.mark is not None and met.differing > 0 and place.mark.columns != ids
     kinds = written(sides.terms)
     parts = [rows_that_come(found, kinds, ids=sides.ids)] if met.written else []
@@ -35,24 +35,33 @@ def change_of(sides: Sides, found: Outcomes, met: Tally) -> Change | None:
     if place.remembers and (place.mark is None or restated):
         parts.append(_mark(sides, ids))
     if restated:
-        forgotten, places = _forgotten(sides)
-        parts.append(forgotten)
-        gone.append(places)
+        taken_back, place_of_it = _forgotten(sides)
+        parts.append(taken_back)
+        gone.append(place_of_it)
     come = _in_few_files(sides, parts, met.written) if parts else None
+    places = positions_of(reduce(_with, gone), met.rewritten + restated) if gone else None
+    return change_of(sides, met.counts, come, places, met.written + len(parts) - bool(met.written))
+
+
+def change_of(
+    sides: Sides, counts: Mapping[str, int], come: Any, gone: Any = None, expected: int | None = None
+) -> Change | None:
+    """The rows that come and go with the columns and properties that the copy brings; None for nothing."""
+    evolved = sides.evolved
     if sides.table is None:
         told = {**sides.settings.properties(), **_memory(sides)}
-        return Change(met.counts, come=come, into=evolved.shape, properties=told)
+        return Change(counts, come=come, into=evolved.shape, properties=told)
     if come is None and not evolved.changed:
         return None
     kept = sides.settings.properties() if evolved.renamed else {}
     return Change(
-        met.counts,
-        positions_of(reduce(_with, gone), met.rewritten + restated) if gone else None,
+        counts,
+        gone,
         come,
         evolved.shape if evolved.changed else None,
         evolved.renamed,
         {**kept, **_memory(sides)},
-        expected=None if come is None else met.written + len(parts) - bool(met.written),
+        expected=None if come is None else expected,
     )
 
 
@@ -98,7 +107,7 @@ def _forgotten(sides: Sides) -> "tuple[DataFrame, DataFrame]":
     return told.select(*row_of(terms.columns, own, values), *ids), here.select(FILE, POSITION)
 
 
-def _field_ids(sides: Sides) -> tuple[int, ...] | None:
+def field_ids(sides: Sides) -> tuple[int, ...] | None:
     """The field ids of the delivered columns; None where they are all (V2).
 
     Columns that come get theirs by this very commit: the next ones, in their order.

@@ -1,15 +1,21 @@
 """Arrow tables as Spark DataFrames, exactly."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
+from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+SIDE: Final = "backstory side"
 
 
 def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
@@ -23,6 +29,22 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
     fields = [StructField(field.name, spark_type_of(field.type)) for field in rows.schema]
     return store.spark.createDataFrame(rows, StructType(fields))
+
+
+def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
+    """The rows of several frames in one query: each has its columns beside those of the others, NULL."""
+    from pyspark.sql.functions import lit
+
+    tagged = [
+        frame.select(lit(side).alias(SIDE), *(column(name).alias(f"{side} {name}") for name in frame.columns))
+        for side, frame in sides.items()
+    ]
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged).toArrow()
+    found = {}
+    for side, frame in sides.items():
+        own = rows.filter(pc.equal(rows[SIDE], side))
+        found[side] = own.select([f"{side} {name}" for name in frame.columns]).rename_columns(frame.columns)
+    return found
 
 
 def rows_of(store: Store, table: StoredTable) -> "DataFrame":

@@ -20,7 +20,7 @@ def sides(delivered, stored):
 def told(delivered, stored, *scope):
     left, right = sides(delivered, stored)
     found = matched(
-        left, right, "k", ["x"], pa.chunked_array([pa.array(scope or [True] * len(right), pa.bool_())])
+        left, right, ["k"], ["x"], pa.chunked_array([pa.array(scope or [True] * len(right), pa.bool_())])
     )
     if found is None:
         return None

@@ -84,7 +84,7 @@ def test_a_small_load_is_the_rules(life):
         )
         open_ = stored([version for version in history if version.ended is None])
         known = pa.chunked_array([pa.array([within(each) for each in made(open_)], pa.bool_())])
-        found = matched(live, open_, "b_key", [ROW_HASH], known)
+        found = matched(live, open_, ["b_key"], [ROW_HASH], known)
         closed = {version.key for version in history if version.ended is not None} | archived
         came = live["b_key"].take(found.appeared).to_pylist()
         seen = pa.array([key for key in came if key in closed], pa.string())

@@ -7,6 +7,8 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.strategies.keys import key_codes
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -35,22 +37,24 @@ class Matched:
 
 
 def matched(
-    delivered: pa.Table, stored: pa.Table, key: str, compared: Sequence[str], scope: pa.ChunkedArray
+    delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matched | None:
-    """Match the two by a key column; a record changed if one of the columns `compared` did.
+    """Match the two by the key's columns; a record changed if one of the columns `compared` did.
 
     `scope` tells of each stored row whether it counts when it vanished. None if a side has rows without
     a key, or two of one key.
     """
-    left, right = (each[key].combine_chunks() for each in (delivered, stored))
-    if any(each.null_count or pc.count_distinct(each).as_py() < len(each) for each in (left, right)):
+    if any(each[name].null_count for each in (delivered, stored) for name in key):
+        return None
+    left, right = map(pa.array, key_codes([delivered, stored], key)[0])
+    if any(pc.count_distinct(each).as_py() < len(each) for each in (left, right)):
         return None
     found = pc.index_in(left, right)
     there = found.is_valid()
     mine, theirs = _places(there), found.drop_null().cast(pa.int64())
-    changed = _differ(
-        (delivered[name].take(mine), stored[name].take(theirs)) for name in compared
-    ) or pa.repeat(False, len(mine))
+    changed = differ((delivered[name].take(mine), stored[name].take(theirs)) for name in compared)
+    if changed is None:
+        changed = pa.repeat(False, len(mine))
     gone = pc.invert(pc.is_in(right, left))
     counts = pc.fill_null(scope.combine_chunks(), False)
     return Matched(
@@ -66,7 +70,7 @@ def _places(holds: pa.Array) -> pa.Array:
     return pc.indices_nonzero(holds).cast(pa.int64())
 
 
-def _differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
+def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
     """For each row whether a pair of its values are two; None without pairs."""
     told = [_apart(left.combine_chunks(), right.combine_chunks()) for left, right in pairs]
     return reduce(pc.or_, told) if told else None

@@ -1,0 +1,183 @@
+"""A full copy in order against the open versions, both Arrow tables: what `plan` and `rows` say of frames.
+
+In order means that nothing is known from the copy's instant on: versions end at it, begin there, or are
+renewed in place (V7, V9, V18).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.delivered import shaped
+from backstory.formats.rows import arrow_type
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
+from backstory.strategies.copies.plan import Terms
+from backstory.strategies.keys import key_codes
+from backstory.strategies.scd2.arrow.matching import Matched, differ, matched
+
+INSTANT = pa.timestamp("us", "UTC")
+Values: TypeAlias = pa.Array | pa.ChunkedArray
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy and the open versions, matched by key.
+
+    `back` tells of each delivered row that appeared whether its record had versions before, `anew` of each
+    that changed whether it makes a version; the others are renewed in place.
+    """
+
+    terms: Terms
+    delivered: pa.Table
+    open: pa.Table
+    found: Matched
+    back: pa.Array
+    anew: pa.Array
+
+    @property
+    def ended(self) -> pa.Table:
+        """The open versions that end."""
+        changed = self.found.changed[1].filter(self.anew)
+        return self.open.take(pa.concat_arrays([changed, self.found.vanished]))
+
+    @property
+    def began(self) -> pa.Table:
+        """The delivered rows that begin versions."""
+        changed = self.found.changed[0].filter(self.anew)
+        return self.delivered.take(pa.concat_arrays([self.found.appeared, changed]))
+
+    @property
+    def driving(self) -> dict[str, int]:
+        """For each column the records that change in it."""
+        pairs = self._changed()
+        told = {name: differ([pair]) for name, pair in pairs.items()}
+        counts = {name: pc.sum(each).as_py() or 0 for name, each in told.items() if each is not None}
+        return {name: count for name, count in counts.items() if count}
+
+    def _changed(self) -> dict[str, tuple[pa.ChunkedArray, pa.ChunkedArray]]:
+        mine, theirs = self.found.changed
+        names = (*self.terms.compared, *self.terms.renewed)
+        return {name: (self.delivered[name].take(mine), self.open[name].take(theirs)) for name in names}
+
+
+def comparable(terms: Terms) -> bool:
+    """Whether Arrow tells keys and values apart as the rule does: not what is nested, nor floating keys."""
+    types = {each.name: each.type for each in terms.columns}
+    flat = all(types[name].flat for name in (*terms.compared, *terms.renewed))
+    return flat and not any(pa.types.is_floating(arrow_type(types[name])) for name in terms.key)
+
+
+def copied(
+    terms: Terms, delivered: pa.Table, open_: pa.Table, closed: pa.Table, *, closes: bool
+) -> Copied | None:
+    """Match a copy with the open versions; `closed` are the keys of those that ended.
+
+    None where a row has no key, or rows of one side share one. Without `closes` nothing vanishes.
+    """
+    scope = pa.chunked_array([pa.repeat(closes, len(open_))])
+    found = matched(delivered, open_, terms.key, (*terms.compared, *terms.renewed), scope)
+    if found is None:
+        return None
+    (came, gone), _ = key_codes([delivered.take(found.appeared), closed], terms.key)
+    back = pc.is_in(pa.array(came), value_set=pa.array(gone))
+    mine, theirs = found.changed
+    anew = differ((delivered[name].take(mine), open_[name].take(theirs)) for name in terms.compared)
+    if anew is None:
+        anew = pa.repeat(False, len(found.changed[0]))
+    return Copied(terms, delivered, open_, found, back, anew)
+
+
+def rows_that_come(copy: Copied, columns: Sequence[int] | None = None, *, marks: bool) -> pa.Table:
+    """All rows to write, with the ids that they keep; with a mark of the copy, of these columns (V31)."""
+    terms, open_ = copy.terms, copy.open
+    ended = copy.ended
+    again = ended.filter(pc.is_valid(_told(ended, ENDED_AT)))
+    mine, theirs = (places.filter(pc.invert(copy.anew)) for places in copy.found.changed)
+    renewed = {name: copy.delivered[name].take(mine) for name in terms.renewed}
+    parts = [
+        _with(ended, _moved(terms, ended)),
+        _with(again, _left_behind(terms, again)),
+        _with(copy.began, _begun(terms, len(copy.began))),
+        _with(open_.take(theirs), renewed),
+        *([_mark(terms, columns)] if marks else []),
+    ]
+    ids = ROW_ID in open_.column_names
+    return pa.concat_tables(shaped(each, terms.columns, ids=ids) for each in parts)
+
+
+def rows_that_go(copy: Copied) -> pa.Table:
+    """The places of the stored rows that are written anew."""
+    renewed = copy.open.take(copy.found.changed[1].filter(pc.invert(copy.anew)))
+    return pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
+
+
+def _moved(terms: Terms, rows: pa.Table) -> dict[str, Values]:
+    told = {ENDED_AT: _instants(terms.recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
+    return {
+        VALID_TO: _instants(terms.at, len(rows)),
+        IS_CURRENT: pa.repeat(False, len(rows)),
+        RECORDED_AT: pc.coalesce(_told(rows, ENDED_AT), rows[RECORDED_AT]),
+        MEMORY: _memory(terms, rows, told),
+    }
+
+
+def _left_behind(terms: Terms, rows: pa.Table) -> dict[str, Values]:
+    """The statement that a second move of an end would forget is another row, with an id of its own."""
+    past = {ROLE: pa.repeat(Role.PAST.value, len(rows))}
+    beside = {ROW_ID: pa.nulls(len(rows), pa.int64())} if ROW_ID in rows.column_names else {}
+    return {
+        VALID_TO: rows[VALID_FROM],
+        IS_CURRENT: pa.repeat(False, len(rows)),
+        MEMORY: _memory(terms, rows, past),
+        **beside,
+    }
+
+
+def _begun(terms: Terms, count: int) -> dict[str, Values]:
+    return {
+        VALID_FROM: _instants(terms.at, count),
+        IS_CURRENT: pa.repeat(True, count),
+        RECORDED_AT: _instants(terms.recorded, count),
+    }
+
+
+def _mark(terms: Terms, columns: Sequence[int] | None) -> pa.Table:
+    told = {ROLE: Role.FACT.value, KIND: Told.COPY.value, COLUMNS: None if columns is None else list(columns)}
+    memory = {name: told.get(name) for name, _ in terms.memory.parts}
+    return pa.table(
+        {
+            VALID_FROM: _instants(terms.at, 1),
+            VALID_TO: _instants(terms.at, 1),
+            IS_CURRENT: pa.array([False]),
+            RECORDED_AT: _instants(terms.recorded, 1),
+            MEMORY: pa.array([memory], arrow_type(terms.memory)),
+        }
+    )
+
+
+def _told(rows: pa.Table, name: str) -> pa.Array:
+    return pc.struct_field(rows[MEMORY].combine_chunks(), name)
+
+
+def _memory(terms: Terms, rows: pa.Table, told: Mapping[str, pa.Array]) -> pa.Array:
+    """What the rows remember, with some of it told anew; fields that feeds add are kept."""
+    types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
+    values = [told[name] if name in told else _told(rows, name) for name in types]
+    fields = [pa.field(name, type_) for name, type_ in types.items()]
+    return pa.StructArray.from_arrays(
+        [value.cast(field.type) for value, field in zip(values, fields, strict=True)], fields=fields
+    )
+
+
+def _with(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
+    there = {name: rows[name] for name in rows.column_names}
+    return pa.table({**there, **values})
+
+
+def _instants(micros: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(micros, INSTANT), count)
