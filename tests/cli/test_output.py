@@ -33,6 +33,14 @@ def test_a_cell_has_all_of_a_nested_value(capsys):
     ]
 
 
+def test_an_empty_text_is_no_null(capsys):
+    """A table of one column has no empty lines."""
+    show([{"a": "", "b": None}, {"a": "x,\ny", "b": 'q"'}], "csv")
+    assert capsys.readouterr().out == 'a,b\n"",\n"x,\ny","q"""\n'
+    show([{"a": None}], "csv")
+    assert capsys.readouterr().out == 'a\n""\n'
+
+
 def test_people_see_counts_that_are_not_nothing(capsys):
     show([{"counts": {"new": 2, "closed": 0}, "s": {"x": 0}}], "table")
     assert capsys.readouterr().out.split("\n")[1].split() == ["new", "2", '{"x":', "0}"]

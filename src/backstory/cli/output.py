@@ -1,6 +1,5 @@
 """What a command answers with: one table for people, or one document for programs."""
 
-import csv
 import json
 import math
 import sys
@@ -32,12 +31,22 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
     if output == "json":
         sys.stdout.write(as_json([dict(row) for row in rows]) + "\n")
     elif output == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name), "") for name in names] for row in rows)
+        sys.stdout.write(_line(names))
+        sys.stdout.writelines(_line([row.get(name) for name in names]) for row in rows)
     else:
         cells = [[_told(name, row.get(name)) for name in names] for row in rows]
         _draw(lay_out(names, cells, console.width if console.is_terminal else None))
+
+
+def _line(values: Sequence[object]) -> str:
+    """A line of CSV: an empty text is in quotes, NULL is not, as the readers of files have it."""
+    cells = ["" if value is None else _quoted(_cell(value, "")) for value in values]
+    return (",".join(cells) or '""') + "\n"
+
+
+def _quoted(text: str) -> str:
+    bare = text and not any(letter in text for letter in ',"\r\n')
+    return text if bare else '"' + text.replace('"', '""') + '"'
 
 
 def show_document(document: Mapping[str, Any]) -> None:
