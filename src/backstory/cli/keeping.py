@@ -7,7 +7,7 @@ from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_document, tell_error
-from backstory.cli.read import key_given, time_given
+from backstory.cli.read import key_given, require_key, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
 from backstory.model.keys import told_key
@@ -71,9 +71,10 @@ def forget(
         apply: Do it.
         options: Common options.
     """
-    wanted = key_given(key)
+    require_key(key)
     with opened(options, table) as store, busy(options, "Searching the table's files ..."):
-        done = store.table(table).forget(wanted, drop_cursors=drop_cursors, apply=apply).to_dict()
+        found = store.table(table)
+        done = found.forget(key_given(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
     if options.answer != "table":
         tell(done, options)
         return

@@ -1,5 +1,6 @@
 """The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.model.table import table_name
 from backstory.reading.timelines import Axis, require_axis
-from backstory.table import named
+from backstory.table import Table, named
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
@@ -139,11 +140,13 @@ def timeline(
         svg: Write the picture into this file too.
         options: Common options.
     """
-    known, wanted = time_given(known_at), key_given(key)
+    known = time_given(known_at)
+    require_key(key)
     require_axis(axis, known)
     with opened(options, table, brief=True) as store:
         with busy(options, "Reading ..."):
-            life = store.table(table).timeline(wanted, axis=axis, known_at=known, svg=svg)
+            found = store.table(table)
+            life = found.timeline(key_given(found, key), axis=axis, known_at=known, svg=svg)
         if options.answer == "table":
             console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
         else:
@@ -194,9 +197,26 @@ def _block(commit: dict[str, Any]) -> dict[str, Any]:
     return {**commit, **times, "offsets": spoken, "block": block and block[:16]}
 
 
-def key_given(given: tuple[str, ...]) -> str | dict[str, str]:
+def require_key(given: tuple[str, ...]) -> None:
+    """Raise UsageError if no key is given."""
     if not given:
         raise UsageError("no-key", "No key is given.", "Write its value, or a=1 b=2.")
-    if len(given) == 1 and "=" not in given[0]:
-        return given[0]
-    return dict(part.partition("=")[::2] for part in given)
+
+
+def key_given(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
+    """What the words of a command say of a key of the table."""
+    from backstory.stores.iceberg.store import existing
+
+    return key_of_words(existing(table.store, table.name).shape.source_key, given)
+
+
+def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:
+    """The value of a key of one column, whatever is in it; else `name=value` for each column of `names`."""
+    found = {}
+    for word in given:
+        known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
+        name = word.partition("=")[0] if known is None else known
+        if known is None and len(given) == 1 and (len(names) == 1 or name == word):
+            return word
+        found[name] = word[len(name) + 1 :]
+    return found

@@ -1,0 +1,25 @@
+"""How keys are written on the command line."""
+
+import pytest
+
+from backstory.cli.read import key_of_words
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "key"),
+    [
+        (["id"], ["42"], "42"),
+        (["id"], ["id=42"], {"id": "42"}),
+        (["id"], ["aGk="], "aGk="),
+        (["id"], ["x=1"], "x=1"),
+        (["id"], ["id=x=1"], {"id": "x=1"}),
+        (["a=b"], ["a=b=1"], {"a=b": "1"}),
+        (["a", "b"], ["a=1", "b="], {"a": "1", "b": ""}),
+        (["a", "b"], ["a=1"], {"a": "1"}),
+        (["a", "b"], ["c=1", "b=2"], {"c": "1", "b": "2"}),
+        (["a", "b"], ["1"], "1"),
+    ],
+)
+def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
+    """What stands before an equals sign is a column's name where the key has one of it, else of the value."""
+    assert key_of_words(names, tuple(words)) == key
