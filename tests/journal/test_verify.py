@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from committing import commit as commit_change
 from datasets import Dataset
@@ -26,15 +27,24 @@ from backstory.journal.log_table import (
     newest_block,
     row_of,
 )
-from backstory.journal.row_hash import Slice, slice_hashes
+from backstory.journal.row_hash import hash_here
 from backstory.journal.verify import Verdict, history, verify
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store, existing, load
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ROWS = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("system_time", pa.timestamp("us", "UTC")),
+        ("v", pa.string()),
+        ("a.b", pa.list_(pa.int32())),
+    ]
+)
 numbers = itertools.count()
 
 
@@ -76,27 +86,23 @@ class Place:
         )
         number = 0 if head is None else head.sequence + 1
         rows = [(before + 1 + place, NOON, value, [number]) for place, value in enumerate(values)]
-        schema = self.sql(f"SELECT offset, system_time, v, `a.b` FROM {self.sql_name}").schema
-        frame = self.store.spark.createDataFrame(rows, schema)
+        table_rows = pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
         event = {
             "start": before + 1 if rows else None,
             "end": before + len(rows) if rows else None,
             "prev_offset": before if before >= 0 else None,
             "watermark": iso(NOON + timedelta(days=number)),
             "source_state": {"kind": "odf/etag", "value": str(number)},
-            "logical_hash": slice_hashes(frame, "offset", []).get(None, Slice()).hash,
+            "logical_hash": hash_here(frame_of(self.store, table_rows), "offset"),
             "schema_hash": self.schema_hash(),
             **told,
         }
-        frame = frame.selectExpr("*", *self.added()) if rows else None
+        for name in self.store.spark.table(self.sql_name).columns[4:]:
+            table_rows = table_rows.append_column(name, pa.nulls(len(rows), pa.string()))
         block = Block(number, head and head.hash, NOON + timedelta(hours=number), "AddData", event)
         note = Note("odf", block.hash, block.properties())
-        commit_change(self.store, table, Change(come=frame, snapshot=True), note)
+        commit_change(self.store, table, Change(come=table_rows if rows else None, snapshot=True), note)
         return block
-
-    def added(self):
-        names = self.store.spark.table(self.sql_name).columns[4:]
-        return [f"CAST(NULL AS STRING) AS {name}" for name in names]
 
     def schema_hash(self):
         schema = self.store.spark.table(self.sql_name).schema

@@ -29,6 +29,9 @@ PARTLY_VOID: Final = "backstory partly void"
 # The file of the rows, where tasks see it.
 STAGED: Final = "rows.parquet"
 ROWS_IN_GROUP: Final = 1 << 17
+# Bytes and number of rows that go to Spark as they are, in place of a file.
+FEW: Final = 4 << 20
+FEW_ROWS: Final = 20_000
 PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
@@ -59,14 +62,43 @@ def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFram
     Every row is read here, so that whatever is malformed is refused before Spark begins. A column
     without any value is one of Spark's void type.
     """
-    schema = pa.schema([*map(_storable, rows.schema), pa.field(ARRIVAL, pa.int64(), False)])
+    schema = _with_arrival(rows.schema)
+    return _voided(_laid_down(store, _placed(rows, schema), schema, folder, held), rows.schema)
+
+
+def given(
+    store: Store, rows: Rows, folder: Path, held: ExitStack, *, queried: bool = False
+) -> "tuple[DataFrame, bool]":
+    """The same, and whether the rows are few: these go as they are, unless they are `queried`.
+
+    The plan of a query would tell how many they are: one row is not sorted.
+    """
+    schema = _with_arrival(rows.schema)
+    batches, kept = _placed(rows, schema), list[pa.RecordBatch]()
+    for batch in batches:
+        kept.append(batch)
+        if sum(each.nbytes for each in kept) > FEW or sum(map(len, kept)) > FEW_ROWS:
+            frame = _laid_down(store, _emptied(kept, batches), schema, folder, held)
+            return _voided(frame, rows.schema), False
+    if queried:
+        return _voided(_laid_down(store, iter(kept), schema, folder, held), rows.schema), True
+    return _voided(frame_of(store, pa.Table.from_batches(kept, schema)), rows.schema), True
+
+
+def _with_arrival(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*map(_storable, schema), pa.field(ARRIVAL, pa.int64(), False)])
+
+
+def _laid_down(
+    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
+) -> "DataFrame":
     if not is_local(store):
-        return _voided(sent(store, _placed(rows, schema), schema, folder, held), rows.schema)
+        return sent(store, batches, schema, folder, held)
     path = folder / STAGED
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
-        for batch in _placed(rows, schema):
+        for batch in batches:
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
-    return _voided(local_parquet(store, path, schema), rows.schema)
+    return local_parquet(store, path, schema)
 
 
 def sent(

@@ -10,20 +10,21 @@ Rows never leave the place where Spark runs; nothing depends on how they are par
 columns or on settings of the session.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import xor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from backstory.journal.row_text import digest
 from backstory.stores.iceberg.literals import column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
-    from pyspark.sql.types import DataType, MapType
 
 ROWS_IN_BUCKET: Final = 10_000
-NOTHING: Final = "~"  # a NULL where its place has a meaning: in a list, as the value of a key
 
 # Names of columns that are made here; the user's own are gone by then.
 OFFSET, DIGEST, BUCKET = "offset", "digest", "bucket"
@@ -50,6 +51,14 @@ def hashed(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
     built = built.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
     return built.drop(*WORDS)
+
+
+def hash_here(rows: "DataFrame", offset: str) -> str | None:
+    """The hash of few rows, which the driver holds; Spark makes it without a job."""
+    words = zip(WORDS, _words(_digest(rows, offset, {})), strict=True)
+    found = rows.select(*(word.alias(name) for name, word in words)).collect()
+    sums = {name: reduce(xor, (row[place] for row in found), 0) for place, name in enumerate(WORDS)}
+    return hash_of({ROWS: len(found), **sums})
 
 
 def hash_of(told: Mapping[str, Any]) -> str | None:
@@ -95,11 +104,9 @@ def slice_hashes(
 
 def _digest(frame: "DataFrame", offset: str, names: Mapping[str, str]) -> "Column":
     """Each row's hash, in hexadecimal digits."""
-    from pyspark.sql.functions import coalesce, concat, lit, sha2
+    from pyspark.sql.functions import expr
 
-    own = [(names.get(each.name, each.name), column(each.name), each.dataType) for each in frame.schema]
-    number = coalesce(column(offset).cast("bigint").cast("string"), lit(NOTHING))
-    return sha2(concat(number, lit(" "), _fields(own)), 256)
+    return expr(digest(frame.schema, offset, names))
 
 
 def _words(digest: "Column") -> "list[Column]":
@@ -119,97 +126,3 @@ def _bucket(name: str) -> "Column":
     from pyspark.sql.functions import call_function, col, lit
 
     return call_function("div", col(name), lit(ROWS_IN_BUCKET))
-
-
-def _fields(fields: "Iterable[tuple[str, Column, DataType]]") -> "Column":
-    """The text of named values, those that are not NULL, by their names."""
-    from pyspark.sql.functions import coalesce, concat, lit
-
-    parts = [lit("")]
-    for name, value, type_ in sorted(fields, key=lambda each: each[0]):
-        told = lit(f"{len(name.encode())}:{name}")
-        parts.append(coalesce(concat(told, _value(value, type_)), lit("")))
-    return concat(*parts)
-
-
-def _value(value: "Column", type_: "DataType") -> "Column":
-    """The text of a value, its kind before it; NULL for NULL.
-
-    What has parts tells how many they are, or where they end: each part tells its own length.
-    """
-    from pyspark.sql import types as spark
-    from pyspark.sql.functions import concat, lit, octet_length, size, transform, when
-
-    match type_:
-        case spark.ArrayType():
-            texts = transform(value, lambda each: _place(each, type_.elementType))
-            return concat(lit("l"), size(value).cast("string"), lit(":"), _joined(texts))
-        case spark.MapType():
-            return concat(lit("m"), size(value).cast("string"), lit(":"), _entries(value, type_))
-        case spark.StructType():
-            within = _fields((each.name, value.getField(each.name), each.dataType) for each in type_)
-            return when(value.isNotNull(), concat(lit("{"), within, lit("}")))
-    letter, text = _scalar(value, type_)
-    return concat(lit(letter), octet_length(text).cast("string"), lit(":"), text)
-
-
-def _place(value: "Column", type_: "DataType") -> "Column":
-    from pyspark.sql.functions import coalesce, lit
-
-    return coalesce(_value(value, type_), lit(NOTHING))
-
-
-def _joined(texts: "Column") -> "Column":
-    from pyspark.sql.functions import array_join
-
-    return array_join(texts, "")
-
-
-def _entries(value: "Column", type_: "MapType") -> "Column":
-    """A map's entries; it has no order of its own, so they are sorted as they are written."""
-    from pyspark.sql.functions import concat, map_entries, sort_array, transform
-
-    def entry(each: "Column") -> "Column":
-        return concat(_value(each["key"], type_.keyType), _place(each["value"], type_.valueType))
-
-    return _joined(sort_array(transform(map_entries(value), entry)))
-
-
-def _scalar(value: "Column", type_: "DataType") -> "tuple[str, Column]":  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and its text; integers of any width are of one kind, so are floats."""
-    from pyspark.sql import types as spark
-    from pyspark.sql.functions import format_string, hex, lit, unix_date, unix_micros, when  # noqa: A004
-
-    match type_:
-        case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
-            return "i", value.cast("string")
-        case spark.FloatType() | spark.DoubleType():
-            # Digits would be those of a release of Java; -0.0 equals 0.0.
-            wide = value.cast("double")
-            unsigned = when(wide == lit(0.0), lit(0.0)).otherwise(wide)
-            return "f", when(value.isNotNull(), format_string("%a", unsigned))
-        case spark.DecimalType():
-            # Java's own text tells unscaled digits and scale; a cast does where it needs no exponent.
-            plain = type_.scale <= 6  # noqa: PLR2004 - Java writes 0.0000001 with an exponent
-            return "n", value.cast("string") if plain else when(value.isNotNull(), format_string("%s", value))
-        case spark.BooleanType():
-            return "b", value.cast("string")
-        case spark.DateType():
-            return "d", unix_date(value).cast("string")
-        case spark.TimestampType():
-            return "t", unix_micros(value).cast("string")
-        case spark.BinaryType():
-            return "x", hex(value)
-        case spark.TimestampNTZType():
-            return "w", _wall(value)
-    return "s", value.cast("string")
-
-
-def _wall(value: "Column") -> "Column":
-    """The microseconds from 1970-01-01 00:00:00 on the same clock, whatever the session's time zone."""
-    from pyspark.sql.functions import expr
-
-    span = value - expr("timestamp_ntz'1970-01-01 00:00:00'")
-    return (
-        (span.cast("interval second").cast("decimal(38,6)") * 1_000_000).cast("decimal(38,0)").cast("string")
-    )

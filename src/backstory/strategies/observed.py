@@ -13,10 +13,18 @@ def observed(cached: "DataFrame") -> "defaultdict[str, Counter[str]]":
     Spark's own `Observation` hears of them later, by another thread, or never: an adaptive plan that
     finds a side empty drops its node.
     """
-    jvm: Any = cached.sparkSession._jvm  # noqa: SLF001
-    collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
     relation = cached._jdf.queryExecution().withCachedData()  # noqa: SLF001
-    plan = relation.cacheBuilder().cachedPlan()
+    return _counted(cached, relation.cacheBuilder().cachedPlan())
+
+
+def observed_by(read: "DataFrame") -> "defaultdict[str, Counter[str]]":
+    """The same of a frame whose rows were just read."""
+    return _counted(read, read._jdf.queryExecution().executedPlan())  # noqa: SLF001
+
+
+def _counted(frame: "DataFrame", plan: Any) -> "defaultdict[str, Counter[str]]":
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
+    collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
     metrics = collect.getField("MODULE$").get(None).collect(plan).iterator()
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     while metrics.hasNext():

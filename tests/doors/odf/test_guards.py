@@ -345,28 +345,3 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
     assert life.data("k") == [("A",), ("B",)]
     tables = {row[1] for row in store.spark.sql(f"show tables in {store.catalog}.{life.namespace}").collect()}
     assert {name for name in tables if "emo" in name.lower()} == {"Demo.City-2", "Demo.City-2__log"}
-
-
-# Partitions
-
-
-@pytest.mark.parametrize("partitions", [1, 3, 20])
-def test_offsets_do_not_depend_on_partitions(dataset, spark, partitions):  # R15, R24, R54
-    """The same batch on the same table: the same log."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    try:
-        life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", KV)
-        life.push(" ".join(f"k{number * 7 % 50:02},{number % 3}" for number in range(50)))
-        life.push(" ".join(f"k{number:02},1" for number in range(10, 60)))
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
-    rows = [(row["offset"], row["op"], row["k"], row["v"]) for row in life.rows()]
-    assert [row[0] for row in rows] == list(range(len(rows)))
-    second = rows[50:]
-    assert (
-        second
-        == sorted(second, key=lambda row: (row[2], row[1]))
-        == [(50 + number, *rest) for number, (_, *rest) in enumerate(second)]
-    )
-    assert [row[1] for row in second].count(1) == 10

@@ -30,7 +30,7 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
         ready = Prepared(path, path.name, bound_of(path))
-        return read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
+        return read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)[0]
 
     with ExitStack() as held:
         yield batch

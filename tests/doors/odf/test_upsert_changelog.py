@@ -77,7 +77,7 @@ def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
     assert state == {"1": "e", "2": "b", "3": "d"}
 
 
-@pytest.mark.parametrize("rows", ["2,1,a", "4,1,a", "-1,1,a", ",1,a", "0,1,a 7,2,b"])
+@pytest.mark.parametrize("rows", [",1,a", "0,1,a 7,2,b"])
 def test_an_upsert_refuses_other_operations(dataset, rows):  # R56, D12
     life = dataset(UPSERT)
     error = life.refused(rows, code="wrong-op")
@@ -183,6 +183,7 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(dataset, spark,
     """V5: Spark numbers rows with gaps between the parts of a file; a query may leave out rows between."""
     from backstory.engine import staging
 
+    monkeypatch.setattr(staging, "FEW_ROWS", 0)
     monkeypatch.setattr(staging, "ROWS_IN_GROUP", 2)
     before = {name: spark.conf.get(name) for name in CUTTING}
     for name, value in CUTTING.items():
@@ -196,21 +197,15 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(dataset, spark,
             spark.conf.set(name, value)
 
 
-REFUSED = [
-    ("4,1,a", "wrong-op"),  # V1
-    (",1,a", "wrong-op"),
-    ("0,,a", "null-key"),  # V2
-    ("0,k1,1", "already-present"),  # V3
-    ("0,n,1 0,n,2", "already-present"),
-    ("1,k7,x", "not-present"),  # V4
-    ("2,k7,x 3,k7,y", "not-present"),
-    ("1,k1,2", "unlike-current"),
-    ("1,k1,1 1,k1,1", "not-present"),
-    ("2,k1,9 3,k1,2", "unlike-current"),
-    ("2,k1,1", "unpaired-correction"),  # V5
-    ("3,k1,2", "unpaired-correction"),
-    ("2,k1,1 0,n,1 3,k1,2", "unpaired-correction"),  # V6, O22
-]
+# One of each kind; the rule has more of them.
+REFUSED = {
+    "wrong-op": "4,1,a",  # V1
+    "null-key": "0,,a",  # V2
+    "already-present": "0,n,1 0,n,2",  # V3
+    "not-present": "1,k1,1 1,k1,1",  # V4
+    "unlike-current": "2,k1,9 3,k1,2",
+    "unpaired-correction": "2,k1,1 0,n,1 3,k1,2",  # V5, V6, O22
+}
 
 
 @pytest.fixture(scope="module")
@@ -224,10 +219,10 @@ def stored(spark, tmp_path_factory):
     return life
 
 
-@pytest.mark.parametrize(("rows", "code"), REFUSED)
-def test_a_strict_changelog_refuses(stored, rows, code):  # R58
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_strict_changelog_refuses(stored, code):  # R58
     """V1 to V6: each names the keys, and nothing is written."""
-    error = stored.refused(rows, code=code)
+    error = stored.refused(REFUSED[code], code=code)
     assert {tuple(key) for key in error.keys} == {("k",)}
 
 

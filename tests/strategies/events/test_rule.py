@@ -272,8 +272,12 @@ def test_a_changelog_keeps_the_order_of_arrival():  # section 2.6, R59
     ("text", "code"),
     [
         ("-R k7 1", "not-present"),  # V4
+        ("-C k7 1\n+C k7 2", "not-present"),
+        ("-R k1 1\n-R k1 1", "not-present"),
         ("+A k1 5", "already-present"),  # V3
+        ("+A n 1\n+A n 2", "already-present"),
         ("-R k1 5", "unlike-current"),  # V4
+        ("-C k1 9\n+C k1 2", "unlike-current"),
         ("-R @t9 k1 1", "unlike-current"),  # V4, the event time included
         ("-C k1 1", "unpaired-correction"),  # V5
         ("+C k1 2", "unpaired-correction"),  # V5

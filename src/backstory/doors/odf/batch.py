@@ -27,11 +27,12 @@ UNREADABLE_TIME: Final = "unreadable event time"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Delivered rows as a side of the plan; `seen` names the observation of rows that must not be.
+    """Delivered rows as a side of the plan.
 
     `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
     time, `dated` that it is a day, `placed` that rows are numbered without gaps, and `known` that each
-    column is of a type that its values or somebody told.
+    column is of a type that its values or somebody told. `seen` names the observation of rows that must not
+    be; it is empty where none is looked for.
     """
 
     rows: "DataFrame"
@@ -74,7 +75,7 @@ def batch(
     checks = {name: col(quoted(name)).isNull() for name in (expected.required if expected else ())}
     if time is not None and time.unreadable is not None:
         checks[UNREADABLE_TIME] = time.unreadable
-    seen = f"batch {uuid4()}"
+    seen = f"batch {uuid4()}" if checks else ""
     if checks:
         counted = (count(when(condition, 1)).alias(name) for name, condition in checks.items())
         frame = frame.observe(seen, *counted)

@@ -1,11 +1,12 @@
 """The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import structlog
 
 from backstory.doors.odf.batch import Batch
@@ -15,18 +16,22 @@ from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.errors import BackstoryError, Refused, TryAgain
+from backstory.formats.delivered import shaped
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
-from backstory.journal.row_hash import ROWS, hash_of, hashed
+from backstory.journal.row_hash import ROWS, hash_here, hash_of, hashed
 from backstory.model.change import NOTHING, TOKEN, Change, Note
 from backstory.model.instant import iso
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import absent, literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.events.plan import Happened, number_events, order
+from backstory.strategies.events.arrow.plan import Events
+from backstory.strategies.events.happened import Happened
+from backstory.strategies.events.plan import number_events, order
 from backstory.strategies.events.terms import Terms
 
 if TYPE_CHECKING:
@@ -100,6 +105,10 @@ def rows_change(
 ) -> Iterator[Change]:
     """The events, numbered, and the block that tells of them."""
     columns, names = meeting.dataset.columns, [field.name for field in arrived.data]
+    if isinstance(found.events, Events):
+        rows = columns.stored_rows(found.events, meeting.now, meeting.head.next_offset)
+        yield block_change(meeting, event, arrived, rows, +found.counts)
+        return
     with number_events(
         found.events, found.rows, order(terms, arrived.data), meeting.head.next_offset
     ) as placed:
@@ -112,12 +121,10 @@ def block_change(
     meeting: Meeting,
     event: dict[str, Any],
     arrived: Batch | None = None,
-    rows: "DataFrame | None" = None,
+    rows: "DataFrame | pa.Table | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
     """A block of the chain, with the rows that it tells of and the columns that are new."""
-    from pyspark.sql import Observation
-
     store, table, before = meeting.work.store, meeting.dataset.table, meeting.head.block
     assert table is not None
     into = None
@@ -126,15 +133,11 @@ def block_change(
         _refuse_retyped(table, wanted)
         into = extended(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
-    written = Observation()
-    if rows is not None:
-        shape = into or table.shape
-        rows = hashed(rows, meeting.dataset.columns.vocab.offset_column, written)
-        rows = rows.withColumns(absent(shape.columns, rows.columns))
+    offset = meeting.dataset.columns.vocab.offset_column
+    come, hash_told = _with_hash(store, rows, into or table.shape, offset, event)
 
     def told(pending: StoredTable) -> Mapping[str, str]:
-        if rows is not None:
-            event["logical_hash"] = _written_hash(written.get, event)
+        event["logical_hash"] = hash_told()
         types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
         block = Block(sequence, previous, meeting.now, "AddData", event)
@@ -142,7 +145,25 @@ def block_change(
 
     into = into if into != table.shape else None
     properties = _properties(meeting, arrived)
-    return Change(dict(counts), come=rows, into=into, properties=properties, snapshot=True, told=told)
+    return Change(dict(counts), come=come, into=into, properties=properties, snapshot=True, told=told)
+
+
+def _with_hash(
+    store: Store, rows: "DataFrame | pa.Table | None", shape: Shape, offset: str, event: Mapping[str, Any]
+) -> "tuple[DataFrame | pa.Table | None, Callable[[], str | None]]":
+    """The rows as the table has them, and what tells their hash once they are written."""
+    from pyspark.sql import Observation
+
+    if rows is None:
+        return None, lambda: None
+    if isinstance(rows, pa.Table):
+        rows = shaped(rows, shape.columns)
+        told = hash_here(frame_of(store, rows), offset)
+        return rows, lambda: told
+    written = Observation()
+    rows = hashed(rows, offset, written)
+    rows = rows.withColumns(absent(shape.columns, rows.columns))
+    return rows, lambda: _written_hash(written.get, event)
 
 
 def note_of(work: Work) -> Note:

@@ -22,6 +22,7 @@ from backstory.doors.odf.querying import refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.small_merge import Merging, merge_small
 from backstory.doors.odf.staging import read_batch
 from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_to_extend, token_of
 from backstory.engine.deliver import Plan, deliver
@@ -37,7 +38,8 @@ from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.columns import PLACE, prune_log
-from backstory.strategies.events.plan import Happened, close_gaps, merge_delivery
+from backstory.strategies.events.happened import Happened
+from backstory.strategies.events.plan import close_gaps, merge_delivery
 from backstory.strategies.events.terms import Moment, Strategy, Terms
 
 if TYPE_CHECKING:
@@ -66,13 +68,13 @@ def deliver_file(
     with ExitStack() as held:
         held.enter_context(disk_told(fetched.name))
         with timed("decode"):
-            frame, content = _read(store, dataset(), source, fetched, run, held)
+            frame, few, content = _read(store, dataset(), source, fetched, run, held)
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
             frame = held.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
-        work = Work(store, source, fetched, after, run, token, frame, declared, content, dataset)
+        work = Work(store, source, fetched, after, run, token, frame, few, declared, content, dataset)
         return deliver(store, FileDelivery(name, work))
 
 
@@ -128,8 +130,8 @@ def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]
 
 def _read(
     store: Store, dataset: Registered, source: Source, fetched: Fetched, run: Run, held: ExitStack
-) -> "tuple[DataFrame | None, str | None]":
-    """The rows of a file, while `held` is open, and for a strict changelog a digest of it.
+) -> "tuple[DataFrame | None, bool, str | None]":
+    """The rows of a file, while `held` is open, whether they are few, and of a strict changelog a digest.
 
     There are none, and no columns, in a file without a byte whose columns nobody declared.
     """
@@ -146,7 +148,9 @@ def _read(
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
     told = told_columns(dataset.dataset, source)
-    return read_batch(store, ready, source.read, schema, folder, told, held=held), content
+    queried = source.preprocess is not None
+    found = read_batch(store, ready, source.read, schema, folder, told, held=held, queried=queried)
+    return *found, content
 
 
 def _is_outrun(work: Work, dataset: Registered, head: Head) -> bool:
@@ -193,13 +197,12 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
         with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            if terms.strategy is Strategy.CHANGELOG and not arrived.placed:
-                # A correction's two halves stand right beside each other.
-                arrived = replace(arrived, rows=close_gaps(arrived.rows, PLACE))
-            stored = _stored(work, dataset, arrived, terms) if head.next_offset else None
-            found = held.enter_context(merge_delivery(stored, arrived.rows, terms, moment))
+            merging = Merging(work.store, dataset, arrived, terms, moment)
+            found = merge_small(merging, held) if work.few else None
+            if found is None:
+                found = held.enter_context(_merge_large(merging))
             refuse_failed(found.seen.get(arrived.seen, {}), columns.time)
-            refuse_problems(found, terms, work.fetched.name)
+            refuse_problems(found, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
         held.enter_context(translate_faults(dataset.name))
         held.enter_context(refuse_failing_rows())
@@ -224,11 +227,18 @@ def _change(meeting: Meeting, arrived: Batch, found: Happened, terms: Terms) -> 
         yield None
 
 
-def _stored(work: Work, dataset: Registered, arrived: Batch, terms: Terms) -> "DataFrame":
-    rows = work.store.spark.table(work.store.sql_name(dataset.name))
-    stored = dataset.columns.logged(rows, [field.name for field in arrived.data])
-    long = dataset.table is not None and dataset.table.rows > LONG
-    return prune_log(stored, arrived.rows, terms) if long else stored
+@contextmanager
+def _merge_large(merging: Merging) -> Iterator[Happened]:
+    """The comparison in Spark's tasks."""
+    arrived, terms = merging.arrived, merging.terms
+    if terms.strategy is Strategy.CHANGELOG and not arrived.placed:
+        # A correction's two halves stand right beside each other.
+        arrived = replace(arrived, rows=close_gaps(arrived.rows, PLACE))
+    logged = merging.logged()
+    if logged is not None and merging.stored > LONG:
+        logged = prune_log(logged, arrived.rows, terms)
+    with merge_delivery(logged, arrived.rows, terms, merging.moment) as found:
+        yield found
 
 
 def _in_column(instant: datetime | None, arrived: Batch) -> datetime | date | None:

@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.stores.iceberg.literals import quoted
+from backstory.strategies.events.arrow.plan import Events
 from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import LETTERS, Encoding, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
+
+INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,21 @@ class LogColumns:
         }
         own = [values[name].alias(name) for name in self.system]
         return events.select(*own, *(col(ROW).getField(name).alias(name) for name in data))
+
+    def stored_rows(self, events: Events, system_time: datetime, start: int) -> pa.Table:
+        """Events in their order as rows of the table, numbered from `start` on."""
+        size = len(events.ops)
+        letters = [LETTERS.get(op) for op in Op]
+        values = {
+            self.vocab.offset_column: pa.array(range(start, start + size), pa.int64()),
+            self.vocab.operation_type_column: events.ops,
+            self.vocab.system_time_column: pa.repeat(pa.scalar(system_time, INSTANT), size),
+            self.time: events.times,
+            OBSERVED: pa.array(letters, pa.string()).take(events.ops),
+        }
+        own = {name: values[name] for name in self.system}
+        data = dict(zip(events.data.column_names, events.data.columns, strict=True))
+        return pa.table(own | data)
 
     def _op(self) -> "Column":
         from pyspark.sql.functions import col, lit, when

@@ -9,7 +9,7 @@ from backstory.doors.odf.work import Head, Work
 from backstory.errors import Refused, UsageError
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
-from backstory.strategies.events.plan import Happened
+from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.terms import (
     ABSENT,
     CONFLICTING,
@@ -61,12 +61,12 @@ PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
 MANY: Final = 0.5
 
 
-def refuse_problems(found: Happened, terms: Terms, name: str) -> None:
+def refuse_problems(found: Happened, name: str) -> None:
     """Raises Refused for the first problem that rows of the file `name` have."""
     for problem, (what, remedy) in PROBLEMS.items():
         if count := found.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
-            raise Refused(problem, f"{rows} {what}.", remedy, found.keys(terms, problem))
+            raise Refused(problem, f"{rows} {what}.", remedy, found.keys(problem))
 
 
 def refuse_retractions(found: Happened, terms: Terms) -> list[str]:
@@ -81,7 +81,7 @@ def refuse_retractions(found: Happened, terms: Terms) -> list[str]:
             TOO_MANY_RETRACTED,
             told,
             f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if they are really gone.",
-            found.retracted(terms),
+            found.retracted(),
         )
     return [told] if exceeds(gone, MANY, stored) else []
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.read_options import read_options
-from backstory.engine.staging import ARRIVAL, as_ours, is_local, local_parquet, staged
+from backstory.engine.staging import ARRIVAL, FEW, FEW_ROWS, as_ours, given, is_local, local_parquet
+from backstory.formats.memory import unpacked_size
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import rows_of
@@ -29,17 +30,22 @@ def read_batch(
     told: Told = UNTOLD,
     *,
     held: ExitStack,
-) -> "DataFrame | None":
-    """The rows of a prepared file with their `ARRIVAL`; None if it has neither rows nor columns.
+    queried: bool = False,
+) -> "tuple[DataFrame | None, bool]":
+    """The rows of a prepared file with their `ARRIVAL`, and whether they are few.
 
-    They can be read until `held` is closed. `schema` is what the source declares, `told` the types of
-    columns without it. A Parquet file that needs no look at its values is read where it lies, by a name in
-    `folder`. Raises Refused for whatever is malformed.
+    There are none if it has neither rows nor columns. They can be read until `held` is closed. `schema` is
+    what the source declares, `told` the types of columns without it. A Parquet file that needs no look at its
+    values is read where it lies, by a name in `folder`. `queried` tells that a query reads them. Refused is
+    raised for whatever is malformed.
     """
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
-        return _placed_by_spark(local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path)))
+        plain = pq.read_metadata(ready.path)
+        size = unpacked_size(plain.num_rows, plain.num_columns, ready.path.stat().st_size)
+        frame = local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path))
+        return _placed_by_spark(frame), size <= FEW and plain.num_rows <= FEW_ROWS
     rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
-    return staged(store, rows, folder, held) if rows.schema.names else None
+    return given(store, rows, folder, held, queried=queried) if rows.schema.names else (None, False)
 
 
 def _placed_by_spark(frame: "DataFrame") -> "DataFrame":

@@ -57,9 +57,9 @@ class Work:
     """A file that was read, for a dataset.
 
     `after` is how many polls the dataset had taken in when the source was asked, None for a push; `token`
-    makes a repeated run recognisable. `frame` is its rows after preprocess, None where
-    not even their columns are known. `declared` says that the manifest names the columns, `content` is a
-    digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
+    makes a repeated run recognisable. `frame` is its rows after preprocess, None where not even their columns
+    are known; `few` says that those of the file are few. `declared` says that the manifest names the columns,
+    `content` is a digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
     """
 
     store: Store
@@ -69,6 +69,7 @@ class Work:
     run: Run
     token: str | None
     frame: "DataFrame | None"
+    few: bool
     declared: bool
     content: str | None
     dataset: Callable[[], Registered]

@@ -47,7 +47,8 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     if not rows.num_rows:
         return []
     rows = _with_ids(table, rows)
-    by = [(name, "ascending") for name in table.shape.key if name in rows.column_names]
+    sorted_by = table.shape.key if table.shape.layout.sorted else ()
+    by = [(name, "ascending") for name in sorted_by if name in rows.column_names]
     if START in rows.column_names:
         by.append((START, "ascending"))
     rows = _sorted(rows, by)

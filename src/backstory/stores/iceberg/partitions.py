@@ -29,9 +29,9 @@ def parted(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | Non
 
     It can for the years of instants, for truth values, and for texts of plain letters.
     """
-    parted_by = list(table.spec().fields())
-    if not parted_by:
+    if table.spec().isUnpartitioned():
         return [(Partition(), rows)]
+    parted_by = list(table.spec().fields())
     fields = [(str(each.name()), str(each.transform().toString())) for each in parted_by]
     sources = [str(table.schema().findColumnName(each.sourceId())) for each in parted_by]
     values = [_values(rows, source, how) for source, (_, how) in zip(sources, fields, strict=True)]

@@ -4,20 +4,17 @@ One shuffle by key and one sort serve every strategy: a delivered row sees the e
 record, its neighbours, and a stored event whether anything came after it. No join, and no state table.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from backstory.errors import MAX_KEYS, Refused
-from backstory.model.instant import EPOCH
+from backstory.errors import MAX_KEYS
 from backstory.stores.iceberg.literals import literal
 from backstory.strategies.events.columns import LEAD, OP, PLACE, ROW, STORED, TIME, align, field, timed
-from backstory.strategies.events.outcomes import WHAT, classify
+from backstory.strategies.events.happened import COUNTED, Happened, Seen, problem_code, summed
+from backstory.strategies.events.judged import WHAT, classify
 from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
 from backstory.strategies.observed import observed
 
@@ -26,42 +23,6 @@ if TYPE_CHECKING:
 
 ROWS_IN_PARTITION: Final = 100_000
 OFFSET: Final = "offset"
-_COUNTED = ("unchanged", "conflicts", "absent")
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """What a delivery adds to a log.
-
-    `events` has the columns `op`, `time`, `row` (a struct of the data), and two to sort by; `counts`
-    are records by outcome, `problems` rows by what is wrong with them, `newest` is the greatest event
-    time (a day's is its midnight, UTC), and `seen` what observations on the way counted.
-    """
-
-    events: "DataFrame"
-    counts: Counter[str]
-    problems: Counter[str]
-    rows: int
-    newest: datetime | None
-    seen: Mapping[str, Mapping[str, int]]
-
-    def keys(self, terms: Terms, problem: str) -> list[dict[str, Any]]:
-        """Up to ten keys of the rows that have a problem."""
-        return self._keys(terms, problem_code(problem))
-
-    def retracted(self, terms: Terms) -> list[dict[str, Any]]:
-        """Up to ten keys of records that are retracted."""
-        return self._keys(terms, Op.RETRACT)
-
-    def _keys(self, terms: Terms, op: int) -> list[dict[str, Any]]:
-        found = self.events.where(f"`{OP}` = {int(op)}")
-        found = found.select(*(field(ROW, name).alias(name) for name in terms.key)).distinct()
-        return [row.asDict() for row in found.limit(MAX_KEYS).collect()]
-
-
-def problem_code(problem: str) -> int:
-    """The number that stands for a problem among the operations."""
-    return -1 - PROBLEMS.index(problem)
 
 
 @contextmanager
@@ -79,7 +40,7 @@ def merge_delivery(
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         delivered = timed(logged, delivered, terms, moment)
     judging = classify(align(logged, delivered, terms), terms, moment)
-    told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in _COUNTED))
+    told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in COUNTED))
     events = told.select(_events(terms, moment)).select("event.*").persist()
     try:
         late = (col(TIME) < literal(moment.watermark)) if moment.watermark is not None else lit(False)
@@ -88,8 +49,15 @@ def merge_delivery(
             greatest(_micros(events)).alias("newest"),
             count(when(late, 1)).alias("late"),
         )
-        seen = {row[OP]: row for row in found.collect()}
-        yield _told(events, seen, observed(events), own)
+        seen = {row[OP]: Seen(row["rows"], row["newest"], row["late"]) for row in found.collect()}
+        counted = observed(events)
+
+        def keys_of(op: int) -> list[dict[str, Any]]:
+            keys = (field(ROW, name).alias(name) for name in terms.key)
+            rows = events.where(col(OP) == int(op)).select(*keys).distinct()
+            return [row.asDict() for row in rows.limit(MAX_KEYS).collect()]
+
+        yield summed(events, seen, counted.get(own, {}), keys_of, counted)
     finally:
         events.unpersist()
 
@@ -101,38 +69,6 @@ def _micros(events: "DataFrame") -> "Column":
 
     days = isinstance(events.schema[TIME].dataType, DateType)
     return unix_date(TIME) * 86_400_000_000 if days else unix_micros(col(TIME))
-
-
-def _told(
-    events: "DataFrame", seen: Mapping[int, Any], observations: Mapping[str, Mapping[str, int]], own: str
-) -> Happened:
-    told = observations.get(own, {})
-    rows = {code: row["rows"] for code, row in seen.items()}
-    counts = {
-        "appended": rows.get(Op.APPEND, 0),
-        "retracted": rows.get(Op.RETRACT, 0),
-        "corrected": rows.get(Op.CORRECT_TO, 0),
-        "unchanged": told.get("unchanged", 0),
-        "conflicts": told.get("conflicts", 0),
-        "absent": told.get("absent", 0),
-        "late": seen[Op.APPEND]["late"] if Op.APPEND in seen else 0,
-    }
-    problems = {problem: rows.get(problem_code(problem), 0) for problem in PROBLEMS}
-    times = [row["newest"] for row in seen.values() if row["newest"] is not None]
-    newest = _instant(max(times)) if times else None
-    number = sum(rows.values()) - sum(problems.values())
-    return Happened(events, Counter(counts), Counter(problems), number, newest, observations)
-
-
-def _instant(microseconds: int) -> datetime:
-    try:
-        return EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        raise Refused(
-            "bad-event-time",
-            f"An event time lies in the year {1970 + microseconds // 31_556_952_000_000}.",
-            "Nothing was written; the last year is 9999. Use timestamp_millis for milliseconds.",
-        ) from None
 
 
 def _events(terms: Terms, moment: Moment) -> "Column":
@@ -191,6 +127,13 @@ def has_map(type_: object) -> bool:
     if isinstance(type_, StructType):
         return any(has_map(field.dataType) for field in type_)
     return isinstance(type_, MapType)
+
+
+def is_nested(type_: object) -> bool:
+    """Whether values of a type have parts, which Arrow neither compares nor sorts."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    return isinstance(type_, ArrayType | MapType | StructType)
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""A delivery that the driver can hold is merged there, and by Spark's tasks else: one log, hash by hash."""
+
+from dataclasses import replace
+
+import pytest
+from datasets import Dataset
+
+from backstory.doors.odf import small_merge
+from backstory.formats.memory import Memory
+
+COLUMNS = "k STRING, n INT, x DOUBLE, f FLOAT, d DATE, t TIMESTAMP, b BOOLEAN"
+MERGES = {
+    "append": "{kind: append}",
+    "append op": "{kind: append, encoding: op}",
+    "ledger": "{kind: ledger, primaryKey: [k, n]}",
+    "ledger correct": "{kind: ledger, primaryKey: [k, n], encoding: op, onConflict: correct}",
+    "snapshot": "{kind: snapshot, primaryKey: [k, n], encoding: op}",
+    "snapshot observed": "{kind: snapshot, primaryKey: [k, n], compareColumns: [x, d]}",
+    "upsert": "{kind: upsertStream, primaryKey: [k, n]}",
+    "changelog": "{kind: changelogStream, primaryKey: [k, n], validation: schema}",
+}
+ROWS = (
+    "b,1,1.5,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true é,1,-0.0,0.00,1500-01-01,,false b,2,NaN,,,,",
+    "é,1,0.0,0.00,1500-01-01,,false b,1,1.25,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true a,1,,,9999-12-31,,",
+    "b,2,NaN,,,,",
+)
+TOLD = ("logical_hash", "schema_hash", "watermark", "start", "end", "counts")
+
+
+@pytest.mark.parametrize("name", MERGES)
+def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
+    """Rows, offsets, times and what the blocks tell, hashes included (R15, R24, R54).
+
+    Where the driver's memory has room for it the whole log is read, or the delivered keys of a long one;
+    else Spark's tasks merge.
+    """
+    ways = {"whole log": (store, 1000), "keys": (store, 0), "tasks": (replace(store, memory=Memory(0)), 1000)}
+    first = "op INT, " if name == "changelog" else ""
+    found = []
+    for way, (place, short) in ways.items():
+        monkeypatch.setattr(small_merge, "SHORT", short)
+        life = Dataset(place, tmp_path / way, MERGES[name], first + COLUMNS, namespace="odf_small_merge")
+        told = []
+        for text in ROWS:
+            receipt = life.push(" ".join(f"0,{row}" for row in text.split()) if first else text)
+            event = life.newest().event
+            told.append((receipt.status, receipt.counts, [event[name] for name in TOLD]))
+        found.append((told, [str(row) for row in life.rows()]))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0][1]) >= 3
+
+
+def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
+    """No more than the bound comes to the driver, and the log has all rows in their order."""
+    monkeypatch.setattr(small_merge, "FEW_ROWS", 5)
+    query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
+    life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_small_merge")
+    assert [life.push(rows).offsets for rows in ("5", "6")] == [(0, 4), (5, 10)]
+    assert life.data("n") == [(n,) for n in [*range(1, 6), *range(1, 7)]]
+
+
+def test_a_small_pull_is_one_job_and_one_of_nothing_none(store, tmp_path):
+    """Log and delivery are read side by side; what the driver writes needs no task."""
+    tracker = store.spark.sparkContext.statusTracker()
+    polling = "{kind: url, url: data.csv}"
+    life = Dataset(store, tmp_path, MERGES["snapshot"], "k STRING, n INT", fetch=polling)
+    life.add()
+    started = []
+    for text in ("k,n\nA,1\n", "k,n\nA,2\nB,1\n", None):
+        before = max(tracker.getJobIdsForGroup(None), default=-1)
+        life.pull(text)
+        started.append(max(tracker.getJobIdsForGroup(None), default=-1) - before)
+    assert started == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
+def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
+    """Floats have NaN, which is in no range; and a key can have any number of events."""
+    monkeypatch.setattr(small_merge, "SHORT", 0)
+    monkeypatch.setattr(small_merge, "MANY", most)
+    merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"
+    life = Dataset(store, tmp_path, merge, "n INT, x DOUBLE, v STRING", namespace="odf_small_merge")
+    life.push("1,NaN,a 2,0.5,b")
+    assert life.push("1,NaN,b 2,-0.0,b").counts["corrected"] == (1 if key == "x" else 2)
