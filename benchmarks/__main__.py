@@ -31,10 +31,10 @@ class Workload:
 
 
 WORKLOADS: Final = (
-    Workload("peers", "benchmarks.peers.run", 0.50, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
-    Workload("history", "benchmarks.history.run", 0.17, "HistoryBench: days of sparse changes, audited"),
-    Workload("cases", "benchmarks.cases.run", 0.20, "the case book: right, refused, or silently wrong"),
-    Workload("growth", "benchmarks.growth.run", 0.13, "what a load costs as keys, changes and versions grow"),
+    Workload("peers", "benchmarks.peers.run", 0.60, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
+    Workload("history", "benchmarks.history.run", 0.14, "HistoryBench: days of sparse changes, audited"),
+    Workload("cases", "benchmarks.cases.run", 0.16, "the case book: right, refused, or silently wrong"),
+    Workload("growth", "benchmarks.growth.run", 0.10, "what a load costs as keys, changes and versions grow"),
     Workload(
         "cluster", "benchmarks.growth.cluster", 0.1, "a standalone master against local[2]", always=False
     ),

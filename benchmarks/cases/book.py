@@ -58,7 +58,8 @@ _FEWER = {"id": "BIGINT", "name": "STRING"}
 _NUMBERS = {"id": "BIGINT", "price": "DECIMAL(12,2)", "weight": "DOUBLE"}
 _NARROW, _WIDE = {"id": "BIGINT", "count": "INT"}, {"id": "BIGINT", "count": "BIGINT"}
 _TIMES = {"id": "BIGINT", "seen": "TIMESTAMP"}
-_ODD = {"id": "BIGINT", "Näme of it": "STRING", "select": "STRING", "a.b": "STRING"}
+_ODD = {"id": "BIGINT", "Näme of it": "STRING", "select": "STRING"}
+_DOT = {"id": "BIGINT", "a.b": "STRING"}
 _PAIR = {"a": "STRING", "b": "STRING", "city": "STRING"}
 _FEED = {**PEOPLE, "updated": "TIMESTAMP"}
 _MOVED = ("1", "anna", "bern")
@@ -127,7 +128,8 @@ BOOK: Final = [
         _copy(ONE, TWO, at=1000), _copy(_MOVED, TWO, at=3000), _copy(_AGAIN, TWO, at=2000),
         instants=True, options={"backfill": True},
     ),
-    _case("odd names", _copy(("1", "a", "b", "c"), columns=_ODD), _copy(("1", "a", "b", "d"), columns=_ODD)),
+    _case("odd names", _copy(("1", "a", "b"), columns=_ODD), _copy(("1", "a", "c"), columns=_ODD)),
+    _case("a name with a dot", _copy(("1", "a"), columns=_DOT), _copy(("1", "b"), columns=_DOT)),
     _case(
         "decimals and floats stay",
         _copy(("1", "1.10", "0.1"), ("2", "99.99", "0.25"), columns=_NUMBERS),

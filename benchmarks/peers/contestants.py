@@ -24,7 +24,7 @@ class Failed(Exception):
 class Contestant:
     """A tool. `once` is one load as users call it, NUMBER standing for the table's; without it the worker.
 
-    `schema` is where its tables are, `of` their names, `still_open` what its open versions are told by, and None for one that
+    `warm` and `whole` are the modes that it takes part in. `schema` is where its tables are, `of` their names, `still_open` what its open versions are told by, and None for one that
     keeps no history.
     """
 
@@ -36,6 +36,9 @@ class Contestant:
     once: list[str] = field(default_factory=list)
     of: str = "customer_NUMBER"
     failed: str | None = None
+    warm: bool = True
+    whole: bool = True
+    more: dict[str, str] = field(default_factory=dict)
     process: Any = None
     answers: Any = None
 
@@ -53,7 +56,7 @@ class Contestant:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=folder / "cwd" / self.schema,
-                env=environ(folder),
+                env=environ(folder) | self.more,
                 text=True,
             )
         self.answers = queue.Queue()
@@ -120,7 +123,8 @@ def contestants(folder: Path) -> list[Contestant]:
             mesh.python, failed=mesh.failed,
         ),
         Contestant("MERGE by hand", "by_hand.py", "hand", "is_current"),
-        Contestant("floor: join and append", "floor.py", "floor", None),
+        Contestant("floor: join and append", "floor.py", "floor", None, whole=False),
+        Contestant("a bare session that counts one row", "bare.py", "bare", None, warm=False),
     ]  # fmt: skip
     for each in everybody:
         (folder / "cwd" / each.schema).mkdir(parents=True, exist_ok=True)

@@ -16,25 +16,27 @@ from typing import Any, Final
 from benchmarks.asked import Asked, asked, scratch
 from benchmarks.peers.contestants import PATIENCE, Contestant, Failed, contestants
 from benchmarks.peers.ground import NOBODY, Ground, environ, settle
-from benchmarks.report import Report, ratio, spread
+from benchmarks.peers.page import STEPS, Seconds, told
+from benchmarks.report import Report
 
-STEPS: Final = ("first load", "1 % changed", "nothing changed")
 WHOLE: Final = 100  # tables of whole processes have numbers from here
-Seconds = dict[str, dict[str, list[float]]]
+Act = Callable[[Contestant, int], float]
 
 
 def in_turn(
     ground: Ground,
     everybody: list[Contestant],
     number: int,
-    act: Callable[[Contestant, int], float],
+    act: Act,
     found: Seconds,
+    until: float = float("inf"),
 ) -> None:
-    """One round into the tables of a number; who fails takes no further part."""
+    """One round into the tables of a number; who fails takes no further part, and after `until` none begins."""
     for step, moved in zip(STEPS, (NOBODY, 7, 7), strict=True):
         ground.copy(moved)
         for each in everybody:
-            if each.failed is not None:
+            bare = each.schema == "bare" and step != STEPS[0]  # it is the same for every step
+            if each.failed is not None or bare or time.time() > until:
                 continue
             try:
                 took = act(each, number)
@@ -46,7 +48,7 @@ def in_turn(
             print(f"  {number:4} {step:16} {each.name:60} {took:7.2f} s", flush=True)
 
 
-def whole(folder: Path) -> Callable[[Contestant, int], float]:
+def whole(folder: Path) -> Act:
     """One load as a process of its own: its seconds from outside."""
 
     def act(each: Contestant, number: int) -> float:
@@ -104,52 +106,6 @@ def judged(ground: Ground, each: Contestant, number: int) -> dict[str, Any]:
     return {**found, "bytes_written": int(written or 0), "files_written": int(added or 0), "files": files}
 
 
-def told(
-    report: Report, warm: Seconds, wholes: Seconds, judgements: dict[str, Any], everybody: list[Contestant]
-) -> None:
-    """Bring what is found so far into the report."""
-    for title, found in (("Warm", warm), ("Whole processes", wholes)):
-        if not found:
-            continue
-        ours = found.get(everybody[0].name, {})
-        rows = []
-        for each in everybody:
-            cells = []
-            for step in STEPS:
-                values = found.get(each.name, {}).get(step, [])
-                times = ratio(ours.get(step, []), values)
-                cells.append(
-                    spread(values) + (f" = {times:.1f} ×" if times and each is not everybody[0] else "")
-                )
-            rows.append([each.name, *cells])
-        count = max((len(values) for steps in found.values() for values in steps.values()), default=0)
-        report.table(
-            title,
-            ["", *STEPS],
-            rows,
-            f"Medians of {count} rounds, in turn; in brackets the least and the greatest. × is how many times as long as `backstory snapshot`.",
-        )
-    if judgements:
-        head = ["", "versions as they must be", "bytes written", "files written", "files"]
-        rows = [
-            [name, _right(j), f"{j['bytes_written']:,}", j["files_written"], j["files"]]
-            for name, j in judgements.items()
-        ]
-        report.table("Rows, bytes and files of one table after the three loads", head, rows)
-    failed = [f"* {each.name}: {each.failed}" for each in everybody if each.failed]
-    unable = "* dlt's `scd2`: it has no destination on Spark; its answers are in the case book, on DuckDB."
-    report.say("Who could not take part", *failed, unable)
-    report.data |= {"warm": warm, "whole": wholes, "tables": judgements}
-    report.data["failed"] = {each.name: each.failed for each in everybody if each.failed}
-    report.write()
-
-
-def _right(judgement: dict[str, Any]) -> str:
-    if "right" not in judgement:
-        return "keeps none"
-    return "yes" if judgement["right"] else f"no: {judgement['versions']}, {judgement['open']} open"
-
-
 def run(given: Asked) -> None:
     """Play warm rounds and rounds of whole processes, and write `peers.json` and `peers.md`."""
     rows = int((1_000_000 if given.full else 300_000) * given.scale)
@@ -165,17 +121,15 @@ def run(given: Asked) -> None:
         judgements: dict[str, Any] = {}
 
         def tell() -> None:
-            told(report, warm, wholes, judgements, everybody)
+            told(report, _counted(warm), wholes, judgements, everybody)
 
-        half = time.time() + given.left * 0.45
         try:
-            _warm_rounds(ground, everybody, given, half, warm)
-            tell()
+            warm_rounds(ground, everybody, given, warm, tell)
             for each in everybody:
                 with contextlib.suppress(Exception):
                     judgements[each.name] = judged(ground, each, 0)
             tell()
-            _whole_rounds(ground, everybody, given, wholes)
+            whole_rounds(ground, everybody, given, wholes, tell)
         finally:
             for each in everybody:
                 each.stop()
@@ -183,38 +137,49 @@ def run(given: Asked) -> None:
         ground.warehouse.close()
 
 
-def _warm_rounds(
-    ground: Ground, everybody: list[Contestant], given: Asked, until: float, warm: Seconds
+def _counted(warm: Seconds) -> Seconds:
+    """Without the round that warms up, where there is another."""
+    return {
+        name: {step: values[1:] or values for step, values in steps.items()} for name, steps in warm.items()
+    }
+
+
+def warm_rounds(
+    ground: Ground, everybody: list[Contestant], given: Asked, warm: Seconds, tell: Callable[[], None]
 ) -> None:
-    for each in everybody:
+    """Rounds in workers that live through all of them; less than half of the time is theirs."""
+    until = time.time() + given.left * 0.45
+    playing = [each for each in everybody if each.warm]
+    for each in playing:
         try:
             if each.failed is None:
                 each.start(ground.folder)
         except Failed as stop:
             each.failed = f"start: {stop}"
+
+    def play(number: int) -> None:
+        in_turn(ground, playing, number, lambda each, n: each.load(n), warm, until)
+        tell()
+
     try:
-        rounds(
-            given, until, 0,
-            lambda number: in_turn(ground, everybody, number, lambda each, n: each.load(n), warm),
-            warming=True,
-        )  # fmt: skip
+        rounds(given, until, 0, play, warming=True)
     finally:
-        for each in everybody:
+        for each in playing:
             each.stop()
-    for steps in warm.values():
-        for values in steps.values():
-            if len(values) > 1:
-                del values[0]  # the first round warms up
 
 
-def _whole_rounds(ground: Ground, everybody: list[Contestant], given: Asked, wholes: Seconds) -> None:
+def whole_rounds(
+    ground: Ground, everybody: list[Contestant], given: Asked, wholes: Seconds, tell: Callable[[], None]
+) -> None:
+    """Rounds of processes."""
     act = whole(ground.folder)
-    playing = [each for each in everybody if each.still_open is not None]
-    rounds(
-        given, given.until, WHOLE,
-        lambda number: in_turn(ground, playing, number, act, wholes),
-        warming=False,
-    )  # fmt: skip
+    playing = [each for each in everybody if each.whole]
+
+    def play(number: int) -> None:
+        in_turn(ground, playing, number, act, wholes, given.until)
+        tell()
+
+    rounds(given, given.until, WHOLE, play, warming=False)
 
 
 def _versions() -> dict[str, str]:

@@ -62,7 +62,7 @@ def bring(case):
             put.execute(f"SET TimeZone = {literal(copy['zone'])}")
             when = NOON + timedelta(days=number) + timedelta(milliseconds=copy["at"] or 0)
             if changed:
-                more = {"execution_time": when, "end": when} if number else {}
+                more = {"execution_time": when} if number else {}
                 context.plan(auto_apply=True, no_prompts=True, forward_only=bool(number), **more)
             if number:
                 context.run(execution_time=when, end=when, ignore_cron=True)

@@ -1,9 +1,11 @@
 """backstory's native tables."""
 
+import os
+
 from line import FOLDER, run
 
 import backstory
 
 warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml")
-source = "backstory.src.current"
-run(lambda n: warehouse.snapshot(warehouse.spark.table(source), into=f"native.customer_{n}", key="id"))
+source, SIDE = "backstory.src.current", os.environ.get("BENCH_SIDE", "")
+run(lambda n: warehouse.snapshot(warehouse.spark.table(source), into=f"native.customer_{n}{SIDE}", key="id"))
