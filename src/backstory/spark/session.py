@@ -39,6 +39,8 @@ DEFAULTS = {
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Rows go to Python, and to its workers, over sockets: on a busy machine one may be taken up late.
+    "spark.python.authenticate.socketTimeout": "120s",
     # Where in Python each column was named takes half of all calls to the JVM.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Rows of a delivery may be spilled or shuffled; what is on disk is not in clear (section 7.3).

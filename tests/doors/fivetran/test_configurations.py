@@ -4,11 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from destination import LIVE, Place, definition, gives, serving, told
+from destination import LIVE, Place, catalog_of_its_own, definition, gives, serving, told
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.stores.iceberg.store import Store
 from backstory.stores.memory.store import MemoryStore
 from backstory.testing.sender.client import Sender
 
@@ -20,22 +19,15 @@ CONFIGURATIONS = [
 ]
 
 
-def lake_of(spark, tmp_path):
-    """A catalog beside the embedded one."""
-    lake = "spark.sql.catalog.lake_of_configurations"
-    uri = f"jdbc:sqlite:{tmp_path}/lake.db?busy_timeout=60000"
-    settings = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1", "warehouse": f"{tmp_path}/lake"}
-    spark.conf.set(lake, "org.apache.iceberg.spark.SparkCatalog")
-    for name, value in (settings | {"cache-enabled": "false"}).items():
-        spark.conf.set(f"{lake}.{name}", value)
-    return Store(spark, "lake_of_configurations")
-
-
 @pytest.fixture
 def places(request, store, tables_on, schema, tmp_path):
     """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
     on_spark = tables_on == "iceberg"
-    lake = lake_of(request.getfixturevalue("spark"), tmp_path) if on_spark else MemoryStore("lake")
+    lake = (
+        catalog_of_its_own(request.getfixturevalue("spark"), "configurations", tmp_path)
+        if on_spark
+        else MemoryStore("lake")
+    )
     stores = {"backstory": store, "lake": lake}
     with serving(stores) as address:
         sender = Sender.to(address, tmp_path)

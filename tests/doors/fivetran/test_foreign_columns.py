@@ -1,13 +1,14 @@
 """Columns that a table's owner added, of types that no source has: a clear task, never an invalid file."""
 
 import pytest
-from destination import HISTORY, LIVE, VERSIONS, Place, gives, refusal
+from destination import HISTORY, LIVE, VERSIONS, Place, catalog_of_its_own, gives, refusal, serving
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.in_session import InSession
+from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
 
@@ -75,10 +76,12 @@ def test_no_other_request_touches_it_either(sender, store, schema, columns):
     assert place.described() is None
 
 
-def test_a_table_that_spark_cannot_read_hides_no_other(sender, store, schema):
+def test_a_table_that_spark_cannot_read_hides_no_other(spark, schema, tmp_path):
     """`tables` lists it without its counts, and the others with theirs."""
-    others = Place.made(sender, store, schema, HISTORY, VERSIONS)
-    place = Place.made(sender, store, schema, HISTORY, VERSIONS)
+    store = catalog_of_its_own(spark, "foreign_columns", tmp_path)
+    with serving({"backstory": store}) as address:
+        sender = Sender.to(address, tmp_path)
+        others, place = (Place.made(sender, store, schema, HISTORY, VERSIONS) for _ in range(2))
     add(place, "extra", "time")
     found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(InSession(store))}
     assert found[str(others.name)] == (4, 2)

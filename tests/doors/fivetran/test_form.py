@@ -46,7 +46,6 @@ def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     "configuration",
     [{}, {"catalog": "", "schema_prefix": ""}, {"catalog": "backstory", "schema_prefix": "form_"}],
 )
-@pytest.mark.tables_on("memory", "iceberg")
 def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, configuration):
     """20, F20: an empty configuration means the defaults; the write test drops its table again."""
     from backstory.stores.tables import tables
@@ -56,6 +55,18 @@ def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, confi
         reply = sender.stub.Test(common.TestRequest(name=test.name, configuration=configuration))
         assert reply == common.TestResponse(success=True)
     assert tables(store) == before
+
+
+@pytest.mark.tables_on("iceberg")
+def test_the_write_test_drops_its_table_again(form, sender, store, schema):
+    """20, F20: where tables are files, too."""
+    from backstory.stores.tables import tables
+
+    configuration = {"schema_prefix": f"{schema} "}
+    for test in form.tests:
+        reply = sender.stub.Test(common.TestRequest(name=test.name, configuration=configuration))
+        assert reply == common.TestResponse(success=True)
+    assert tables(store, f"{schema} backstory_test") == []
 
 
 @pytest.mark.parametrize(

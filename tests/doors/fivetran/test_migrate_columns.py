@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from depth import deep
 from destination import HISTORY, LIVE, Place, definition, done, gives, refusal, twice
 from tables_as_text import instant
 
@@ -67,9 +68,10 @@ def test_defaults_and_nulls_of_every_type_in_one_table(live):
         found = [row[f"w{place}"] for place in range(len(TYPES))]
         assert found == expected
         assert list(map(type, found)) == list(map(type, expected))
-    for place in range(len(TYPES)):
+    some = range(0, len(TYPES), deep(1, 4))
+    for place in some:
         done(live.migrate("update_column_value", column=f"w{place}", value="NULL"))
-    assert {row[f"w{place}"] for row in live.rows() for place in range(len(TYPES))} == {None}
+    assert {row[f"w{place}"] for row in live.rows() for place in some} == {None}
 
 
 @pytest.mark.parametrize("kind", ["live", "history"])

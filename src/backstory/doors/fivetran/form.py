@@ -48,7 +48,7 @@ def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
 def run_test(name: str, target: Target) -> None:
     """Run one test of the form; raises what went wrong, UsageError for an unknown test."""
     if name == CONNECTION:
-        tables(target.store)
+        tables(target.store, target.schema("backstory_test"))  # of all schemas there may be very many
     elif name == WRITE:
         _write(target)
     else:
