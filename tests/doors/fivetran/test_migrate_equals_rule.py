@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from depth import deep
 from destination import PLAIN, Place, refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,9 @@ from tables_as_text import DAY, cell, in_order
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.strategies.shape_changes import rule
 
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=deep(24, 6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 NOW = datetime.max.replace(tzinfo=DAY.tzinfo)
 LIVE = ("id", "v", "n", SYNCED, DELETED)
 HISTORY = ("id", "v", "n", SYNCED, *HISTORY_COLUMNS)
