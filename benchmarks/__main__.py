@@ -1,6 +1,6 @@
 """`make bench` and `make bench-full`: every workload in a process of its own, within a time, results as they come.
 
-    python -m benchmarks [--only peers,cases] [--full] [--scale 0.1] [--rounds 3] [--minutes 14]
+    python -m benchmarks [--only peers,cases] [--full] [--scale 0.1] [--rounds 3] [--minutes 13]
 
 A workload that fails or runs out of time ends nothing but itself; what it found by then stands in
 `benchmarks/results/`, one page and one JSON file each, and `results/README.md` lists them.
@@ -31,9 +31,9 @@ class Workload:
 
 
 WORKLOADS: Final = (
-    Workload("peers", "benchmarks.peers.run", 0.60, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
-    Workload("history", "benchmarks.history.run", 0.14, "HistoryBench: days of sparse changes, audited"),
-    Workload("cases", "benchmarks.cases.run", 0.16, "the case book: right, refused, or silently wrong"),
+    Workload("peers", "benchmarks.peers.run", 0.50, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
+    Workload("history", "benchmarks.history.run", 0.12, "HistoryBench: days of sparse changes, audited"),
+    Workload("cases", "benchmarks.cases.run", 0.28, "the case book: right, refused, or silently wrong"),
     Workload("growth", "benchmarks.growth.run", 0.10, "what a load costs as keys, changes and versions grow"),
     Workload(
         "cluster", "benchmarks.growth.cluster", 0.1, "a standalone master against local[2]", always=False
@@ -105,7 +105,7 @@ def main() -> int:
         sys.stderr.write(f"There is no workload {', '.join(sorted(unknown))}; there are {told}.\n")
         return 2
     chosen = [each for each in WORKLOADS if each.name in names or (not names and (each.always or given.full))]
-    minutes = found.minutes or (None if given.full else 14.0)
+    minutes = found.minutes or (None if given.full else 13.0)
     given.results.mkdir(parents=True, exist_ok=True)
     until = time.time() + 60 * minutes if minutes else float("inf")
     ended: dict[str, str] = {}

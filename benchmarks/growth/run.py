@@ -6,6 +6,7 @@ files and jobs is fitted on these runs and checked on a table of another size th
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import backstory
@@ -18,7 +19,7 @@ from benchmarks.report import Report
 SIZES: Final = (30_000, 100_000, 300_000)
 CHECKED: Final = 200_000
 # Of a hundred records how many each copy moves; the first copy makes the table.
-MOVED: Final = (0, 1, 10, 1, 40, 2)
+MOVED: Final = (0, 1, 10, 2, 40)
 MEASURED: Final = ("seconds", "bytes", "files", "jobs")
 CONFIGURATION: Final = """
 [spark]
@@ -110,7 +111,7 @@ def run(given: Asked) -> None:
         warehouse = backstory.open(folder / "warehouse", config=folder / "backstory.toml")
         warehouse.spark.catalog.setCurrentCatalog("backstory")
         warehouse.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.source")
-        list(copies(warehouse, int(SIZES[0] * factor * 0.9)))  # warms up
+        list(islice(copies(warehouse, int(SIZES[0] * factor * 0.9)), 2))  # warms up
         runs = [run for size in SIZES for run in copies(warehouse, int(size * factor))]
         told(report, runs, [])
         checked = list(copies(warehouse, int(CHECKED * factor)))

@@ -36,8 +36,9 @@ def load(number: int) -> None:
     later = int(day.read_text()) + 1 if day.exists() else 1
     day.write_text(str(later))
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
-    status = context.run(execution_time=noon + timedelta(days=later), ignore_cron=True, select_models=[model])
-    if not status.is_success:
+    when = noon + timedelta(days=later)
+    status = context.run(execution_time=when, end=when, ignore_cron=True, select_models=[model])
+    if not status.is_success:  # nothing to do is no success either
         raise RuntimeError(status)
 
 
