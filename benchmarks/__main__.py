@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from typing import Final
@@ -67,7 +68,13 @@ def played(workload: Workload, given: Asked) -> str:
     """Run a workload until it ends or its time is over; how it ended."""
     module, *words = workload.module.split()
     command = [sys.executable, "-m", module, *words, *given.words()]
-    process = subprocess.Popen(command, start_new_session=True)
+    with tempfile.TemporaryDirectory(prefix="backstory-bench-", ignore_cleanup_errors=True) as folder:
+        return _ended(
+            subprocess.Popen(command, start_new_session=True, env=os.environ | {"TMPDIR": folder}), given
+        )
+
+
+def _ended(process: subprocess.Popen[bytes], given: Asked) -> str:
     try:
         code = process.wait(timeout=None if given.until == float("inf") else max(10.0, given.left + GRACE))
     except subprocess.TimeoutExpired:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.asked import Asked, asked, scratch
+from benchmarks.asked import Asked, asked_of, parser, scratch
 from benchmarks.peers.contestants import PATIENCE, Contestant, Failed, contestants
 from benchmarks.peers.ground import NOBODY, Ground, environ, settle
 from benchmarks.peers.page import STEPS, Seconds, told
@@ -106,7 +106,7 @@ def judged(ground: Ground, each: Contestant, number: int) -> dict[str, Any]:
     return {**found, "bytes_written": int(written or 0), "files_written": int(added or 0), "files": files}
 
 
-def run(given: Asked) -> None:
+def run(given: Asked, who: list[str] | None = None) -> None:
     """Play warm rounds and rounds of whole processes, and write `peers.json` and `peers.md`."""
     rows = int((1_000_000 if given.full else 300_000) * given.scale)
     title = f"Against peers and the floor: {rows:,} rows of 8 columns"
@@ -114,7 +114,7 @@ def run(given: Asked) -> None:
     with scratch("peers") as folder:
         numbers = [*range(given.rounds + 1), *range(WHOLE, WHOLE + given.rounds)]
         ground = settle(folder, rows, numbers, "4g" if given.full else "2g")
-        everybody = contestants(folder)
+        everybody = [each for each in contestants(folder) if who is None or each.schema in who]
         report.versions |= _versions()
         warm: Seconds = {}
         wholes: Seconds = {}
@@ -191,4 +191,9 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    run(asked(__doc__))
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--who", nargs="*", help="native, rawcore, dbt, mesh, hand, floor, bare; without it all"
+    )
+    chosen = arguments.parse_args()
+    run(asked_of(chosen), chosen.who)
