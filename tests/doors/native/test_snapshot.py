@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
-from pyspark.sql.functions import expr
 
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import Memory
@@ -253,25 +252,46 @@ def test_what_is_refused_writes_nothing(native):
     assert (code, len(keys)) == ("mass-delete", 10)
 
 
-def test_values_compare_as_one_and_keep_their_types(native):
+VALUES_BEFORE = """
+same    NaN  map('x',1,'y',2)  array(1,null)  null
+turned  NaN  map('x',1,'y',2)  array(1,null)  null
+zero    0.0  map('x',1,'y',2)  array(1,null)  null
+number  NaN  map('x',1,'y',2)  array(1,null)  null
+map     NaN  map('x',1,'y',2)  array(1,null)  null
+array   NaN  map('x',1,'y',2)  array(1,null)  null
+typed   NaN  map('x',1,'y',2)  array(1,null)  null
+"""
+VALUES_AFTER = """
+same    NaN  map('x',1,'y',2)  array(1,null)  null
+turned  NaN  map('y',2,'x',1)  array(1,null)  null
+zero   -0.0  map('x',1,'y',2)  array(1,null)  null
+number  0.0  map('x',1,'y',2)  array(1,null)  null
+map     NaN  map('x',1,'y',3)  array(1,null)  null
+array   NaN  map('x',1,'y',2)  array(1,0)     null
+typed   NaN  map('x',1,'y',2)  array(1,null)  7
+"""
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
+def test_values_compare_as_one_and_keep_their_types(native, nested):
     """V16: NaN is NaN, 0.0 is -0.0, maps have no order; what is nested is one value."""
-    told = (
-        "'a' AS k, CAST('{}' AS double) AS d, map('x', {}, 'y', {}) AS m, named_struct('s', array({})) AS n, "
-        "TIMESTAMP_NTZ'2026-03-29 02:30:00' AS t, CAST({} AS decimal(20,3)) AS e"
-    )
 
-    def frame(*values):
-        return native.spark.sql(f"SELECT {told.format(*values)}")
+    def frame(text):
+        rows = (line.split() for line in text.strip().splitlines())
+        told = ", ".join(f"('{k}', CAST('{d}' AS double), {m}, {a}, {u})" for k, d, m, a, u in rows)
+        names = ["k", "d", *(["m", "named_struct('s', a) AS n"] if nested else []), "u"]
+        times = "TIMESTAMP_NTZ'2026-03-29 02:30:00' AS t, CAST(1 AS decimal(20,3)) AS e"
+        query = f"SELECT {', '.join(names)}, {times} FROM VALUES {told} AS v(k, d, m, a, u)"
+        return native.spark.sql(query)
 
-    native.copy(1, frame("NaN", 1, 2, "NULL", 1))
+    native.copy(1, frame(VALUES_BEFORE))
     types = {column.name: str(column.type) for column in native.stored.shape.user_columns}
-    assert (types["t"], types["e"], types["m"]) == ("NAIVE_DATETIME", "DECIMAL(20,3)", "MAP(STRING, INT)")
-    turned = frame("NaN", 1, 2, "NULL", 1).withColumn("m", expr("map('y', 2, 'x', 1)"))
-    assert native.copy(2, turned).counts == counts(unchanged=1)
-    assert native.copy(3, frame("0.0", 1, 2, "NULL", 1)).counts == counts(changed=1)
-    assert native.copy(4, frame("-0.0", 1, 2, "NULL", 1)).counts == counts(unchanged=1)
-    assert native.copy(5, frame("-0.0", 1, 3, "NULL", 1)).counts == counts(changed=1)
-    assert native.copy(6, frame("-0.0", 1, 3, "0", 1)).counts == counts(changed=1)
+    told = {"k": "STRING", "d": "DOUBLE", "t": "NAIVE_DATETIME", "e": "DECIMAL(20,3)"}
+    assert types == told | ({"m": "MAP(STRING, INT)", "n": "STRUCT(s LIST(INT))"} if nested else {})
+    plan = native.copy(2, frame(VALUES_AFTER), dry_run=True)
+    changed = ["array", "map", "number", "typed"] if nested else ["number", "typed"]
+    assert plan.keys["changed"] == changed
+    assert plan.counts == counts(changed=len(changed), unchanged=7 - len(changed))
 
 
 def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):

@@ -1,11 +1,12 @@
 """A copy beside what its table has at its instant: both sides as frames, and the one join of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from backstory.doors.native.asked import Asked
 from backstory.doors.native.evolution import Evolved
@@ -17,6 +18,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import column, micros_of, quoted
+from backstory.stores.iceberg.positions import coded_file
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.copies.alike import alike, comparable
@@ -31,7 +33,7 @@ from backstory.strategies.copies.plan import (
     stored_states,
     there,
 )
-from backstory.strategies.copies.rows import written
+from backstory.strategies.copies.rows import Written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, Outcomes, outcomes
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Sides:
     """A copy and its table, side by side, and where the copy stands among what is known.
 
     `size` is what the copy's rows take of the driver's memory, None where nobody but Spark's plan tells.
+    With the `salt` files are coded on their way through the join.
     """
 
     store: Store
@@ -60,6 +63,7 @@ class Sides:
     delivered: "DataFrame"
     stored: "DataFrame"
     size: int | None
+    salt: int = field(default_factory=lambda: uuid4().time_low)
 
     @property
     def ids(self) -> bool:
@@ -79,7 +83,7 @@ def sides_of(
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
     stored = _stored(store, table, evolved)
     place = placed(table, stored if table else None, asked)
-    delivered = source.frame.select(*(_cast(evolved, each, each.name) for each in evolved.delivered))
+    delivered = source.frame.selectExpr(*(_cast(evolved, each, each.name) for each in evolved.delivered))
     terms = _terms(evolved, stored.schema, settings, place, asked)
     return Sides(store, table, evolved, settings, asked, place, terms, delivered, stored, source.size)
 
@@ -108,8 +112,6 @@ def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Pla
 
 def _stored(store: Store, table: StoredTable | None, evolved: Evolved) -> "DataFrame":
     """All stored rows under their new names and types, with their places and ids; none without a table."""
-    from pyspark.sql.functions import lit
-
     shape = evolved.shape
     if table is None or evolved.stored is None:
         fields = ", ".join(f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns)
@@ -118,49 +120,52 @@ def _stored(store: Store, table: StoredTable | None, evolved: Evolved) -> "DataF
     columns = [
         _cast(evolved, each, old.get(each.name, each.name))
         if evolved.stored.column(each.name)
-        else lit(None).cast(spark_type(each.type)).alias(each.name)
+        else f"CAST(NULL AS {spark_type(each.type)}) AS {quoted(each.name)}"
         for each in shape.columns
     ]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
-    return store.spark.table(store.sql_name(shape.table)).select(*columns, *places)
+    return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
 
 
-def _cast(evolved: Evolved, told: Column, name: str) -> "SparkColumn":
+def _cast(evolved: Evolved, told: Column, name: str) -> str:
+    """The column in the type that the table will have; as text, for which Java is asked once."""
     wanted = evolved.shape.column(told.name)
     assert wanted is not None
-    return column(name).cast(spark_type(wanted.type)).alias(told.name)
+    return f"CAST({quoted(name)} AS {spark_type(wanted.type)}) AS {quoted(told.name)}"
 
 
 @contextmanager
-def compared(sides: Sides) -> Iterator[Outcomes]:
-    """The outcomes of the copy; identical rows of a key are one.
+def compared(sides: Sides, kinds: Sequence[Written]) -> Iterator[Outcomes]:
+    """The outcomes of the copy, with what rows of these kinds come of it; identical rows of a key are one.
 
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
     """
     key = sides.terms.key
-    with _joined(sides, sides.delivered) as found:
+    with _joined(sides, kinds, sides.delivered) as found:
         refuse_null_keys(sides.delivered, key, found.failed[NO_KEY])
         refuse_spoilt(_spoilt_keys(sides, found), key)
         if not found.repeats_delivered:
             yield found
             return
-    with _joined(sides, _collapsed(sides)) as found:
+    with _joined(sides, kinds, _collapsed(sides)) as found:
         yield found
 
 
-def _joined(sides: Sides, delivered: "DataFrame") -> AbstractContextManager[Outcomes]:
+def _joined(
+    sides: Sides, kinds: Sequence[Written], delivered: "DataFrame"
+) -> AbstractContextManager[Outcomes]:
     from pyspark.sql.functions import bit_xor, coalesce, lit
 
     terms = sides.terms
     return outcomes(
         delivered,
-        stored_states(sides.stored, terms),
+        stored_states(sides.stored.withColumn(FILE, coded_file(sides.salt)), terms),
         terms.key,
         differs(terms),
         there() if sides.asked.deletes == "close" else lit(False),
         {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
         sums={CONTENT: coalesce(bit_xor(content_of(terms)), lit(0))},
-        tallies=_tallies(sides),
+        tallies=_tallies(sides, kinds),
     )
 
 
@@ -171,10 +176,10 @@ def content_of(terms: Terms) -> "SparkColumn":
     return xxhash64(*(comparable(column(name), terms.types[name].dataType) for name in terms.delivered))
 
 
-def _tallies(sides: Sides) -> "dict[str, SparkColumn]":
+def _tallies(sides: Sides, rows: Sequence[Written]) -> "dict[str, SparkColumn]":
     """What is counted of the actions: kinds of records, rows to write, in a dry run columns that drive."""
     terms, kinds = sides.terms, outcome(sides.terms)
-    found = {**kinds, **{f"row {place}": row.where for place, row in enumerate(written(terms))}}
+    found = {**kinds, **{f"row {place}": row.where for place, row in enumerate(rows)}}
     changes = kinds[CHANGED] | kinds[RENEWED]
     for name in (*terms.compared, *terms.renewed) if sides.asked.dry_run else ():
         found[f"column {name}"] = changes & ~alike(DELIVERED, state(NOW), [name], terms.types)

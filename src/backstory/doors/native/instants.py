@@ -72,7 +72,7 @@ def placed(table: StoredTable | None, rows: "DataFrame | None", asked: Asked) ->
     """
     now = datetime.now(UTC)
     at = asked.at or now
-    told = None if table is None else table.properties.get(SETTLED)
+    told = None if table is None else table.iceberg.properties().get(SETTLED)
     if asked.deletes == "ignore" and (told is not None or asked.backfill):
         raise UsageError(
             "partial-copy",

@@ -28,6 +28,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import APPEARING, RENEWED
+from backstory.strategies.copies.rows import written
 from backstory.strategies.scd2.plan import CHANGED, VANISHED
 
 DOOR = "native"
@@ -100,14 +101,15 @@ def _compared(sides: Sides) -> Iterator[Found]:
         if (found := compared_here(sides, lease)) is not None:
             yield found
             return
-    with compared(sides) as outcomes:
-        met = tally(sides, outcomes)
+    kinds = written(sides.terms)
+    with compared(sides, kinds) as outcomes:
+        met = tally(sides, outcomes, kinds)
         yield Found(
             met,
             outcomes.delivered,
             outcomes.sums[CONTENT],
             partial(keys_of_kinds, outcomes, sides.terms),
-            partial(change_of_frames, sides, outcomes, met),
+            partial(change_of_frames, sides, outcomes, met, kinds),
         )
 
 

@@ -12,7 +12,7 @@ from backstory.model.change import Change
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.strategies.copies.plan import APPEARING, RENEWED, Terms, outcome, version
-from backstory.strategies.copies.rows import written
+from backstory.strategies.copies.rows import Written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, STORED, VANISHED, Outcomes
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ class Found:
     change: Callable[[], Change | None]
 
 
-def tally(sides: Sides, found: Outcomes) -> Tally:
-    """The records and rows that the comparison gives."""
+def tally(sides: Sides, found: Outcomes, kinds: Sequence[Written]) -> Tally:
+    """The records and rows, of these kinds, that the comparison gives."""
     if found.nothing:
         return Tally(dict.fromkeys(COUNTS, 0) | {"unchanged": found.same}, found.same)
     terms, dry_run, seen = sides.terms, sides.asked.dry_run, found.tallies
     reopened = _known(sides, found).count() if seen[APPEARING] else 0
     changed = seen[CHANGED] + seen[RENEWED]
     numbers = (seen[APPEARING] - reopened, changed, seen[VANISHED], reopened, found.same)
-    told = [(row, seen[f"row {place}"]) for place, row in enumerate(written(terms))]
+    told = [(row, seen[f"row {place}"]) for place, row in enumerate(kinds)]
     driving = {name: seen.get(f"column {name}", 0) for name in (*terms.compared, *terms.renewed)}
     return Tally(
         dict(zip(COUNTS, numbers, strict=True)),

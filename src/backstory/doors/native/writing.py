@@ -13,23 +13,23 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.stores.iceberg.positions import FEW, positions_of
+from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
 from backstory.stores.iceberg.schema import fields_of
 from backstory.strategies.copies.moves import forgotten, mark, of, row_of
 from backstory.strategies.copies.plan import marked
-from backstory.strategies.copies.rows import rows_that_come, rows_that_go, written
+from backstory.strategies.copies.rows import Written, rows_that_come, rows_that_go
 from backstory.strategies.scd2.plan import Outcomes
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
     from pyspark.sql import DataFrame
 
 
-def change_of_frames(sides: Sides, found: Outcomes, met: Tally) -> Change | None:
+def change_of_frames(sides: Sides, found: Outcomes, met: Tally, kinds: Sequence[Written]) -> Change | None:
     """What is to commit of a comparison by frames; None where nothing changes."""
     place = sides.place
     ids = field_ids(sides) if place.remembers else None
     restated = place.mark is not None and met.differing > 0 and place.mark.columns != ids
-    kinds = written(sides.terms)
     parts = [rows_that_come(found, kinds, ids=sides.ids)] if met.written else []
     gone = [rows_that_go(found, kinds)] if met.rewritten else []
     if place.remembers and (place.mark is None or restated):
@@ -39,8 +39,8 @@ def change_of_frames(sides: Sides, found: Outcomes, met: Tally) -> Change | None
         parts.append(taken_back)
         gone.append(place_of_it)
     come = _in_few_files(sides, parts, met.written) if parts else None
-    places = positions_of(reduce(_with, gone), met.rewritten + restated) if gone else None
-    return change_of(sides, met.counts, come, places, met.written + len(parts) - bool(met.written))
+    places, beside = _places(sides, gone, met.rewritten + restated), len(parts) - bool(met.written)
+    return change_of(sides, met.counts, come, places, met.written + beside)
 
 
 def change_of(
@@ -63,6 +63,13 @@ def change_of(
         {**kept, **_memory(sides)},
         expected=None if come is None else expected,
     )
+
+
+def _places(sides: Sides, gone: "Sequence[DataFrame]", count: int) -> "dict[str, BitMap64] | None":
+    """The positions of the rows that go, of which there are so many."""
+    if sides.table is None or not gone:
+        return None
+    return with_paths(sides.store, sides.table, positions_of(reduce(_with, gone), count), sides.salt)
 
 
 def _memory(sides: Sides) -> Mapping[str, str]:
@@ -104,7 +111,9 @@ def _forgotten(sides: Sides) -> "tuple[DataFrame, DataFrame]":
     own = forgotten(row, instant(terms.recorded), terms.memory)
     values = {each.name: of(row, each.name) for each in terms.columns}
     ids = [of(row, ROW_ID).alias(ROW_ID)] if sides.ids else []
-    return told.select(*row_of(terms.columns, own, values), *ids), here.select(FILE, POSITION)
+    return told.select(*row_of(terms.columns, own, values), *ids), here.select(
+        coded_file(sides.salt).alias(FILE), POSITION
+    )
 
 
 def field_ids(sides: Sides) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
-from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.literals import quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -33,17 +33,19 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     """The rows of several frames in one query: each has its columns beside those of the others, NULL."""
-    from pyspark.sql.functions import lit
-
+    names = {side: frame.columns for side, frame in sides.items()}
     tagged = [
-        frame.select(lit(side).alias(SIDE), *(column(name).alias(f"{side} {name}") for name in frame.columns))
+        frame.selectExpr(
+            f"{text_literal(side)} AS {quoted(SIDE)}",
+            *(f"{quoted(name)} AS {quoted(f'{side} {name}')}" for name in names[side]),
+        )
         for side, frame in sides.items()
     ]
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged).toArrow()
     found = {}
-    for side, frame in sides.items():
-        own = rows.filter(pc.equal(rows[SIDE], side))
-        found[side] = own.select([f"{side} {name}" for name in frame.columns]).rename_columns(frame.columns)
+    for side, own in names.items():
+        mine = rows.filter(pc.equal(rows[SIDE], side))
+        found[side] = mine.select([f"{side} {name}" for name in own]).rename_columns(own)
     return found
 
 

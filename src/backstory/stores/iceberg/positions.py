@@ -1,25 +1,53 @@
 """The places of rows in data files."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import positions_by_file
+from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 FEW = 100_000
+PATH: Final = "file_path"
 
 
-def positions_of(frame: "DataFrame", count: int | None = None) -> dict[str, BitMap64]:
-    """For each data file the positions of its rows; packed where Spark runs, unless few are counted."""
+def coded_file(salt: int, path: str = FILE) -> "Column":
+    """A number for a file, to go through joins in place of its path, which may be most of a row."""
+    from pyspark.sql.functions import lit, xxhash64
+
+    return xxhash64(lit(salt), column(path))
+
+
+def with_paths(
+    store: Store, table: StoredTable, coded: Mapping[int, BitMap64], salt: int
+) -> dict[str, BitMap64]:
+    """Positions by coded file as those by path; TryAgain where a number is of two files, or of none."""
+    files = store.spark.table(store.sql_name(table.shape.table, "data_files"))
+    rows = files.select(PATH, coded_file(salt, PATH)).collect()
+    paths = {code: path for path, code in rows}
+    if len(paths) < len(rows) or not coded.keys() <= paths.keys():
+        raise conflict(table.shape.table)
+    return {paths[code]: positions for code, positions in coded.items()}
+
+
+def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
+    """For each data file, as the frame names it, the positions of its rows.
+
+    They are packed where Spark runs, unless few are counted.
+    """
     places = frame.select(FILE, POSITION)
     if count is not None and count <= FEW:
         return positions_by_file(places.toArrow()) if count else {}
-    packed = places.groupBy(FILE).applyInArrow(_packed, "file string, positions binary").collect()
+    file = places.schema[FILE].dataType.simpleString()
+    packed = places.groupBy(FILE).applyInArrow(_packed, f"file {file}, positions binary").collect()
     return {row.file: BitMap64.deserialize(bytes(row.positions)) for row in packed}
 
 

@@ -1,6 +1,6 @@
 """The rows that a full copy writes: versions that end, are taken back, begin or are renewed (V7 to V9)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -38,7 +38,7 @@ class Written:
     """Rows to write: which actions have one, its columns, and the stored row whose place it takes."""
 
     where: "Column"
-    row: "list[Column]"
+    row: "Callable[[], list[Column]]"
     instead: str | None = None
     taken_back: bool = False
 
@@ -55,7 +55,7 @@ def _in_order(terms: Terms) -> list[Written]:
     at, kinds, now = instant(terms.at), outcome(terms), state(NOW)
     return [
         *_moving(terms, now, kinds[CHANGED] | kinds[VANISHED], at),
-        Written(kinds[APPEARING] | kinds[CHANGED], _beginning(terms, at, lit(None))),
+        Written(kinds[APPEARING] | kinds[CHANGED], lambda: _beginning(terms, at, lit(None))),
         *_renewing(terms),
     ]
 
@@ -63,10 +63,12 @@ def _in_order(terms: Terms) -> list[Written]:
 def _renewing(terms: Terms) -> list[Written]:
     """Open versions of which only columns without history differ (V18)."""
     now = state(NOW)
-    if not terms.renewed:
-        return []
-    values = {**_values(terms, now), **{name: of(DELIVERED, name) for name in terms.renewed}}
-    return [Written(outcome(terms)[RENEWED], row_of(terms.columns, {}, values), now)]
+
+    def row() -> "list[Column]":
+        values = {**_values(terms, now), **{name: of(DELIVERED, name) for name in terms.renewed}}
+        return row_of(terms.columns, {}, values)
+
+    return [Written(outcome(terms)[RENEWED], row, now)] if terms.renewed else []
 
 
 def _among_others(terms: Terms) -> list[Written]:
@@ -102,10 +104,10 @@ def _among_others(terms: Terms) -> list[Written]:
         ),
         *_moving(terms, replaced, relived & has[replaced], at, Role.PAST),
         *_moving(terms, after, relived & own & joins, following, Role.PAST),
-        Written(relived & begins, _beginning(terms, at, reach, newest)),
+        Written(relived & begins, lambda: _beginning(terms, at, reach, newest)),
         Written(
             relived & has[after] & ~own & ~joins,
-            row_of(
+            lambda: row_of(
                 terms.columns,
                 begun(following, of(after, VALID_TO), instant(terms.recorded)),
                 _values(terms, after),
@@ -131,13 +133,15 @@ def _moving(
     newest: "Newest" = NOTHING,
 ) -> list[Written]:
     """A stored version with another end, and the statement that it would forget."""
-    values, recorded = _values(terms, row), instant(terms.recorded)
-    own = moved(row, end, recorded, terms.memory, role)
-    now = row_of(terms.columns, own, _as_newest(values, newest))
-    return [
-        Written(where, now, row, role is not None),
-        Written(where & moves_again(row), row_of(terms.columns, left_behind(row, terms.memory), values)),
-    ]
+
+    def now() -> "list[Column]":
+        own = moved(row, end, instant(terms.recorded), terms.memory, role)
+        return row_of(terms.columns, own, _as_newest(_values(terms, row), newest))
+
+    def left() -> "list[Column]":
+        return row_of(terms.columns, left_behind(row, terms.memory), _values(terms, row))
+
+    return [Written(where, now, row, role is not None), Written(where & moves_again(row), left)]
 
 
 def _beginning(terms: Terms, start: "Column", end: "Column", newest: "Newest" = NOTHING) -> "list[Column]":
@@ -170,7 +174,7 @@ def rows_that_come(found: Outcomes, kinds: Sequence[Written], *, ids: bool) -> "
     parts = []
     for kind in kinds:
         kept = of(kind.instead, ROW_ID) if ids and kind.instead else lit(None).cast("bigint")
-        row = [*kind.row, kept.alias(ROW_ID)] if ids else kind.row
+        row = [*kind.row(), *([kept.alias(ROW_ID)] if ids else [])]
         parts.append(found.actions.where(kind.where).select(*row))
     return reduce(lambda one, other: one.unionByName(other), parts)
 
