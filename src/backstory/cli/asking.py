@@ -14,9 +14,12 @@ from backstory.model.table import table_name
 from backstory.table import named
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from backstory.stores.metadata.described import Catalog
+    from backstory.stores.metadata.rows import Files
+    from backstory.table import Table
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
@@ -42,6 +45,34 @@ def ask(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
         structlog.get_logger().debug("not readable without Spark", cause=str(stop))
     with opened(options, brief=True) as started:
         return question(InSession(started.store))
+
+
+def answer_from_files(options: Options, table: str, question: Callable[["Files"], Answer]) -> Answer | None:
+    """The answer that the files of a small table give without Spark; None where Spark must be asked.
+
+    What a table is refused for is raised, for Spark would refuse it too.
+    """
+    import structlog
+
+    from backstory.formats.memory import Memory
+    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.without_spark import open_without_spark
+
+    tell_people(options)
+    try:
+        settings = options.settings()
+        catalog = open_without_spark(settings)
+        name = None if catalog is None else named(table, lambda each: catalog.describe(each) is not None)
+        found = None if name is None or catalog is None else catalog.describe(name)
+        if found is None or catalog is None:
+            return None
+        with Memory(settings.driver_memory).lease() as lease:
+            return question(Files(found, catalog.opener(found), lease))
+    except BackstoryError:
+        raise
+    except Exception as stop:
+        structlog.get_logger().debug("not readable without Spark", cause=str(stop))
+    return None
 
 
 def tell_people(options: Options) -> None:
@@ -82,6 +113,36 @@ def _require(options: Options, tables: Sequence[str]) -> None:
     for name in tables:
         if named(name, there.__contains__) is None:
             raise no_table(table_name(name), there)
+
+
+def show_state(
+    options: Options,
+    table: str,
+    limit: int | None,
+    of_files: Callable[["Files"], "pa.Table"],
+    of_table: Callable[["Table"], "DataFrame"],
+) -> None:
+    """Print rows of a table in the order of its key, from its files if it is small, else from Spark."""
+    from backstory.reading.frames.versions import ranking
+    from backstory.reading.rules.differences import in_order
+    from backstory.stores.metadata.values import rows_of
+
+    small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))
+    if small is not None:
+        found, shape = small
+        names, rows, first = found.column_names, rows_of(found), ranking(shape, found.column_names)
+    else:
+        from backstory.reading.frames.records import sortable
+        from backstory.stores.iceberg.store import existing
+
+        with opened(options, table) as started:
+            asked = started.table(table)
+            frame = of_table(asked)
+            names, first = frame.columns, ranking(existing(asked.store, asked.name).shape, frame.columns)
+            if limit is not None:
+                frame = frame.orderBy(*sortable(frame, first))
+            rows = rows_of_frame(frame, limit, options)
+    show(in_order(rows, first)[:limit], options.answer, names)
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:

@@ -1,17 +1,24 @@
 """`backstory diff`: what changed between two times."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import opened, rows_of_frame
-from backstory.cli.options import Limit, Options
+from backstory.cli.asking import answer_from_files, opened, rows_of_frame
+from backstory.cli.options import Limit, Names, Options, names_given
 from backstory.cli.output import show
-from backstory.cli.read import time_given
+from backstory.cli.read import no_known_times, time_given
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
+from backstory.model.table import table_name
+
+if TYPE_CHECKING:
+    from backstory.stores.metadata.rows import Files
 
 DEFAULTS = Options()
 Difference = dict[str, Any]
+Axis = Literal["valid", "recorded"]
 
 
 def diff(
@@ -20,8 +27,10 @@ def diff(
     to: str,
     *,
     known_at: str | None = None,
-    axis: Literal["valid", "recorded"] = "valid",
+    axis: Axis = "valid",
     at: str | None = None,
+    url: str | None = None,
+    key: Names = (),
     limit: Limit = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -40,6 +49,8 @@ def diff(
         known_at: Answer with what the table held at this time.
         axis: What the times are of: valid or recorded.
         at: The instant that is asked about on the axis recorded (now).
+        url: A model's history in a database: duckdb:///path or postgresql://host/name.
+        key: With --url: the columns that tell records apart, a,b; a database does not know them.
         limit: At most so many records.
         options: Common options.
     """
@@ -49,11 +60,58 @@ def diff(
         raise UsageError(
             "bad-option", "--known-at is of the axis valid, and --at of recorded.", "Give one of the two."
         )
+    if url is not None or key:
+        told = _of_database(url, table, between, names_given(key), plain=axis == "valid" and known is None)
+        show_differences(told[:limit], options)
+        return
+    show_differences(_differences(options, table, between, Asked(axis, known, time), limit), options)
+
+
+def _of_database(
+    url: str | None,
+    table: str,
+    between: tuple[datetime, datetime],
+    key: Sequence[str],
+    *,
+    plain: bool,
+) -> Sequence[Difference]:
+    from backstory.reading.statements.found import differences_of
+
+    if url is None or not key:
+        raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
+    if not plain:
+        raise no_known_times()
+    return differences_of(url, table_name(table), between, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the times of a difference are of, and what is asked about there."""
+
+    axis: Axis
+    known_at: datetime | None
+    at: datetime | None
+
+
+def _differences(
+    options: Options, table: str, between: tuple[datetime, datetime], asked: Asked, limit: int | None
+) -> Sequence[Difference]:
+    """The differences in the order of their keys, from the files of a small table, else from Spark."""
+    from backstory.reading.arrow import differences
+    from backstory.reading.rules.differences import in_order
+
+    def of_files(files: "Files") -> list[Difference]:
+        if asked.axis == "recorded":
+            return differences.diff_known(files, *between, asked.at or datetime.now(UTC))
+        return differences.diff(files, *between, asked.known_at)
+
+    small = answer_from_files(options, table, of_files)
+    if small is not None:
+        return [dict(each) for each in in_order(small, ["key"])[:limit]]
     with opened(options, table) as store:
-        frame = store.table(table).diff(*between, known_at=known, axis=axis, at=time)
+        frame = store.table(table).diff(*between, known_at=asked.known_at, axis=asked.axis, at=asked.at)
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
-        told = rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options)
-    show_differences(told, options)
+        return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options)
 
 
 def show_differences(told: Sequence[Difference], options: Options) -> None:

@@ -13,6 +13,7 @@ from backstory.settings import Settings, load
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
@@ -43,3 +44,8 @@ class Options:
     def settings(self) -> Settings:
         """The settings of this run."""
         return load(self.warehouse, self.config)
+
+
+def names_given(given: tuple[str, ...]) -> list[str]:
+    """The names that an option lists, with commas or by being given again."""
+    return [name.strip() for each in given for name in each.split(",") if name.strip()]

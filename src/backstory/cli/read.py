@@ -1,11 +1,12 @@
 """The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import ask, opened, show_frame
+from backstory.cli.asking import answer_from_files, ask, opened, show_state
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
@@ -13,11 +14,12 @@ from backstory.cli.starting import busy
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
 from backstory.model.table import table_name
-from backstory.reading.timelines import Axis, require_axis
+from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.table import Table, named
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
+    from backstory.stores.metadata.rows import Files
 
 DEFAULTS = Options()
 TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
@@ -65,8 +67,15 @@ def current(
     if url is not None:
         _show_from_database(url, table, None, known, limit, options)
         return
-    with opened(options, table) as store:
-        show_frame(store.table(table).current(known_at=known), limit, options)
+    from backstory.reading.arrow import point_in_time
+
+    show_state(
+        options,
+        table,
+        limit,
+        lambda files: point_in_time.current(files, known),
+        lambda found: found.current(known_at=known),
+    )
 
 
 def as_of(
@@ -94,8 +103,15 @@ def as_of(
     if url is not None:
         _show_from_database(url, table, when, known, limit, options)
         return
-    with opened(options, table) as store:
-        show_frame(store.table(table).as_of(when, known_at=known), limit, options)
+    from backstory.reading.arrow import point_in_time
+
+    show_state(
+        options,
+        table,
+        limit,
+        lambda files: point_in_time.as_of(files, when, known),
+        lambda found: found.as_of(when, known_at=known),
+    )
 
 
 def _show_from_database(
@@ -109,11 +125,16 @@ def _show_from_database(
     from backstory.reading.statements.found import rows_of
 
     if known_at is not None:
-        raise UsageError(
-            "bad-option", "A history in a database keeps no known times.", "Leave out --known-at, or --url."
-        )
+        raise no_known_times()
     columns, rows = rows_of(url, table_name(table), time)
     show(rows[:limit], options.answer, columns)
+
+
+def no_known_times() -> UsageError:
+    """The error for a question of known times to a database."""
+    return UsageError(
+        "bad-option", "A history in a database keeps no known times.", "Leave them out, or --url."
+    )
 
 
 def timeline(
@@ -122,6 +143,8 @@ def timeline(
     axis: Axis = "valid",
     known_at: str | None = None,
     svg: Path | None = None,
+    url: str | None = None,
+    limit: Limit = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Draw one record's life: a bar for each version, and what changed in it.
@@ -138,21 +161,57 @@ def timeline(
         axis: valid: when it was true. both: also when it was known.
         known_at: Tell what the table held at this time.
         svg: Write the picture into this file too.
+        url: A model's history in a database, whose key is given as name=value.
+        limit: At most so many versions, the oldest first; the picture has all.
         options: Common options.
     """
     known = time_given(known_at)
     require_key(key)
     require_axis(axis, known)
-    with opened(options, table, brief=True) as store:
-        with busy(options, "Reading ..."):
-            found = store.table(table)
-            life = found.timeline(key_given(found, key), axis=axis, known_at=known, svg=svg)
-        if options.answer == "table":
-            console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
-        else:
-            show(life.versions, options.answer)
-            if not life.versions and not options.quiet:
-                errors.print(str(life), markup=False)
+    if url is None:
+        life = _life(options, table, key, axis, known)
+    else:
+        life = _life_in_database(url, table, key, plain=axis == "valid" and known is None)
+    if svg is not None:
+        life.save(svg)
+    told = replace(life, versions=life.versions[:limit])
+    if options.answer == "table":
+        console.print(told.drawn(console.width if console.is_terminal else None), markup=False)
+    else:
+        show(told.versions, options.answer)
+        if not life.versions and not options.quiet:
+            errors.print(str(life), markup=False)
+
+
+def _life(
+    options: Options, table: str, key: tuple[str, ...], axis: Axis, known_at: datetime | None
+) -> Timeline:
+    from backstory.reading.arrow import life
+
+    def of_files(files: "Files") -> Timeline:
+        names = files.table.shape.source_key
+        wanted = key_of_words(names, key)
+        return life.life(
+            files, dict.fromkeys(names[:1], wanted) if isinstance(wanted, str) else wanted, axis, known_at
+        )
+
+    small = answer_from_files(options, table, of_files)
+    if small is not None:
+        return small
+    with opened(options, table, brief=True) as store, busy(options, "Reading ..."):
+        found = store.table(table)
+        return found.timeline(key_given(found, key), axis=axis, known_at=known_at)
+
+
+def _life_in_database(url: str, table: str, key: tuple[str, ...], *, plain: bool) -> Timeline:
+    from backstory.reading.statements.found import life_of
+
+    if not plain:
+        raise no_known_times()
+    wanted = key_of_words((), key)
+    if isinstance(wanted, str):
+        raise UsageError("other-key", "A database does not tell the key's columns.", "Write name=value.")
+    return life_of(url, table_name(table), wanted)
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:

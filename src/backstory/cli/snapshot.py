@@ -1,12 +1,10 @@
 """`backstory snapshot`: a full copy of a source becomes history."""
 
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from backstory.cli.asking import opened
 from backstory.cli.keeping import tell
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import Flag, Names, Options, names_given
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console
 from backstory.cli.starting import busy
@@ -15,7 +13,6 @@ from backstory.errors import UsageError
 from backstory.model.table import table_name
 
 DEFAULTS = Options()
-Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
 
 
 def snapshot(
@@ -97,8 +94,7 @@ def snapshot(
 
 
 def _names(given: tuple[str, ...]) -> list[str] | None:
-    names = [name.strip() for each in given for name in each.split(",") if name.strip()]
-    return names or None
+    return names_given(given) or None
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:

@@ -11,6 +11,9 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 KNOWN_FROM: Final = "known_from"
 KNOWN_TO: Final = "known_to"
 SNAPSHOT: Final = "snapshot_id"
+# The same in the rows of a reading; no column of a source is called so.
+TOLD_FROM: Final = "backstory: told from"
+TOLD_TO: Final = "backstory: told to"
 AXES: Final = (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO, SNAPSHOT)
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

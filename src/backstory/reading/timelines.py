@@ -1,13 +1,27 @@
 """A record's life as it is answered: statements for programs, drawings for people."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from backstory.errors import UsageError
-from backstory.reading.lives import Lane, Told, changing, lanes
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.model.table import TableName
+from backstory.reading.lives import (
+    AXES,
+    KNOWN_FROM,
+    KNOWN_TO,
+    SNAPSHOT,
+    TOLD_FROM,
+    TOLD_TO,
+    Lane,
+    Told,
+    changing,
+    held,
+    lanes,
+)
 
 Axis = Literal["valid", "both"]
 NOTHING = "There is no version of this record."
@@ -66,6 +80,36 @@ class Timeline:
     @property
     def _telling(self) -> Sequence[str]:
         return changing(self.versions, self.columns) or self.columns
+
+
+def timeline_of(
+    table: TableName,
+    key: Mapping[str, object],
+    found: Sequence[Told],
+    commits: Mapping[datetime, int],
+    axis: Axis = "valid",
+    known_at: datetime | None = None,
+) -> Timeline:
+    """The life of the record with this key; `commits` are those that told it, by the recorded time."""
+    stated: Sequence[Told] = [_stated(each, commits) for each in found]
+    told = sorted(stated if axis == "both" else held(stated, known_at), key=_in_order)
+    columns = [name for name in (told[0] if told else ()) if name not in {*key, *AXES}]
+    title = " ".join([str(table), *(f"{name}={value}" for name, value in key.items())])
+    return Timeline(told, columns, axis, title)
+
+
+def _stated(statement: Told, commits: Mapping[datetime, int]) -> dict[str, Any]:
+    """The values, then the axes; a user's own `known_from` is read as `known_from_src`."""
+    found = dict(statement)
+    valid = {name: found.pop(name) for name in (VALID_FROM, VALID_TO)}
+    known = {KNOWN_FROM: found.pop(TOLD_FROM, None), KNOWN_TO: found.pop(TOLD_TO, None)}
+    values = {f"{name}_src" if name in AXES else name: value for name, value in found.items()}
+    told = known[KNOWN_FROM]
+    return values | valid | known | {SNAPSHOT: commits.get(told) if told else None}
+
+
+def _in_order(statement: Told) -> tuple[Any, ...]:
+    return statement[VALID_FROM], (statement.get(KNOWN_FROM) is not None, statement.get(KNOWN_FROM))
 
 
 def require_axis(axis: str, known_at: object = None) -> None:

@@ -38,6 +38,18 @@ class Store(Protocol):
         """Whether it keeps this name of a column for itself."""
 
 
+class Told(Protocol):
+    """A table as far as it tells what its rows mean, whoever reads it."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its columns, key and layout."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties."""
+
+
 class StoredTable(Protocol):
     """A table as it was when it was loaded."""
 

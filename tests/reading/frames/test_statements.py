@@ -7,7 +7,8 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, statements
+from backstory.reading.frames.statements import statements
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.table import Table
 
 

@@ -2,8 +2,8 @@
 
 import random
 
-from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO
 from backstory.reading.frames.told_joins import Joined, beside_told
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
 
 ENDS = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
 

@@ -7,12 +7,14 @@ from historizing import Place
 
 from backstory.cli.app import run
 
+FIRST, SECOND = "2025-01-02T00:00:01Z", "2025-01-02T00:00:02Z"
 
-@pytest.fixture
-def url(tmp_path):
-    """A file of DuckDB with the history of two copies."""
-    address = f"duckdb:///{tmp_path}/histories.duckdb"
-    place = Place("duckdb", address, tmp_path)
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def url(request, tmp_path):
+    """A database of either kind with the history of two copies."""
+    address = request.getfixturevalue(f"{request.param}_url")
+    place = Place(request.param, address, tmp_path)
     for number, text in enumerate(("x:p y:p", "x:q"), 1):
         assert place.base(text).load(f"r{number}", number).error is None
     place.close()
@@ -25,23 +27,57 @@ def asked(capsys, *words):
 
 
 def test_the_rows_are_those_of_a_warehouse(url, capsys):
-    first, second = "2025-01-02T00:00:01Z", "2025-01-02T00:00:02Z"
     assert asked(capsys, "current", "rawcore.rc_c_hist", "--url", url) == (
         0,
-        [{"k": "x", "a": "q", "valid_from": second, "valid_to": None}],
+        [{"k": "x", "a": "q", "valid_from": SECOND, "valid_to": None}],
     )
-    code, rows = asked(capsys, "as-of", "rawcore.rc_c_hist", first, "--url", url)
+    code, rows = asked(capsys, "as-of", "rawcore.rc_c_hist", FIRST, "--url", url)
     assert code == 0
     assert sorted(rows, key=lambda row: row["k"]) == [
-        {"k": key, "a": "p", "valid_from": first, "valid_to": second} for key in "xy"
+        {"k": key, "a": "p", "valid_from": FIRST, "valid_to": SECOND} for key in "xy"
     ]
+
+
+def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
+    """The database knows no business key: it is named."""
+    hist = ("rawcore.rc_c_hist", "--url", url)
+    assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
+        0,
+        [
+            {"key": {"k": "x"}, "change": "changed", "columns": {"a": ["p", "q"]}},
+            {"key": {"k": "y"}, "change": "removed"},
+        ],
+    )
+    assert asked(capsys, "diff", hist[0], FIRST, FIRST, *hist[1:], "--key", "k") == (0, [])
+    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    assert code == 0
+    assert [(row["a"], row["valid_from"], row["valid_to"]) for row in rows] == [
+        ("p", FIRST, SECOND),
+        ("q", SECOND, None),
+    ]
+    assert len(asked(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
+
+
+def test_a_key_that_a_database_cannot_have_is_wrong_usage(url, capsys):
+    times = ("rawcore.rc_c_hist", FIRST, SECOND)
+    for words, code in (
+        (["diff", *times, "--url", url], "bad-option"),
+        (["diff", *times, "--key", "k"], "bad-option"),
+        (["diff", *times, "--url", url, "--key", "nobody"], "other-key"),
+        (["diff", *times, "--url", url, "--key", "k", "--axis", "recorded"], "bad-option"),
+        (["timeline", times[0], "x", "--url", url], "other-key"),
+        (["timeline", times[0], "nobody=x", "--url", url], "other-key"),
+        (["timeline", times[0], "k=x", "--url", url, "--axis", "both"], "bad-option"),
+    ):
+        exit_code, told = asked(capsys, *words)
+        assert (exit_code, told["error"]["code"]) == (2, code)
 
 
 def test_what_cannot_be_read_is_wrong_usage(url, capsys):
     for words, code in (
         (["rawcore.none_hist", "--url", url], "no-table"),
         (["rawcore.rc_c", "--url", url], "no-history"),
-        (["rawcore.rc_c_hist", "--url", f"{url}.missing"], "wrong-url"),
+        (["rawcore.rc_c_hist", "--url", "duckdb:///none/missing"], "wrong-url"),
         (["rawcore.rc_c_hist", "--url", "mysql://x"], "wrong-url"),
         (["rawcore.rc_c_hist", "--url", url, "--known-at", "2025-01-01"], "bad-option"),
     ):

@@ -12,9 +12,10 @@ from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
-from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO, statements
+from backstory.reading.frames.statements import statements
 from backstory.reading.frames.told_joins import Joined, beside_told
 from backstory.reading.frames.versions import shown_key, versions
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.reading.statements.stored_history import distinct
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing

@@ -1,22 +1,26 @@
 """The rows that a table had at a recorded time: what was known then."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import RECORDED_AT, Layout, layout_of
 from backstory.model.remembered import KNOWN_FROM
 from backstory.model.schema import Shape
+from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, shape_then
+from backstory.stores.port import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Commit = TypeVar("Commit", bound="Dated")
 TRAVELLING = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
 
 
@@ -37,20 +41,24 @@ def rows_known(store: Store, table: StoredTable, known_at: datetime | None) -> "
         return rows.where(column(RECORDED_AT) <= until), table.shape
     if table.shape.layout is Layout.ODF:
         return rows.where(column(system_columns(table)["system_time"]) <= until), table.shape
-    snapshot = snapshot_at(table, known_at)
+    snapshot = commit_at(snapshots.ancestry(table), table.shape.table, known_at)
     if snapshot is None:
         return rows.limit(0), table.shape
     name = store.sql_name(table.shape.table)
-    shape = shape_then(store, table, snapshot.schema_id)
-    if shape.layout in TRAVELLING:  # a sync mode may have changed since
-        names = frozenset(shape.names)
-        shape = replace(shape, layout=layout_of(None, shape.table.name, names))
+    shape = as_it_was(shape_then(store, table, snapshot.schema_id))
     return store.spark.read.option("versionAsOf", str(snapshot.id)).table(name), shape
 
 
-def require_known(table: StoredTable, known_at: datetime) -> None:
+def as_it_was(shape: Shape) -> Shape:
+    """An earlier shape with its layout of then: a sync mode may have changed since."""
+    if shape.layout not in TRAVELLING:
+        return shape
+    return replace(shape, layout=layout_of(None, shape.table.name, frozenset(shape.names)))
+
+
+def require_known(table: Told, known_at: datetime) -> None:
     """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
-    since = table.iceberg.properties().get(KNOWN_FROM)
+    since = table.properties.get(KNOWN_FROM)
     if since and known_at < parse_instant(since):
         raise UsageError(
             "known-pruned",
@@ -59,17 +67,29 @@ def require_known(table: StoredTable, known_at: datetime) -> None:
         )
 
 
-def snapshot_at(table: StoredTable, known_at: datetime) -> "snapshots.Snapshot | None":
+class Dated(Protocol):
+    """A commit with its time, and the one before it."""
+
+    @property
+    def committed_at(self) -> datetime:
+        """When it was committed."""
+
+    @property
+    def parent(self) -> int | None:
+        """The commit before it; None for the first."""
+
+
+def commit_at(ancestry: Iterable[Commit], table: TableName, known_at: datetime) -> Commit | None:
     """The commit that made the rows of this time; None before the first, Refused where it is gone."""
     oldest = None
-    for snapshot in snapshots.ancestry(table):
+    for snapshot in ancestry:
         if snapshot.committed_at <= known_at:
             return snapshot
         oldest = snapshot
     if oldest is not None and oldest.parent is not None:
         raise Refused(
             "snapshots-expired",
-            f"The commits of {table.shape.table} before {iso(oldest.committed_at)} have expired.",
+            f"The commits of {table} before {iso(oldest.committed_at)} have expired.",
             "Ask for a later known time; `backstory log` lists the commits that are kept.",
         )
     return None

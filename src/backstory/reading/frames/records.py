@@ -1,29 +1,25 @@
 """The rows of one record, by its key as people write it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
 from backstory.errors import UsageError
 from backstory.model.schema import Shape
+from backstory.reading.frames.statements import require_key
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 
 def key_of(shape: Shape, key: object) -> dict[str, object]:
     """A value, or a mapping of a key of several columns, by the table's names; UsageError if it is no key."""
     given = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-    if set(given) != set(shape.source_key):
-        raise UsageError(
-            "other-key",
-            f"The key of {shape.table} is ({', '.join(shape.source_key)}).",
-            "Give a value for each of its columns.",
-        )
+    require_key(shape, given)
     names = dict(zip(shape.source_key, shape.key, strict=True))
     return {names[source]: value for source, value in given.items()}
 
@@ -40,3 +36,9 @@ def is_record(store: Store, key: Mapping[str, object], types: "Mapping[str, Data
             raise UsageError("other-key", f"{name} is of type {kind}, and {value!r} is none.", "Give one.")
     equal = (column(name) == literal(value).cast(types[name]) for name, value in key.items())
     return coalesce(reduce(and_, equal), lit(False))
+
+
+def sortable(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
+    """These columns and then all others by which Spark can sort the rows of a frame."""
+    names = [*first, *(name for name in rows.columns if name not in first)]
+    return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]

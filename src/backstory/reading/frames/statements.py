@@ -10,6 +10,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.versions import history_of, users_of, versions
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Since when and until when a statement was told; no column of a source is called so.
-TOLD_FROM: Final = "backstory: told from"
-TOLD_TO: Final = "backstory: told to"
 _STEPS: Final = "backstory: steps"
 _STEP: Final = "backstory: step"
 _NTH: Final = "backstory: nth"
@@ -50,18 +48,23 @@ def is_record(store: Store, shape: Shape, rows: "DataFrame", key: Mapping[str, o
     """Whether a row is of the record with this key; UsageError for one that is none of the table."""
     from pyspark.sql.functions import lit
 
-    if set(key) != set(shape.source_key):
-        raise UsageError(
-            "other-key",
-            f"The key of {shape.table} is ({', '.join(shape.source_key)}).",
-            "Give a value for each of its columns.",
-        )
+    require_key(shape, key)
     types = {name: rows.schema[name].dataType for name in key}
     _refuse_unlike(store, key, types)
     found = lit(True)
     for name, value in key.items():
         found &= column(name) == literal(value).cast(types[name])
     return found
+
+
+def require_key(shape: Shape, key: Mapping[str, object]) -> None:
+    """Raise UsageError for a key of other columns than the table's."""
+    if set(key) != set(shape.source_key):
+        raise UsageError(
+            "other-key",
+            f"The key of {shape.table} is ({', '.join(shape.source_key)}).",
+            "Give a value for each of its columns.",
+        )
 
 
 def _refuse_unlike(store: Store, key: Mapping[str, object], types: "Mapping[str, DataType]") -> None:

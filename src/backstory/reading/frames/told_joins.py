@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.frames.event_logs import instant_in
-from backstory.reading.frames.statements import TOLD_FROM, TOLD_TO
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.literals import column
 
 if TYPE_CHECKING:

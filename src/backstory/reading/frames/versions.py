@@ -1,5 +1,6 @@
 """The versions that a table keeps: the user's columns of each, and from when to when it was true."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from backstory.reading.frames.knowledge import rows_known
 from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
+from backstory.stores.port import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,7 +32,7 @@ _LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
-def history_of(table: StoredTable, shape: Shape | None = None) -> History:
+def history_of(table: Told, shape: Shape | None = None) -> History:
     """The history that a table of a warehouse keeps; UsageError for a table that keeps none.
 
     `shape` is that of another time.
@@ -55,8 +57,7 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     stored = existing(store, table)
     rows, shape = rows_known(store, stored, known_at)
     history = history_of(stored, shape)
-    if stored.disorderly:
-        log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
+    warn_of_disorder(table, disorderly=stored.disorderly)
     if shape.layout is Layout.ODF:
         rows, started, ended = event_logs.versions(rows, event_logs.system_columns(stored), shape)
     elif shape.layout is Layout.VERSIONS:
@@ -66,6 +67,12 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     else:
         started, ended = column(history.span.start), ended_at(history)
     return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
+
+
+def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
+    """Tell whoever reads a history that a sender spoilt."""
+    if disorderly:
+        log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
 
 
 def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
@@ -105,17 +112,22 @@ def _adopted(rows: "DataFrame", shape: Shape) -> "tuple[DataFrame, Column, Colum
 
 def users_of(history: History) -> "list[Column]":
     """The user's columns under the source's names."""
-    return [column(each.name).alias(_apart(each.source)) for each in history.user_columns]
+    return [column(each.name).alias(shown_name(each.source)) for each in history.user_columns]
 
 
 def shown_key(shape: Shape) -> list[str]:
     """The key's columns as readers show them; none where one of them is not the user's."""
     users = {each.name: each for each in shape.user_columns}
     columns = [users.get(name) for name in shape.key]
-    return [_apart(each.source) for each in columns if each] if all(columns) else []
+    return [shown_name(each.source) for each in columns if each] if all(columns) else []
 
 
-def _apart(name: str) -> str:
+def ranking(shape: Shape, shown: Sequence[str]) -> list[str]:
+    """The columns by which rows are told in order: the key's and the start, where they are shown."""
+    return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
+
+
+def shown_name(name: str) -> str:
     """A user's own `valid_from` is read as `valid_from_src`."""
     return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
 
@@ -142,8 +154,8 @@ def ended_sql(history: History) -> str:
     parted = f"PARTITION BY {', '.join(map(quoted, shape.key))} " if shape.key else ""
     following = f"lead({start}) OVER ({parted}ORDER BY {start})"
     still = f"coalesce({flag}, false) OR coalesce({end} >= timestamp_micros({micros_of(TMAX)}), false)"
-    endless = f"CAST(raise_error({text_literal(carry(_endless(shape, span)))}) AS TIMESTAMP)"
-    ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {endless} ELSE {end} END"
+    neither = f"CAST(raise_error({text_literal(carry(endless(shape, span)))}) AS TIMESTAMP)"
+    ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {neither} ELSE {end} END"
     reaches = f"({ended} IS NULL OR {following} <= {ended} + INTERVAL 1 MILLISECOND)"
     return f"CASE WHEN {following} IS NOT NULL AND {reaches} THEN {following} ELSE {ended} END"
 
@@ -158,14 +170,15 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
             f"{shape.table} is a log of events; its versions are computed, and no view of it is made.",
             "Ask it by `current` and `as-of`.",
         )
-    shown = [f"{quoted(each.name)} AS {quoted(_apart(each.source))}" for each in history.user_columns]
+    shown = [f"{quoted(each.name)} AS {quoted(shown_name(each.source))}" for each in history.user_columns]
     ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history)}
     shown += [f"{sql} AS {name}" for name, sql in ends.items()]
     versions_only = f" WHERE {_LASTING}" if shape.layout is Layout.VERSIONS else ""
     return f"SELECT {', '.join(shown)} FROM {store.sql_name(shape.table)}{versions_only}"  # noqa: S608 - quoted names
 
 
-def _endless(shape: Shape, span: Span) -> Refused:
+def endless(shape: Shape, span: Span) -> Refused:
+    """The refusal of a history with a row that has no end and is not open."""
     return Refused(
         "no-end",
         f"A version in {shape.table} has no {span.end} and no {span.open}: "

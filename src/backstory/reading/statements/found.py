@@ -1,7 +1,8 @@
 """A model's history in a database that its table alone tells of: no model, no lock file, no Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +12,10 @@ from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
+from backstory.reading.rules.differences import Side, differences, in_order
 from backstory.reading.statements.point_in_time import valid
-from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, select, shown
+from backstory.reading.statements.stored_history import Shown, StoredHistory, select, shown
+from backstory.reading.timelines import Timeline, timeline_of
 from backstory.stores.refusals import no_table
 from backstory.stores.sql.dialects.registry import get_dialect
 from backstory.stores.sql.engines.engine import Engine
@@ -20,14 +23,88 @@ from backstory.stores.sql.engines.engine import Engine
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 
 
-def rows_of(
-    url: str, table: TableName, time: datetime | None = None
-) -> tuple[list[str], list[dict[str, Any]]]:
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A history that stands in a database, and the types of its columns there."""
+
+    engine: Engine
+    history: StoredHistory
+    types: Mapping[str, str]
+
+    @property
+    def users(self) -> list[str]:
+        """The user's columns."""
+        return [name for name in self.types if not Layout.HIST.owns(name, self.history.model.name)]
+
+    def ask(self, condition: str, *more: Shown) -> tuple[list[str], Rows]:
+        """The columns and rows of the versions of which this is true, as a warehouse shows them."""
+        history = self.history
+        ends = [Shown(VALID_FROM, history.started("h")), Shown(VALID_TO, history.ended("h"))]
+        rows = f"FROM {history.table} AS h\nWHERE {condition}"
+        query = select(history.dialect, [*shown(history, "h", self.users), *ends, *more], rows)
+        return list(query.columns), [
+            {name: _aware(value) for name, value in zip(query.columns, row, strict=True)}
+            for row in self.engine.fetch_all(query.sql)
+        ]
+
+    def require_key(self, key: Sequence[str]) -> None:
+        """Raise UsageError for a key that is not of the user's columns; the database does not tell it."""
+        if unknown := [name for name in key if name not in self.users]:
+            raise UsageError(
+                "other-key",
+                f"{self.history.model.shape.table} has no column {unknown[0]}.",
+                f"Its columns are {', '.join(self.users)}.",
+            )
+
+
+def rows_of(url: str, table: TableName, time: datetime | None = None) -> tuple[list[str], Rows]:
     """The columns and rows of a history that are true now, or were at a time: as a warehouse answers.
 
     The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
     that is not there or keeps no history, and Refused for a time before what was pruned.
     """
+    with _found(url, table) as found:
+        history = found.history
+        return found.ask(f"{history.ended('h')} IS NULL" if time is None else valid(history, "h", time))
+
+
+def differences_of(
+    url: str, table: TableName, between: tuple[datetime, datetime], key: Sequence[str]
+) -> Rows:
+    """How the records at one instant differ from those at another, by these columns: as a warehouse tells it.
+
+    Raises what `rows_of` raises, and UsageError for a key of other columns.
+    """
+    with _found(url, table) as found:
+        found.require_key(key)
+        before, after = (f"({valid(found.history, 'h', time)})" for time in between)
+        marks = Shown("backstory_after", f"CASE WHEN {after} THEN 1 ELSE 0 END")
+        _, rows = found.ask(f"({before} AND NOT {after}) OR ({after} AND NOT {before})", marks)
+        sides = [
+            Side({name: row[name] for name in found.users}, bool(row["backstory_after"])) for row in rows
+        ]
+    return [dict(each) for each in in_order(differences(sides, key), ["key"])]
+
+
+def life_of(url: str, table: TableName, key: Mapping[str, str]) -> Timeline:
+    """The life of the record with these values, as text, in columns; raises what `differences_of` raises."""
+    with _found(url, table) as found:
+        found.require_key(list(key))
+        history, dialect = found.history, found.history.dialect
+        equal = (
+            f"{history.of('h', name)} = "
+            f"{dialect.cast_expression(dialect.string_literal(value), found.types[name])}"
+            for name, value in key.items()
+        )
+        _, rows = found.ask(" AND ".join(equal))
+    return timeline_of(table, key, rows, {})
+
+
+@contextmanager
+def _found(url: str, table: TableName) -> Iterator[Found]:
     with _opened(url) as (engine, dialect_name):
         columns = engine.introspect_table(table.schema, table.name)
         if columns is None:
@@ -36,23 +113,8 @@ def rows_of(
             raise UsageError(
                 "no-history", f"{table} is no history of a model.", "Name a table that ends in _hist."
             )
-        pruned = _pruned(engine, dialect_name, table)
-        history = StoredHistory(
-            get_dialect(dialect_name), History(Shape(table, (), (), Layout.HIST), whole_since=pruned), ()
-        )
-        query = _query(history, [name for name in columns if not Layout.HIST.owns(name, table.name)], time)
-        rows = [
-            {name: _aware(value) for name, value in zip(query.columns, row, strict=True)}
-            for row in engine.fetch_all(query.sql)
-        ]
-    return list(query.columns), rows
-
-
-def _query(history: StoredHistory, users: list[str], time: datetime | None) -> Query:
-    ends = [Shown(VALID_FROM, history.started("h")), Shown(VALID_TO, history.ended("h"))]
-    true = f"{history.ended('h')} IS NULL" if time is None else valid(history, "h", time)
-    rows = f"FROM {history.table} AS h\nWHERE {true}"
-    return select(history.dialect, [*shown(history, "h", users), *ends], rows)
+        model = History(Shape(table, (), (), Layout.HIST), whole_since=_pruned(engine, dialect_name, table))
+        yield Found(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
 
 
 def _pruned(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:

@@ -1,10 +1,10 @@
 """What Iceberg's metadata of a table tells, whoever read it, and what every catalog of it answers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
@@ -41,6 +41,16 @@ class Described:
         """The fields of its columns as they are now."""
         return _fields(self.told)
 
+    def fields_then(self, schema_id: int | None) -> Sequence[Mapping[str, Any]]:
+        """The fields of its columns in the state of this number; None for the present one."""
+        return self.fields if schema_id is None else _fields({**self.told, "current-schema-id": schema_id})
+
+    def known(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
+        """The snapshot of this number, unless it has expired."""
+        return next(
+            (each for each in self.told.get("snapshots") or [] if each["snapshot-id"] == snapshot_id), None
+        )
+
     @property
     def commits(self) -> list[Commit]:
         """Every commit that has not expired, oldest first, also those that were rolled back."""
@@ -54,10 +64,7 @@ class Described:
     @property
     def snapshot(self) -> Mapping[str, Any] | None:
         """The snapshot of the newest commit."""
-        newest = self.told.get("current-snapshot-id")
-        return next(
-            (each for each in self.told.get("snapshots") or [] if each["snapshot-id"] == newest), None
-        )
+        return self.known(self.told.get("current-snapshot-id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,13 @@ class Catalog(Protocol):
 
     def count(self, table: Described) -> Counts:
         """The rows of a table."""
+
+
+class Opening(Catalog, Protocol):
+    """A catalog whose files are read here."""
+
+    def opener(self, table: Described) -> Callable[[str], IO[bytes]]:
+        """How the files of a table are opened."""
 
 
 def described(table: TableName, told: Mapping[str, Any], location: str) -> Described:

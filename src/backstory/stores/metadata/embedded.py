@@ -12,7 +12,7 @@ from typing import IO, Any
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, CATALOG_FILE
 from backstory.stores.metadata.described import Counts, Described, described
-from backstory.stores.metadata.manifests import counted
+from backstory.stores.metadata.manifests import Opener, counted
 
 PATIENCE = 60  # seconds, while another program writes
 _IS_TABLE = "catalog_name = ? AND coalesce(iceberg_type, 'TABLE') = 'TABLE'"
@@ -43,6 +43,11 @@ class Embedded:
 
             return read_counts(table, standing(table.location))
         return found
+
+    def opener(self, table: Described) -> Opener:
+        """How the files of a table are opened."""
+        del table
+        return open_local
 
     def _rows(self) -> list[tuple[str, str, str]]:
         file = self.folder / CATALOG_FILE

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
 from backstory.stores.metadata.described import Counts, Described, described
-from backstory.stores.metadata.manifests import counted
+from backstory.stores.metadata.manifests import Opener, counted
 from backstory.stores.metadata.scans import read_counts
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class WithPyiceberg:
 
     def count(self, table: Described) -> Counts:
         """The rows, from manifests where these tell."""
-        opened = self.opened[table.shape.table]
+        return counted(table, self.opener(table)) or read_counts(table, self.opened[table.shape.table])
 
-        def opener(location: str) -> IO[bytes]:
-            return cast("IO[bytes]", opened.io.new_input(location).open())
-
-        return counted(table, opener) or read_counts(table, opened)
+    def opener(self, table: Described) -> Opener:
+        """How the files of a table are opened."""
+        io = self.opened[table.shape.table].io
+        return lambda location: cast("IO[bytes]", io.new_input(location).open())
 
 
 def open_catalog(properties: Mapping[str, str]) -> WithPyiceberg | None:

@@ -1,13 +1,13 @@
 """Whichever catalog the settings name, read without Spark where that can be."""
 
 from backstory.settings import CATALOG, Settings
-from backstory.stores.metadata.described import Catalog
+from backstory.stores.metadata.described import Opening
 from backstory.stores.metadata.embedded import Embedded
 
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
 
-def open_without_spark(settings: Settings) -> Catalog | None:
+def open_without_spark(settings: Settings) -> Opening | None:
     """The catalog `backstory` of the settings; None where Spark alone knows how to read it."""
     if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
         return None

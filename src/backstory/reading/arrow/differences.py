@@ -1,0 +1,111 @@
+"""What changed in a small table between two times."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.schema import Shape
+from backstory.reading.arrow.known import known
+from backstory.reading.arrow.point_in_time import as_of, current
+from backstory.reading.arrow.versions import remembered, versions
+from backstory.reading.frames.event_logs import system_columns
+from backstory.reading.frames.knowledge import require_known
+from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, shown_name
+from backstory.reading.rules.differences import Side, differences
+from backstory.reading.rules.versions import Remembered
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import integers, rows_of
+
+Difference = dict[str, Any]
+
+
+def diff(
+    files: Files, first: datetime, second: datetime, known_at: datetime | None = None
+) -> list[Difference]:
+    """How the records at one instant differ from those at another, as `diff` of frames tells it."""
+    held = versions(known(files, known_at))
+    instants = micros_of(first), micros_of(second)
+    places: list[tuple[int, bool]] = []
+    starts = {}
+    for each in held.found:
+        before, after = (each.holds(time) for time in instants)
+        if before is not None and after is not None and before != after:
+            places.append((each.place, after))
+            starts[each.place] = each.start
+    return _told(files, held.users, places, starts.get)
+
+
+def diff_known(files: Files, first: datetime, second: datetime, time: datetime) -> list[Difference]:
+    """How what was known at one time differs from what was known at another, of one instant (V96)."""
+    table = files.table
+    if table.shape.layout is Layout.VERSIONS:
+        for each in (first, second):
+            require_known(table, each)
+        return _told_at_either(files, first, second, micros_of(time))
+    sides = []
+    for known_at in (first, second):
+        lasting = known(files, known_at).shape.layout in HISTORIES
+        sides.append(as_of(files, time, known_at) if lasting else current(files, known_at))
+    before, after = sides
+    try:
+        both = pa.concat_tables(sides, promote_options="default")
+    except pa.ArrowException:
+        raise Unreadable("columns of other types then") from None
+    spans = both[VALID_FROM].to_pylist() if VALID_FROM in both.column_names else []
+    rows = both.drop_columns([name for name in (VALID_FROM, VALID_TO) if name in both.column_names])
+    places = [(place, place >= before.num_rows) for place in range(before.num_rows + after.num_rows)]
+    return _told(files, rows, places, spans.__getitem__)
+
+
+def _told_at_either(files: Files, first: datetime, second: datetime, instant: int) -> list[Difference]:
+    """The native rows that were told of an instant at one of two known times, in one reading (V6)."""
+    found = known(files, second)
+    users = history_of(found.table, found.shape).user_columns
+    own = found.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
+
+    def told(row: Remembered, known_at: int) -> bool:
+        end = row.end_known(known_at)
+        return row.recorded is not None and row.recorded <= known_at and (end is None or end > instant)
+
+    places = []
+    for each in remembered(own):
+        if not each.is_fact and each.start is not None and each.start <= instant:
+            before, after = told(each, micros_of(first)), told(each, micros_of(second))
+            if before != after:
+                places.append((each.place, after))
+    rows = own.select([each.name for each in users]).rename_columns(
+        [shown_name(each.source) for each in users]
+    )
+    return _told(files, rows, places, lambda _: None)
+
+
+def _told(files: Files, users: pa.Table, places: list[tuple[int, bool]], start_of: Any) -> list[Difference]:
+    shape = files.table.shape
+    key = shown_key(shape)
+    if any(pa.types.is_map(each.type) for each in users.schema if not key or each.name in key):
+        raise Unreadable("maps in a key")
+    timed = _timed(files, shape)
+    rows = rows_of(users.take(integers([place for place, _ in places])))
+    sides: Iterable[Side] = (
+        Side(row, after, start_of(place) if timed else None)
+        for row, (place, after) in zip(rows, places, strict=True)
+    )
+    return differences(_whole(sides, key), key)
+
+
+def _whole(sides: Iterable[Side], key: list[str]) -> Iterator[Side]:
+    """The sides; Unreadable where the rows have not all columns of the key."""
+    for each in sides:
+        if any(name not in each.row for name in key):
+            raise Unreadable("a key of other columns then")
+        yield each
+
+
+def _timed(files: Files, shape: Shape) -> bool:
+    """Whether the time of a record belongs to what tells it from others: in a ledger."""
+    return shape.layout is Layout.ODF and bool(system_columns(files.table)["events"])

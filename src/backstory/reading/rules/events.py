@@ -1,0 +1,152 @@
+"""The lives of records in an event log: from event to event, by event time (odf-ingest.md 2.10)."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from backstory.reading.rules.versions import Instant, Version
+from backstory.strategies.events.terms import Op
+
+_BRINGS = {Op.APPEND, Op.CORRECT_TO}
+
+
+class Event(NamedTuple):
+    """An event of a record: its number, what it does, its own time and when the log was told of it."""
+
+    place: int
+    record: Hashable
+    offset: int
+    op: int | None
+    time: Instant
+    told: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a log's events are: each one of its own (a ledger), or states of records.
+
+    With `corrects` a row says what it does; `timely` are logs whose retractions have a time of their own.
+    """
+
+    each_its_own: bool
+    corrects: bool
+    timely: bool
+
+
+class Begun(NamedTuple):
+    """An event with the instant from which it counts."""
+
+    event: Event
+    start: Instant
+
+
+def versions(log: Log, events: Iterable[Event]) -> list[Version]:
+    """The events that are versions, from when and to when each was true.
+
+    An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
+    other logs a version ends where any later event of its record begins, and what was true at no instant
+    is none.
+    """
+    if log.each_its_own:
+        return [
+            Version(event.place, event.time, None)
+            for event, corrected in _own(log, events)
+            if corrected is None
+        ]
+    found = []
+    for life in _lives(log, events):
+        for number, (event, start) in enumerate(life):
+            ends = [after.start for after in life[number + 1 :] if after.start is not None]
+            end = min(ends, default=None)
+            if event.op in _BRINGS and (end is None or start is None or end > start):
+                found.append(Version(event.place, start, end))
+    return found
+
+
+def statements(log: Log, events: Iterable[Event]) -> list[Version]:
+    """Each version as it was told: an event until a later one ends it, and anew with each told late."""
+    if log.each_its_own:
+        return [
+            told
+            for event, corrected in _own(log, events)
+            for told in unfolded(
+                event.place,
+                event.time,
+                [(None, event.told), *([] if corrected is None else [(event.time, corrected.told)])],
+            )
+        ]
+    found = []
+    for life in _lives(log, events):
+        for number, (event, start) in enumerate(life):
+            if event.op in _BRINGS:
+                found += unfolded(event.place, start, _shortened(event, life[number + 1 :]))
+    return found
+
+
+def _shortened(event: Event, later: Iterable[Begun]) -> list[tuple[Instant, Instant]]:
+    """The ends that an event was told to have, and since when."""
+    steps: list[tuple[Instant, Instant]] = [(None, event.told)]
+    for after in later:
+        end = steps[-1][0]
+        if end is None or (after.start is not None and after.start < end):
+            steps.append((after.start, after.event.told))
+    return steps
+
+
+def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -> list[Version]:
+    """A statement for each end that a row had since a known time, but for those without length."""
+    found = []
+    following = [*(known for _, known in steps[1:]), None]
+    for (end, known), until in zip(steps, following, strict=True):
+        lasts = end is None or (start is not None and end > start)
+        if lasts and (until is None or (known is not None and until > known)):
+            found.append(Version(place, start, end, known, until))
+    return found
+
+
+def _own(log: Log, events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
+    """The events of a ledger that bring something, each with the correction that took it back."""
+    if not log.corrects:
+        return [(event, None) for event in events]
+    return [
+        (event, after if after is not None and after.op == Op.CORRECT_FROM else None)
+        for life in _by_record(events)
+        for event, after in zip(life, [*life[1:], None], strict=True)
+        if event.op in _BRINGS
+    ]
+
+
+def _lives(log: Log, events: Iterable[Event]) -> list[list[Begun]]:
+    """The events of each record as they were told, with the instants at which they begin."""
+    states = (event for event in events if event.op is not None and event.op != Op.CORRECT_FROM)
+    return [
+        [
+            Begun(event, event.time if log.timely else _begun(life, number))
+            for number, event in enumerate(life)
+        ]
+        for life in _by_record(states)
+    ]
+
+
+def _begun(life: list[Event], number: int) -> Instant:
+    """From when an event counts where a retraction has no time of its own: from when it is known.
+
+    What is back at the time of its predecessor, or before it, begins when that was known to be gone.
+    """
+    event = life[number]
+    if event.op == Op.RETRACT:
+        return event.told
+    if number > 1:
+        gone, there = life[number - 1], life[number - 2]
+        both = event.time is not None and there.time is not None
+        if gone.op == Op.RETRACT and both and event.time <= there.time:  # type: ignore[operator]
+            return max(time for time in (event.time, gone.told) if time is not None)
+    return event.time
+
+
+def _by_record(events: Iterable[Event]) -> list[list[Event]]:
+    found: dict[Hashable, list[Event]] = defaultdict(list)
+    for event in events:
+        found[event.record].append(event)
+    return [sorted(life, key=lambda event: event.offset) for life in found.values()]

@@ -1,0 +1,124 @@
+"""Which rows of a table are versions, and from when to when each was true.
+
+Instants are microseconds since 1970, None where a row has none; an end that is None is still to come. What is
+compared with None is not so, as in SQL. A row is known by its place among all.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+from backstory.model.instant import EPOCH, MILLISECOND, TMAX
+from backstory.model.layout import Span
+
+_ENDLESS = (TMAX - EPOCH).days * 86_400_000_000 + (TMAX - EPOCH).seconds * 1_000_000 + 999_000
+Instant = int | None
+
+
+class Version(NamedTuple):
+    """A row that was true, from when to when, and while a table told so where that is asked."""
+
+    place: int
+    start: Instant
+    end: Instant
+    known_from: Instant = None
+    known_to: Instant = None
+
+    def holds(self, time: int) -> bool | None:
+        """Whether it was true at an instant (V99); None where nothing tells."""
+        if self.end is not None and self.end <= time:
+            return False
+        return None if self.start is None else self.start <= time
+
+
+class Remembered(NamedTuple):
+    """A row of layout `versions`: its span, when it was recorded, and the end that it had before (V6)."""
+
+    place: int
+    start: Instant
+    end: Instant
+    recorded: Instant = None
+    is_fact: bool = False
+    moved: Instant = None
+    end_before: Instant = None
+
+    def end_known(self, known_at: int) -> Instant:
+        """Its end as it was known at a recorded time."""
+        return self.end_before if self.moved is not None and self.moved > known_at else self.end
+
+
+class Sent(NamedTuple):
+    """A row of a history that Fivetran brings."""
+
+    place: int
+    key: Hashable
+    start: Instant
+    end: Instant
+    active: bool | None
+
+
+class Endless(Exception):
+    """A row has no end and does not say that it is open."""
+
+
+def lasting(rows: Iterable[Remembered]) -> list[Version]:
+    """The native rows that are versions now: those that have length (V3, V5)."""
+    return [Version(each.place, each.start, each.end) for each in rows if _has_length(each.start, each.end)]
+
+
+def lasting_then(rows: Iterable[Remembered], known_at: int) -> list[Version]:
+    """The native rows that were versions as it was known at a recorded time (V93)."""
+    found = []
+    for each in rows:
+        end = each.end_known(known_at)
+        told = each.recorded is not None and each.recorded <= known_at
+        if told and not each.is_fact and _has_length(each.start, end):
+            found.append(Version(each.place, each.start, end))
+    return found
+
+
+def _has_length(start: Instant, end: Instant) -> bool:
+    return end is None or (start is not None and end > start)
+
+
+def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> list[Version]:
+    """The versions that another tool wrote, but for those that stand for a record that was not there."""
+    far = span.far or 0
+    return [
+        Version(place, start, end if end is not None and end < far else None)
+        for place, start, end, gone in rows
+        if not gone
+    ]
+
+
+def sent(rows: Iterable[Sent]) -> list[Version]:
+    """The versions that Fivetran brought.
+
+    One whose successor starts before its end, or within a millisecond of it, reaches up to that start. Raises
+    Endless for a row with neither an end nor a flag.
+    """
+    lives: dict[Hashable, list[Sent]] = defaultdict(list)
+    for each in rows:
+        lives[each.key].append(each)
+    found = []
+    for life in lives.values():
+        life.sort(key=lambda each: (each.start is not None, each.start or 0))
+        following = [*(each.start for each in life[1:]), None]
+        found += [
+            Version(each.place, each.start, _reaching(_own_end(each), after))
+            for each, after in zip(life, following, strict=True)
+        ]
+    return found
+
+
+def _own_end(row: Sent) -> Instant:
+    if row.active or (row.end is not None and row.end >= _ENDLESS):
+        return None
+    if row.end is None:
+        raise Endless
+    return row.end
+
+
+def _reaching(end: Instant, following: Instant) -> Instant:
+    reaches = following is not None and (end is None or following <= end + MILLISECOND)
+    return following if reaches else end

@@ -1,0 +1,110 @@
+"""Columns of a Parquet file as columns of the table that it is of, by the ids of their fields."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backstory.formats.rows import arrow_type
+from backstory.model.schema import Column
+from backstory.stores.iceberg.schema import columns_told
+from backstory.stores.metadata.hidden import Unreadable
+
+_ID: Final = b"PARQUET:field_id"
+Field = Mapping[str, Any]
+
+
+def arrow_of(told: Any) -> pa.DataType:
+    """The Arrow type in which Spark gives values of a type of Iceberg's; Unreadable for others."""
+    if isinstance(told, str):
+        return arrow_type(_flat(told).type)
+    if told["type"] == "list":
+        return pa.list_(arrow_of(told["element"]))
+    if told["type"] == "map":
+        return pa.map_(arrow_of(told["key"]), arrow_of(told["value"]))
+    return pa.struct([(each["name"], arrow_of(each["type"])) for each in told["fields"]])
+
+
+def _flat(told: str) -> Column:
+    (column,) = columns_told([{"name": "value", "type": told}], {})
+    if column.type.foreign:
+        raise Unreadable(f"the type {told}")
+    return column
+
+
+def id_of(field: pa.Field) -> int | None:
+    """The id of a file's field; None for one that has none."""
+    told = (field.metadata or {}).get(_ID)
+    return None if told is None else int(told)
+
+
+def projected(told: Field, values: pa.Array | None, rows: int) -> pa.Array:
+    """A file's values as those of a field of the table; NULLs where the file is older than the field.
+
+    Raises Unreadable where that would not be exact.
+    """
+    if values is None:
+        if told.get("initial-default") is not None or told.get("required"):
+            raise Unreadable("a field with a default")
+        return pa.nulls(rows, arrow_of(told["type"]))
+    return _as(told["type"], values)
+
+
+def _as(told: Any, values: pa.Array) -> pa.Array:
+    wanted, stored = arrow_of(told), values.type
+    if isinstance(told, str):
+        if not _widens(stored, wanted):
+            raise Unreadable(f"{stored} as {told}")
+        return values.cast(wanted)
+    if told["type"] == "struct":
+        return _struct(told, values, wanted)
+    if not _same(told, stored):
+        raise Unreadable("a nested column that has changed")
+    return values.cast(wanted)
+
+
+def _struct(told: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A struct by the ids of its fields: a younger one is NULL."""
+    if not pa.types.is_struct(values.type):
+        raise Unreadable(f"{values.type} as a struct")
+    children = {id_of(each): part for each, part in zip(values.type, values.flatten(), strict=True)}
+    if None in children:
+        raise Unreadable("a field without an id")
+    parts = [projected(each, children.get(each["id"]), len(values)) for each in told["fields"]]
+    return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=values.is_null())
+
+
+def _same(told: Any, stored: pa.DataType) -> bool:
+    """Whether a file's nested type is that of the table, field for field."""
+    if isinstance(told, str):
+        return _widens(stored, arrow_of(told))
+    if told["type"] == "list":
+        parts = (
+            [(told["element-id"], told["element"], stored.value_field)] if pa.types.is_list(stored) else []
+        )
+    elif told["type"] == "map":
+        keyed = [("key", stored.key_field), ("value", stored.item_field)] if pa.types.is_map(stored) else []
+        parts = [(told[f"{name}-id"], told[name], field) for name, field in keyed]
+    else:
+        fields = list(stored) if pa.types.is_struct(stored) else []
+        if [each.name for each in fields] != [each["name"] for each in told["fields"]]:
+            return False
+        parts = [
+            (each["id"], each["type"], field) for each, field in zip(told["fields"], fields, strict=True)
+        ]
+    return bool(parts) and all(
+        id_of(field) == number and _same(type_, field.type) for number, type_, field in parts
+    )
+
+
+def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of the stored type is one of the wanted type, and Iceberg reads it so."""
+    t = pa.types
+    if t.is_timestamp(wanted):
+        return t.is_timestamp(stored) and stored.unit == "us" and bool(stored.tz) == bool(wanted.tz)
+    if t.is_decimal(wanted):
+        wider = t.is_decimal(stored) and stored.precision <= wanted.precision
+        return wider and stored.scale == wanted.scale
+    pairs = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+    long = {(pa.large_string(), pa.string()), (pa.large_binary(), pa.binary())}
+    return stored == wanted or (stored, wanted) in pairs | long

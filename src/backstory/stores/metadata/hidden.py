@@ -1,0 +1,86 @@
+"""Which rows of data files are deleted: by deletion vectors, or by the position delete files before them."""
+
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from backstory.stores.metadata.manifests import POSITIONS, VECTOR, Opener
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyroaring import BitMap64
+
+# How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
+_MAGIC: Final = bytes.fromhex("d1d33964")
+
+
+class Unreadable(Exception):
+    """What cannot be read exactly without Spark; the text says what."""
+
+
+@dataclass(slots=True)
+class Hidden:
+    """The positions of deleted rows by data file."""
+
+    positions: "dict[str, BitMap64]" = field(default_factory=dict)
+
+    def hide(self, file: str, positions: "BitMap64") -> None:
+        """These rows of the file are deleted too."""
+        self.positions[file] = self.positions[file] | positions if file in self.positions else positions
+
+
+def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener) -> Hidden:
+    """What delete files hide; raises Unreadable for deletions by equality, and for what is not understood.
+
+    A vector holds all deletions of its data file, also those of older position delete files.
+    """
+    found, older = Hidden(), Hidden()
+    for file in deletes:
+        if file.content.value != POSITIONS or file.key_metadata is not None:
+            raise Unreadable("deletions by equality, or encrypted ones")
+        with opener(file.file_path) as source:
+            if file.file_format.value == VECTOR:
+                _add_vector(found, told_of(file), source)
+            else:
+                _add_positions(older, file, source)
+    return Hidden(older.positions | found.positions)
+
+
+def told_of(file: "DataFile") -> Mapping[str, Any]:
+    """What a manifest tells of a file, by the names of the table specification."""
+    from pyiceberg.manifest import DATA_FILE_TYPE
+
+    return {each.name: value for each, value in zip(DATA_FILE_TYPE[3].fields, file._data, strict=True)}  # noqa: SLF001
+
+
+def _add_vector(found: Hidden, told: Mapping[str, Any], source: IO[bytes]) -> None:
+    from pyroaring import BitMap64
+
+    file, offset, length = (
+        told[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
+    )
+    if None in {file, offset, length}:
+        raise Unreadable("a deletion vector of no data file")
+    source.seek(offset)
+    framed = source.read(length)
+    bitmap, checked = framed[4:-4], framed[-4:]
+    if bitmap[:4] != _MAGIC or checked != struct.pack(">I", zlib.crc32(bitmap)):
+        raise Unreadable("a deletion vector that is not whole")
+    found.hide(file, BitMap64.deserialize(bitmap[4:]))
+
+
+def _add_positions(found: Hidden, file: "DataFile", source: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+    from pyroaring import BitMap64
+
+    if file.file_format.value != "PARQUET":
+        raise Unreadable(f"deletions in {file.file_format.value}")
+    rows = pq.read_table(source, columns=["file_path", "pos"])
+    marked: dict[str, list[int]] = defaultdict(list)
+    for path, position in zip(rows["file_path"].to_pylist(), rows["pos"].to_pylist(), strict=True):
+        marked[path].append(position)
+    for path, positions in marked.items():
+        found.hide(path, BitMap64(positions))

@@ -1,0 +1,116 @@
+"""The rows of a small table, read from its files without Spark: the same rows, or none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.formats.memory import Lease, TooLarge
+from backstory.stores.metadata.columns import arrow_of, id_of, projected
+from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.hidden import Unreadable, hidden_rows
+from backstory.stores.metadata.manifests import DATA, Opener, live_files
+from backstory.stores.metadata.values import integers
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyroaring import BitMap64
+
+# Plain Python takes about as long for so many rows as Spark takes to start.
+MOST_ROWS: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A table whose files are read here: how they are opened, and what they may take of this process."""
+
+    table: Described
+    opener: Opener
+    lease: Lease
+
+    def rows(
+        self, snapshot: Mapping[str, Any] | None, fields: Sequence[Mapping[str, Any]], names: Sequence[str]
+    ) -> pa.Table:
+        """The live rows of a snapshot, with these of the fields, as Spark gives them.
+
+        Raises Unreadable for more than is small, and for what cannot be read exactly.
+        """
+        told = {each["name"]: each for each in fields}
+        if missing := set(names) - set(told):
+            raise Unreadable(f"no column {min(missing)}")
+        schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
+        if snapshot is None:
+            return pa.Table.from_batches([], schema)
+        _require_small(snapshot)
+        data, deletes = _sorted_out(snapshot, self.opener)
+        hidden = hidden_rows(deletes, self.opener).positions
+        wanted = [told[name] for name in names]
+        try:
+            parts = [self._file(each, wanted, schema, hidden.get(each.file_path)) for each in data]
+        except TooLarge:
+            raise Unreadable("more than the memory may hold") from None
+        return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema)
+
+    def _file(
+        self,
+        file: "DataFile",
+        wanted: Sequence[Mapping[str, Any]],
+        schema: pa.Schema,
+        hidden: "BitMap64 | None",
+    ) -> pa.Table:
+        if file.file_format.value != "PARQUET" or file.key_metadata is not None:
+            raise Unreadable(f"rows in {file.file_format.value}")
+        with self.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
+            groups = (opened.metadata.row_group(number) for number in range(opened.num_row_groups))
+            self.lease.hold(file.file_path, sum(each.total_byte_size for each in groups))
+            fields = {id_of(each): each for each in opened.schema_arrow}
+            if None in fields:
+                raise Unreadable("fields without ids")
+            self._require_stored(wanted, fields)
+            asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
+            read = opened.read(columns=asked)
+        columns = dict(zip(read.column_names, read.columns, strict=True))
+        parts = []
+        for each in wanted:
+            found = fields.get(each["id"])
+            values = None if found is None else columns[found.name].combine_chunks()
+            rows = read.num_rows if asked else file.record_count
+            parts.append(projected(each, values, rows))
+        table = pa.table(parts, schema=schema)
+        return table if hidden is None else table.take(_left(hidden, table.num_rows))
+
+    def _require_stored(self, wanted: Sequence[Mapping[str, Any]], fields: Mapping[int | None, Any]) -> None:
+        """Raise Unreadable where a file leaves out a column that only its partition tells."""
+        parted = {
+            each["source-id"]
+            for spec in self.table.told.get("partition-specs") or []
+            for each in spec["fields"]
+        }
+        if any(each["id"] in parted and each["id"] not in fields for each in wanted):
+            raise Unreadable("a column that only the partition tells")
+
+
+def _require_small(snapshot: Mapping[str, Any]) -> None:
+    """Raise Unreadable for a snapshot of more rows than are few, or that does not tell how many."""
+    told = (snapshot.get("summary") or {}).get("total-records")
+    if told is None or int(told) > MOST_ROWS:
+        raise Unreadable(f"{told} rows")
+
+
+def _sorted_out(snapshot: Mapping[str, Any], opener: Opener) -> "tuple[list[DataFile], list[DataFile]]":
+    """The data files of a snapshot, and its delete files."""
+    data: list[DataFile] = []
+    deletes: list[DataFile] = []
+    for _, file in live_files(snapshot["manifest-list"], opener):
+        (data if file.content.value == DATA else deletes).append(file)
+    return data, deletes
+
+
+def _left(hidden: "BitMap64", rows: int) -> pa.Array:
+    """The places of the rows that are not hidden."""
+    left = np.ones(rows, dtype=bool)
+    left[np.fromiter(hidden, dtype=np.int64, count=len(hidden))] = False
+    return integers(np.flatnonzero(left))

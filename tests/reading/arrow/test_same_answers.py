@@ -1,0 +1,323 @@
+"""A small table is answered from its files as Spark answers it: the same rows, types and refusals, on every layout.
+
+Each table holds many small lives that chance made, so that one question is asked of all of them.
+"""
+
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from backstory.cli.app import run
+from backstory.errors import BackstoryError
+from backstory.formats.memory import Memory
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
+from backstory.reading.arrow import differences, point_in_time
+from backstory.reading.arrow.known import known
+from backstory.reading.arrow.life import life
+from backstory.reading.arrow.versions import statements, versions
+from backstory.reading.frames.event_logs import COLUMNS
+from backstory.reading.frames.life import life as life_of_frames
+from backstory.reading.frames.statements import statements as statements_of_frames
+from backstory.reading.frames.versions import versions as versions_of_frames
+from backstory.stores.iceberg import snapshots
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import KEY, LAYOUT, existing
+from backstory.stores.metadata.embedded import Embedded, open_local
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of
+from backstory.table import Table
+
+ZERO = datetime(2024, 1, 1, tzinfo=UTC)
+DAYS = 8
+LETTERS = [f"{letter}{number}" for letter in "abcdefgh" for number in range(9)]
+SPAN = "valid_from TIMESTAMP, valid_to TIMESTAMP"
+MEMORY = "STRUCT<role: STRING, ended_at TIMESTAMP, end_before: TIMESTAMP>".replace("ended_at ", "ended_at: ")
+NATIVE = f"k STRING, v DOUBLE, {SPAN}, is_current BOOLEAN, recorded_at TIMESTAMP, _memory {MEMORY}"
+SENT = "k STRING, v DOUBLE, _fivetran_start TIMESTAMP, _fivetran_end TIMESTAMP, _fivetran_active BOOLEAN"
+HIST = "t_key STRING, k STRING, v DOUBLE, version_started_at TIMESTAMP, version_ended_at TIMESTAMP, version_state STRING"
+EVENTS = "offset BIGINT, {}system_time TIMESTAMP, event_time {}, k STRING, v DOUBLE"
+
+
+def day(number):
+    return None if number is None else ZERO + timedelta(days=number)
+
+
+def some(chance, *more):
+    """A day, or one of the others."""
+    return day(chance.choice([*range(DAYS), *more]))
+
+
+def value(chance):
+    return chance.choice([None, 0.0, -0.0, float("nan"), 1.5])
+
+
+def key(chance):
+    return chance.choice([*"abcdefgh", None])
+
+
+def native(chance):
+    start = some(chance)
+    memory = (chance.choice([None, None, "past", "fact"]), some(chance, None, None), some(chance, None))
+    end = chance.choice([start, None, *map(day, range(DAYS))])
+    memory = memory if any(memory) else None
+    return key(chance), value(chance), start, end, end is None, some(chance), memory
+
+
+def sent(chance):
+    end = chance.choice([*map(day, range(DAYS)), datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)])
+    start = day(DAYS * chance.random())  # of two that begin at one instant Spark ends either
+    return key(chance), value(chance), start, end, chance.choice([True, False, False, None])
+
+
+def hist(chance):
+    return chance.choice("abc"), key(chance), value(chance), some(chance), some(chance, None, None), "new"
+
+
+def events(*ops, time=some):
+    def made(chance):
+        op = (chance.choice(ops),) if ops else ()
+        return next(chance.numbers), *op, some(chance), time(chance), key(chance), value(chance)
+
+    return made
+
+
+def naive(chance):
+    return key(chance), value(chance), some(chance).replace(tzinfo=None), *_end(chance, None, None)
+
+
+def dated(chance):
+    start = some(chance)
+    return (
+        key(chance),
+        value(chance),
+        start.date(),
+        *_end(chance, None, date(9999, 12, 31)),
+        chance.choice(["True", "False", None]),
+    )
+
+
+def _end(chance, *others):
+    end = some(chance)
+    others = [*others, end.date() if isinstance(others[-1], date) else end.replace(tzinfo=None)]
+    return (chance.choice(others),)
+
+
+def apart(chance):
+    """The next version of some record, as long as it likes; nothing follows one without an end."""
+    record = chance.choice([each for each in LETTERS if chance.ends.get(each, 0) is not None])
+    start = chance.ends.get(record, 0) + chance.choice([0, 1])
+    end = chance.ends[record] = chance.choice([None, *[start + 1] * 3, start + 2])
+    moved = chance.choice([None, start + 1])
+    memory = None if moved is None else (None, day(moved), None)
+    return record, value(chance), day(start), day(end), end is None, day(start), memory
+
+
+def sent_apart(chance):
+    record, v, start, end, still, *_ = apart(chance)
+    return record, v, start, datetime(9999, 12, 31, tzinfo=UTC) if end is None else end, still
+
+
+def log(op=None, observed=None, *, ledger=False):
+    names = {
+        "offset": "offset",
+        "op": op,
+        "system_time": "system_time",
+        "event_time": "event_time",
+        "observed": observed,
+    }
+    return {COLUMNS: json.dumps({**names, "events": ledger})}
+
+
+def day_of(chance):
+    return some(chance).date()
+
+
+# Layout, DDL, key, properties, and how chance makes a row.
+TABLES = {
+    "native": (Layout.VERSIONS, NATIVE, "k", {}, native),
+    "sent": (Layout.FIVETRAN_HISTORY, SENT, "k", {}, sent),
+    "sent_older": (Layout.FIVETRAN_HISTORY, SENT, "k", {"format-version": "2"}, sent),
+    "lives": (Layout.VERSIONS, NATIVE, "k", {}, apart),
+    "sent_lives": (Layout.FIVETRAN_HISTORY, SENT, "k", {}, sent_apart),
+    "hist": (Layout.HIST, HIST, "k", {}, hist),
+    "sqlmesh": (Layout.SQLMESH, "k STRING, v DOUBLE, valid_from TIMESTAMP_NTZ, valid_to TIMESTAMP_NTZ", "k", {}, naive),
+    "dbt": (Layout.DBT, "k STRING, v DOUBLE, dbt_valid_from DATE, dbt_valid_to DATE, dbt_is_deleted STRING", "k", {}, dated),
+    "snapshot": (Layout.ODF, EVENTS.format("observed STRING, ", "TIMESTAMP"), "k", log(observed="observed"), events(*"IUD")),
+    "operations": (Layout.ODF, EVENTS.format("op INT, ", "DATE"), "k", log("op"), events(0, 1, 2, 3, None, time=day_of)),
+    "timed": (Layout.ODF, EVENTS.format("observed STRING, ", "TIMESTAMP"), "event_time,k", log(observed="observed"), events(*"IUD")),
+    "ledger": (Layout.ODF, EVENTS.format("op INT, ", "TIMESTAMP"), "k", log("op", ledger=True), events(0, 2, 3)),
+    "append": (Layout.ODF, EVENTS.format("", "TIMESTAMP"), "", log(ledger=True), events()),
+}  # fmt: skip
+
+
+# Those in which a record has one version at a time: of several a difference would take any.
+APART = {"lives", "sent_lives", "snapshot", "operations", "timed", "append"}
+
+
+# Those with two commits, and rows that were deleted since.
+DELETED = {"native", "sent", "sent_older"}
+
+
+class Chance(random.Random):
+    """Chance that is the same in each run, and the numbers of its rows."""
+
+    def __init__(self):
+        super().__init__(7)
+        self.numbers = iter(range(10_000))
+        self.ends = {}
+
+
+def table(store, name, layout, columns, key="", properties=()):
+    found = TableName("small", name)
+    drop(store, found)
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.small")
+    told = {
+        LAYOUT: layout,
+        KEY: json.dumps(key.split(",") if key else []),
+        "format-version": "3",
+        **dict(properties),
+    }
+    told |= dict.fromkeys(("write.delete.mode", "write.update.mode"), "merge-on-read")
+    listed = ", ".join(f"'{each}' = '{value}'" for each, value in told.items())
+    store.spark.sql(
+        f"CREATE TABLE {store.sql_name(found)} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
+    )
+    return found
+
+
+def write(store, name, rows):
+    into = store.sql_name(name)
+    store.spark.createDataFrame(rows, store.spark.table(into).schema).coalesce(1).writeTo(into).append()
+
+
+def files_of(warehouse, name, memory=1 << 30):
+    catalog = Embedded(warehouse)
+    with Memory(memory).lease() as lease:
+        return Files(catalog.describe(name), open_local, lease)
+
+
+def shown(value):
+    """A value by its type and digits; UTC is UTC, whoever says so."""
+    if isinstance(value, datetime) and value.tzinfo:
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    return [shown(each) for each in value] if isinstance(value, list) else repr(value)
+
+
+def lines(rows):
+    return sorted(str(shown(dict(each))) for each in rows)
+
+
+def same(small, large):
+    """The same names, types and rows."""
+    assert small.schema.names == large.schema.names
+    assert [each.type for each in small.schema] == [each.type for each in large.schema]
+    assert lines(rows_of(small)) == lines(large.to_pylist(maps_as_pydicts="strict"))
+    return small.num_rows
+
+
+def same_differences(small, frame):
+    assert lines(small) == lines(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
+    return len(small)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
+    layout, columns, of_key, properties, made = TABLES[name]
+    chance = Chance()
+    found = table(store, name, layout, columns, of_key, properties)
+    if name in DELETED:
+        write(store, found, [made(chance) for _ in range(60)])
+        store.spark.sql(f"DELETE FROM {store.sql_name(found)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
+    write(store, found, [made(chance) for _ in range(60)])
+    files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
+    first = snapshots.known(existing(store, found))[0].committed_at
+    spark = Table(store, found)
+    held = versions(known(files, None))
+    assert same(held.chosen(held.found), versions_of_frames(store, found).toArrow()) > 3
+    if layout in {Layout.VERSIONS, Layout.ODF}:
+        same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
+        told = statements(known(files, None))
+        assert same(told.chosen(told.found, known=True), statements_of_frames(store, found).toArrow()) > 3
+    if name in APART:
+        assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 2
+        learnt = differences.diff_known(files, first, then, at)
+        same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
+    if name in DELETED:
+        for known_at in (first, ZERO):
+            assert ask(lambda: point_in_time.as_of(files, at, known_at)) == ask(
+                lambda: spark.as_of(at, known_at=known_at).toArrow()
+            )
+        small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
+        assert lines(small.versions) == lines(large.versions)
+        assert (small.columns, small.title) == (large.columns, large.title)
+
+
+def ask(question):
+    """The rows of an answer, or the code of the refusal."""
+    try:
+        return lines(question().to_pylist(maps_as_pydicts="strict"))
+    except BackstoryError as refused:
+        return refused.code
+
+
+TYPES = """k INT, b BOOLEAN, i INT, f FLOAT, n DECIMAL(9, 2), day DATE, at TIMESTAMP, naive TIMESTAMP_NTZ, t STRING,
+    raw BINARY, s STRUCT<x: INT, y: ARRAY<STRING>>, m MAP<STRING, DECIMAL(4, 1)>, old STRING, _fivetran_deleted BOOLEAN"""
+OLDER = """(1, true, 7, 1.5, 12.34, DATE '0001-01-01', TIMESTAMP '1500-01-01 00:00:00.000001Z',
+    TIMESTAMP_NTZ '2024-03-31 02:30:00', 'a', X'00FF', named_struct('x', 1, 'y', array('p', null)),
+    map('a', 1.5, 'b', null), 'gone', false), (2, null, null, float('nan'), null, null, null, null, '', X'', null,
+    map(), null, null), (3, false, 1, -0.0, 0, null, null, null, null, null, named_struct('x', null, 'y', null), null,
+    null, true), (4, false, 1, 1, 1, null, null, null, null, null, null, null, null, false)"""
+CHANGES = (
+    "RENAME COLUMN t TO text",
+    "DROP COLUMN old",
+    "ALTER COLUMN i TYPE BIGINT",
+    "ALTER COLUMN f TYPE DOUBLE",
+    "ALTER COLUMN n TYPE DECIMAL(12, 2)",
+    "ADD COLUMN later STRING",
+    "ADD COLUMN s.z INT",
+)
+
+
+def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
+    store, warehouse, capsys, monkeypatch
+):
+    """Renamed, dropped, wider and younger columns, deleted rows; and the command starts no Spark for them."""
+    found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
+    into = store.sql_name(found)
+    store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
+    first = snapshots.known(existing(store, found))[0].committed_at
+    for change in CHANGES:
+        store.spark.sql(f"ALTER TABLE {into} {change}")
+    store.spark.sql(
+        f"INSERT INTO {into} (k, i, f, n, text, later) VALUES (5, 1L << 40, 0.1D, 9999999999.25, 'ä', 'new')"
+    )
+    store.spark.sql(f"DELETE FROM {into} WHERE k = 4")
+    spark, files = Table(store, found), files_of(warehouse, found)
+    assert same(point_in_time.current(files), spark.current().toArrow()) == 3
+    assert same(point_in_time.current(files, first), spark.current(known_at=first).toArrow()) == 3
+    monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
+    assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(row["k"], row["n"], row["raw"], row["at"]) for row in told] == [
+        (1, "12.34", "00ff", "1500-01-01T00:00:00.000001Z"),
+        (2, None, "", None),
+        (5, "9999999999.25", None, None),
+    ]
+
+
+def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
+    """No memory for it, a key in another spelling, another tool's types: never another answer."""
+    found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
+    assert point_in_time.current(files_of(warehouse, found)).num_rows == 0
+    write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
+    assert point_in_time.current(files_of(warehouse, found)).num_rows == 1
+    with pytest.raises(Unreadable, match="memory"):
+        point_in_time.current(files_of(warehouse, found, memory=60))
+    with pytest.raises(Unreadable, match="spelling"):
+        life(files_of(warehouse, found), {"k": "1"})
