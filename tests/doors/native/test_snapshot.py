@@ -218,6 +218,15 @@ def test_what_a_table_was_told_first_counts(native):
     }
 
 
+def test_a_first_copy_that_tells_no_type_of_its_key_is_refused(native):
+    """As a file that has nothing but its header; nor does a table begin with records that have no key."""
+    nothing = native.spark.sql("SELECT NULL AS k, NULL AS v")
+    for frame, code in ((nothing.limit(0), "empty-snapshot"), (nothing, "null-key")):
+        with pytest.raises(Refused) as told:
+            native.copy(1, frame)
+        assert told.value.code == code
+
+
 def test_what_is_refused_writes_nothing(native):
     """V36, V47, V126: up to ten keys, no property, no file that stays."""
     native.copy(2, " ".join(f"k{number:02}:a" for number in range(20)))

@@ -1,6 +1,6 @@
 """What a copy is refused for, with up to ten keys and the option that would allow it (V126)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,19 @@ def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) ->
         f"{number} {'row has' if number == 1 else 'rows have'} no {' or '.join(key)}, the key.",
         "Nothing was written; give each record its key, or leave such rows out.",
         keys_of(delivered.where(null), key),
+    )
+
+
+def refuse_untyped_key(delivered: "DataFrame", key: Sequence[str], empty: Collection[str]) -> None:
+    """Of a table that is not there yet values alone tell the type of a key; `empty` columns have none."""
+    if not set(key) & set(empty):
+        return
+    number = delivered.count()
+    refuse_null_keys(delivered, [name for name in key if name in empty], number)
+    raise Refused(
+        "empty-snapshot",
+        "The source has no rows, and no table is there that tells the types of its columns.",
+        "Nothing was written; begin with a copy that has rows.",
     )
 
 

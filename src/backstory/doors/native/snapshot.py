@@ -11,7 +11,12 @@ from backstory.doors.native.asked import Asked
 from backstory.doors.native.comparing import CONTENT, Sides, compared, sides_of
 from backstory.doors.native.evolution import Evolved, delivered_columns, evolved, made
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
-from backstory.doors.native.refusals import refuse_empty, refuse_mass_delete, refuse_other_content
+from backstory.doors.native.refusals import (
+    refuse_empty,
+    refuse_mass_delete,
+    refuse_other_content,
+    refuse_untyped_key,
+)
 from backstory.doors.native.settings import Settings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.small_copy import compared_here
 from backstory.doors.native.source import Source
@@ -66,6 +71,7 @@ class Snapshot:
         """The shape and the settings that table and copy agree on."""
         columns, empty = delivered_columns(self.source.frame.schema)
         if table is None:
+            refuse_untyped_key(self.source.frame, self.asked.key or (), empty)
             shape, settings = made(self.name, columns, self.asked.key), agreed(None, self.asked)
         else:
             shape = evolved(table.shape, columns, empty, self.asked.key, self.asked.rename)
