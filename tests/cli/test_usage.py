@@ -1,5 +1,8 @@
 """Wrong usage is told as such before Spark starts, never as a bug."""
 
+import os
+import sys
+
 import pytest
 
 from backstory.cli.app import run
@@ -45,3 +48,13 @@ def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
     told = capsys.readouterr()
     assert "See `backstory current --help`" in told.err
     assert not told.out
+
+
+def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
+    """As in `backstory tables | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert run(["tables", "--warehouse", str(tmp_path), "--output", "json"]) == 0
+    assert not capsys.readouterr().err

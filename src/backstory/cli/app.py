@@ -1,5 +1,7 @@
 """The command `backstory`: one function for each command, errors as exit codes."""
 
+import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -83,6 +85,7 @@ def run(arguments: list[str]) -> int:
             return _serve(arguments)
         with told_as_interrupts():
             ended = app(arguments, exit_on_error=False, print_error=False)
+            sys.stdout.flush()
     except CycloptsError as wrong:
         wrong.verbose = False
         told = UsageError("usage", str(wrong), f"See `{_helping(arguments)}`.")
@@ -95,10 +98,24 @@ def run(arguments: list[str]) -> int:
         _trace(arguments)
         return error.exit_code
     except Exception as bug:
-        show_error(_as_failure(bug), _output(arguments))
-        _trace(arguments)
-        return 1
+        return _failed(bug, arguments)
     return ended if isinstance(ended, int) else 0
+
+
+def _failed(bug: Exception, arguments: list[str]) -> int:
+    """Tell of a bug; a reader of standard output that has what it wanted, as `head` has, is none."""
+    if isinstance(bug, BrokenPipeError) and _nobody_reads(sys.stdout.fileno()):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    show_error(_as_failure(bug), _output(arguments))
+    _trace(arguments)
+    return 1
+
+
+def _nobody_reads(descriptor: int) -> bool:
+    asked = select.poll()
+    asked.register(descriptor, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def _serve(arguments: list[str]) -> int:

@@ -1,7 +1,6 @@
 """The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,7 +161,7 @@ def timeline(
         known_at: Tell what the table held at this time.
         svg: Write the picture into this file too.
         url: A model's history in a database, whose key is given as name=value.
-        limit: At most so many versions, the oldest first; the picture has all.
+        limit: At most so many versions, the oldest first; a drawing has all.
         options: Common options.
     """
     known = time_given(known_at)
@@ -174,11 +173,10 @@ def timeline(
         life = _life_in_database(url, table, key, plain=axis == "valid" and known is None)
     if svg is not None:
         life.save(svg)
-    told = replace(life, versions=life.versions[:limit])
     if options.answer == "table":
-        console.print(told.drawn(console.width if console.is_terminal else None), markup=False)
+        console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
     else:
-        show(told.versions, options.answer)
+        show(life.versions[:limit], options.answer)
         if not life.versions and not options.quiet:
             errors.print(str(life), markup=False)
 
