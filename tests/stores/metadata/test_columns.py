@@ -1,0 +1,73 @@
+"""Columns of older files as those of the table, by the ids of fields; never a value that Spark would read otherwise."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from backstory.stores.metadata.columns import arrow_of, projected
+from backstory.stores.metadata.hidden import Unreadable
+
+STRUCT = {
+    "type": "struct",
+    "fields": [
+        {"id": 3, "name": "new", "type": "long"},
+        {"id": 2, "name": "y", "type": "string"},
+        {"id": 4, "name": "later", "type": "date"},
+    ],
+}
+LIST = {"type": "list", "element-id": 5, "element": "int"}
+
+
+def of(type_, number=1, **more):
+    return {"id": number, "name": "v", "type": type_, **more}
+
+
+def field(name, type_, number):
+    return pa.field(name, type_, metadata={"PARQUET:field_id": str(number)})
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "found"),
+    [
+        (pa.array([1, None], pa.int32()), "long", [1, None]),
+        (pa.array([1.5], pa.float32()), "double", [1.5]),
+        (pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "decimal(12, 2)", [Decimal("1.25")]),
+        (pa.array(["a"], pa.large_string()), "string", ["a"]),
+        (None, "timestamptz", [None, None]),
+    ],
+)
+def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
+    read = projected(of(type_), values, 2)
+    assert (read.type, read.to_pylist()) == (arrow_of(type_), found)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (pa.array([1], pa.int64()), of("int")),
+        (pa.array([1], pa.timestamp("ns", "UTC")), of("timestamptz")),
+        (pa.array([1], pa.timestamp("us")), of("timestamptz")),
+        (pa.array([1], pa.date32()), of("timestamp")),
+        (pa.array([Decimal("1.25")], pa.decimal128(9, 2)), of("decimal(9, 3)")),
+        (pa.array([b"0" * 16], pa.binary(16)), of("uuid")),
+        (None, of("int", **{"initial-default": 7})),
+        (None, of("int", required=True)),
+        (pa.array([[1]], pa.list_(field("element", pa.int32(), 6))), of(LIST)),
+    ],
+)
+def test_what_would_not_be_exact_is_left_to_spark(values, told):
+    with pytest.raises(Unreadable):
+        projected(told, values, 1)
+
+
+def test_fields_of_a_struct_go_by_their_ids():
+    stored = pa.struct([field("x", pa.int32(), 1), field("y", pa.string(), 2), field("old", pa.int32(), 3)])
+    values = pa.array([{"x": 1, "y": "a", "old": 7}, None, {"x": 2, "y": None, "old": None}], stored)
+    assert projected(of(STRUCT), values, 3).to_pylist() == [
+        {"new": 7, "y": "a", "later": None},
+        None,
+        {"new": None, "y": None, "later": None},
+    ]
+    same = pa.array([[1], None, []], pa.list_(field("element", pa.int32(), 5)))
+    assert projected(of(LIST), same, 3).to_pylist() == [[1], None, []]

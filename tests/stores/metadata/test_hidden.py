@@ -1,0 +1,57 @@
+"""Which rows delete files hide, and what is not understood of them."""
+
+import io
+import struct
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
+from pyroaring import BitMap64
+
+from backstory.stores.iceberg.vectors import _framed
+from backstory.stores.metadata.hidden import Unreadable, hidden_rows
+
+MARKED = BitMap64([1, 1 << 40])
+
+
+def file(path, format_=FileFormat.PUFFIN, content=DataFileContent.POSITION_DELETES, **more):
+    """What a manifest of format version 3 tells of a file."""
+    told = {"content": content, "file_path": path, "file_format": format_, **more}
+    found = DataFile.from_args(3)
+    found._data = [told.get(each.name) for each in DATA_FILE_TYPE[3].fields]
+    return found
+
+
+def vector(path, content, of="data"):
+    return file(path, referenced_data_file=of, content_offset=4, content_size_in_bytes=len(content))
+
+
+def hidden(contents, *files):
+    found = hidden_rows(files, lambda path: io.BytesIO(contents[path])).positions
+    return {name: list(positions) for name, positions in found.items()}
+
+
+def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say():
+    blob = _framed(MARKED)
+    older = pa.BufferOutputStream()
+    pq.write_table(pa.table({"file_path": ["data", "other", "other"], "pos": [7, 2, 3]}), older)
+    contents = {"v": b"PFA1" + blob + b"of another file", "p": older.getvalue().to_pybytes()}
+    assert hidden(contents, vector("v", blob), file("p", FileFormat.PARQUET)) == {
+        "data": list(MARKED),
+        "other": [2, 3],
+    }
+
+
+def test_what_is_not_whole_or_not_by_position_is_left_to_spark():
+    blob = _framed(MARKED)
+    spoilt = blob[:-4] + struct.pack(">I", 1)
+    for contents, told in (
+        ({"v": b"PFA1" + spoilt}, vector("v", spoilt)),
+        ({"v": b""}, file("v")),
+        ({"e": b""}, file("e", FileFormat.PARQUET, DataFileContent.EQUALITY_DELETES)),
+        ({"a": b""}, file("a", FileFormat.AVRO)),
+        ({"c": b""}, file("c", FileFormat.PARQUET, key_metadata=b"key")),
+    ):
+        with pytest.raises(Unreadable):
+            hidden(contents, told)
