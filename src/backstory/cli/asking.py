@@ -42,7 +42,7 @@ def ask(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
     except BackstoryError:
         raise
     except Exception as stop:
-        structlog.get_logger().debug("not readable without Spark", cause=str(stop))
+        structlog.get_logger().info("not readable without Spark", cause=str(stop))
     with opened(options, brief=True) as started:
         return question(InSession(started.store))
 
@@ -71,7 +71,7 @@ def answer_from_files(options: Options, table: str, question: Callable[["Files"]
     except BackstoryError:
         raise
     except Exception as stop:
-        structlog.get_logger().debug("not readable without Spark", cause=str(stop))
+        structlog.get_logger().info("not readable without Spark", cause=str(stop))
     return None
 
 

@@ -51,7 +51,7 @@ def current(
     limit: Limit = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the rows that are true now.
+    """Show the rows that are true now, in the order of their key.
 
     Example: `backstory current crm.customer --known-at 2026-01-31`
 
@@ -86,7 +86,7 @@ def as_of(
     limit: Limit = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the rows that were true at a time.
+    """Show the rows that were true at a time, in the order of their key.
 
     Example: `backstory as-of crm.customer 2026-01-31 --known-at 2026-02-15`
 
