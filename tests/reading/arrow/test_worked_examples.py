@@ -1,0 +1,187 @@
+"""The worked examples of native.md, and event logs, read from files that no Spark wrote."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from datasets import e, s, word
+from remembering import E13, E14, _row, day, lives, number
+
+from backstory.errors import UsageError
+from backstory.formats.memory import Memory
+from backstory.model.layout import Layout
+from backstory.model.remembered import KNOWN_FROM
+from backstory.model.table import TableName
+from backstory.reading.arrow.differences import diff, diff_known
+from backstory.reading.arrow.known import known
+from backstory.reading.arrow.life import life
+from backstory.reading.arrow.point_in_time import as_of, current
+from backstory.reading.arrow.versions import statements
+from backstory.reading.frames.event_logs import COLUMNS
+from backstory.reading.lives import TOLD_FROM, TOLD_TO
+from backstory.stores.iceberg.store import KEY, LAYOUT
+from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of
+
+INSTANT = pa.timestamp("us", "UTC")
+MEMORY = pa.struct(
+    [("role", pa.string()), ("ended_at", INSTANT), ("end_before", INSTANT), ("kind", pa.string())]
+)
+NATIVE = pa.schema(
+    [
+        ("k", pa.string()),
+        ("v", pa.string()),
+        ("valid_from", INSTANT),
+        ("valid_to", INSTANT),
+        ("is_current", pa.bool_()),
+        ("recorded_at", INSTANT),
+        ("_memory", MEMORY),
+    ]
+)
+EVENTS = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("op", pa.int32()),
+        ("system_time", INSTANT),
+        ("event_time", INSTANT),
+        ("city", pa.string()),
+        ("n", pa.int32()),
+    ]
+)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Make a table of rows, and open its files."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("backstory", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
+    catalog.create_namespace("reading")
+
+    def made(layout, schema, rows, **properties):
+        told = {LAYOUT: layout, KEY: json.dumps([schema.names[0] if layout is Layout.VERSIONS else "city"])}
+        names = (f"t{place}" for place in range(99) if not catalog.table_exists(("reading", f"t{place}")))
+        name = next(names)
+        table = catalog.create_table(("reading", name), schema, properties=told | properties)
+        table.append(
+            pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+        )
+        warehouse = Embedded(tmp_path)
+        found = warehouse.describe(TableName("reading", name))
+        with Memory(1 << 30).lease() as lease:
+            return Files(found, warehouse.opener(found), lease)
+
+    yield made
+    catalog.close()
+
+
+@pytest.fixture
+def native(written):
+    def made(text, **properties):
+        rows = [_row(line.split()) for line in text.strip().splitlines()]
+        names = ("role", "ended_at", "end_before", "kind")
+        rows = [(*row[:6], row[6] and dict(zip(names, row[6], strict=False))) for row in rows]
+        return written(Layout.VERSIONS, NATIVE, rows, **properties)
+
+    return made
+
+
+@pytest.fixture
+def ledger(written):
+    def made(rows, *, ledger):
+        names = ("offset", "op", "system_time", "event_time")
+        told = {**{name: name for name in names}, "observed": None, "events": ledger}
+        return written(Layout.ODF, EVENTS, rows, **{COLUMNS: json.dumps(told)})
+
+    return made
+
+
+def told(table):
+    return lives(rows_of(table))
+
+
+def differing(found):
+    """A word for each difference, such as `changed k v:a>x`."""
+    for each in found:
+        changes = (f" {name}:{each['before'][name]}>{each['after'][name]}" for name in each["changed"])
+        yield f"{each['change']} {each['key']['k']}{''.join(changes)}"
+
+
+def test_E13_what_did_we_know(native):
+    """V6, V93, V94, V97, V99."""
+    found = native(E13)
+    assert told(as_of(found, day(17))) == ["k: c[15,20)"]
+    assert told(as_of(found, day(17), day(2))) == ["k: a[10,20)"]
+    assert told(current(found, day(1))) == ["k: a[10,)"]
+    assert told(as_of(found, day(20))) == ["k: b[20,)"]
+    assert told(as_of(found, day(20), day(0))) == []
+    axes = ("valid_from", "valid_to", "known_from", "known_to")
+    stated = [
+        "{}[{},{}) known [{},{})".format(each["v"], *(number(each[name]) for name in axes))
+        for each in life(found, {"k": "k"}, "both").versions
+    ]
+    assert stated == [
+        "a[10,) known [1,2)",
+        "a[10,20) known [2,3)",
+        "a[10,15) known [3,)",
+        "c[15,20) known [3,)",
+        "b[20,) known [2,)",
+    ]
+    assert [each["v"] for each in life(found, {"k": "k"}).versions] == ["a", "c", "b"]
+    assert [each["v"] for each in life(found, {"k": "k"}, known_at=day(2)).versions] == ["a", "b"]
+    with pytest.raises(UsageError, match="The key of"):
+        life(found, {"x": "k"})
+
+
+def test_E14_what_was_rewound_stays_known(native):
+    """V92, V96: what two times of knowing differ in, of one instant."""
+    found = native(E14)
+    assert told(current(found)) == ["k: b[20,)"]
+    assert list(differing(diff(found, day(15), day(25)))) == ["changed k v:a>b"]
+
+    def learnt(first, second, time):
+        return sorted(differing(diff_known(found, day(first), day(second), day(time))))
+
+    assert learnt(0, 1, 15) == ["added k"]
+    assert learnt(1, 3, 25) == ["added m", "changed k v:a>x"]
+    assert learnt(3, 4, 25) == ["changed k v:x>a", "removed m"]
+    assert learnt(1, 5, 25) == ["changed k v:a>b"]
+    assert learnt(1, 5, 15) == learnt(2, 3, 15) == []
+    pruned = native(E14, **{KNOWN_FROM: day(3).isoformat()})
+    for question in (
+        lambda: current(pruned, day(2.5)),
+        lambda: diff_known(pruned, day(2), day(4), day(25)),
+        lambda: life(pruned, {"k": "k"}, known_at=day(2)),
+    ):
+        with pytest.raises(UsageError) as refused:
+            question()
+        assert refused.value.code == "known-pruned"
+
+
+def events(found):
+    held = statements(known(found, None))
+    axes = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
+    rows = rows_of(held.chosen(held.found, known=True))
+    rows = sorted(rows, key=lambda row: (row["valid_from"], row[TOLD_FROM]))
+    return [" ".join(word(row[name]) for name in ("n", *axes)) for row in rows]
+
+
+def test_an_event_is_told_until_a_later_one_ends_it(ledger):
+    """One that is told late of an earlier time ends it sooner."""
+    rows = [(place, 0, s(place + 1), e(time), "A", place + 1) for place, time in enumerate((10, 30, 20))]
+    assert events(ledger(rows, ledger=False)) == [
+        "1 e10 - s1 s2",
+        "1 e10 e30 s2 s3",
+        "1 e10 e20 s3 -",
+        "3 e20 - s3 -",
+        "2 e30 - s2 s3",
+    ]
+
+
+def test_a_corrected_event_was_told_until_then(ledger):
+    rows = [(0, 0, s(1), e(10), "A", 1), (1, 2, s(2), e(10), "A", 1), (2, 3, s(2), e(10), "A", 2)]
+    found = ledger(rows, ledger=True)
+    assert events(found) == ["1 e10 - s1 s2", "2 e10 - s2 -"]
+    assert [row["n"] for row in rows_of(current(found))] == [2]
+    assert [row["n"] for row in rows_of(current(found, s(1)))] == [1]
