@@ -130,6 +130,8 @@ def run(given: Asked, names: list[str] | None = None) -> None:
     outcomes: dict[str, dict[str, str] | str] = {}
     raw: dict[str, Any] = {}
     chosen = [tool for tool in EVERYBODY if names is None or tool.program.removesuffix(".py") in names]
+    if names is not None:
+        remembered(report, outcomes, raw)
 
     with scratch("cases") as folder, ThreadPoolExecutor(2) as pool:
         for tool, found in zip(chosen, pool.map(lambda tool: put_to(tool, folder), chosen), strict=True):
@@ -137,10 +139,7 @@ def run(given: Asked, names: list[str] | None = None) -> None:
                 outcomes[tool.name] = found
             else:
                 raw[tool.name] = found
-                by_name = {case.name: case for case in BOOK}
-                outcomes[tool.name] = {
-                    name: judged(tool, by_name[name], each) for name, each in found.items()
-                }
+                outcomes[tool.name] = judgements(tool, found)
             for peer in filter(None, [tool.peer]):
                 report.versions |= environment(peer).versions
             tell(report, outcomes, raw)
@@ -149,6 +148,24 @@ def run(given: Asked, names: list[str] | None = None) -> None:
                 f"  {tool.name}: {summed(told_here) if isinstance(told_here, dict) else told_here}",
                 flush=True,
             )
+
+
+def remembered(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[str, Any]) -> None:
+    """What an earlier run found of the tools that this one does not ask, judged anew."""
+    path = report.asked.results / "cases.json"
+    if not path.exists():
+        return
+    earlier = json.loads(path.read_text("utf-8"))
+    report.versions |= earlier["versions"]
+    for tool in EVERYBODY:
+        if tool.name in earlier["raw"]:
+            raw[tool.name] = earlier["raw"][tool.name]
+            outcomes[tool.name] = judgements(tool, raw[tool.name])
+
+
+def judgements(tool: Tool, found: dict[str, Any]) -> dict[str, str]:
+    """The outcome of each case of the book that was put to the tool."""
+    return {case.name: judged(tool, case, found[case.name]) for case in BOOK if case.name in found}
 
 
 def summed(found: dict[str, str]) -> str:
