@@ -38,6 +38,7 @@ wheel-check: setup ## Build the wheel, install it into an empty environment and 
 	@scripts/wheel_check.sh
 
 bench: setup    ## Speed against peers, HistoryBench, the case book, growth: a quarter of an hour; ONLY=peers SCALE=0.1 MINUTES=5 for less
+	@$(PY) -m benchmarks.venvs
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-full: setup ## The same at full size, each door against its floor, and a cluster: hours

@@ -65,3 +65,8 @@ def _versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
         [str(python), "-c", probe, *packages], capture_output=True, text=True, check=False
     ).stdout.split()
     return dict(zip(packages, told, strict=False))
+
+
+if __name__ == "__main__":  # makes them all, before anything is measured
+    for name in WANTED:
+        print(name, environment(name))

@@ -42,6 +42,7 @@ def in_turn(
                 took = act(each, number)
             except (Failed, OSError) as stop:
                 each.failed = f"{step}: {stop}"
+                each.stop()  # what hangs takes time from the others
                 print(f"  {each.name}: {each.failed}", flush=True)
                 continue
             found.setdefault(each.name, {}).setdefault(step, []).append(took)
@@ -113,7 +114,7 @@ def run(given: Asked, who: list[str] | None = None) -> None:
     report = Report("peers-full" if given.full else "peers", title, given)
     with scratch("peers") as folder:
         numbers = [*range(given.rounds + 1), *range(WHOLE, WHOLE + given.rounds)]
-        ground = settle(folder, rows, numbers, "4g" if given.full else "2g")
+        ground = settle(folder, rows, numbers, "3g" if given.full else "2g")
         everybody = [each for each in contestants(folder) if who is None or each.schema in who]
         report.versions |= _versions()
         warm: Seconds = {}
