@@ -48,7 +48,7 @@ class Model:
             "format": "historize/1",
             "target_schemas": [{"short_name": "kept"}],
             "target_datasets": [dataset],
-            "settings": {"hash_profile": "strict_v2"},
+            "hash_profile": "strict_v2",
         }
         (FOLDER / f"{name}.yaml").write_text(json.dumps(model), "utf-8")
         if copy["csv"] is None:
