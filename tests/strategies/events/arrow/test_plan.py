@@ -6,9 +6,10 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 from depth import deep
-from event_lives import COLUMNS, TERMS, Lives, moment_of, told
+from event_lives import COLUMNS, TERMS, Lives, moment_of, second, told
 
 from backstory.strategies.events.arrow.plan import merge_tables
+from backstory.strategies.events.terms import Moment
 
 INSTANT = pa.timestamp("us", "UTC")
 ROW = pa.struct(list(zip(COLUMNS, (pa.int32(), pa.string(), pa.string(), pa.float64()), strict=True)))
@@ -60,3 +61,14 @@ def test_the_plan_on_the_driver_gives_the_rules_events(name):
         if not refused:
             assert +told_counts == +counts
         lives.grow(expected)
+
+
+def test_sides_may_differ_in_what_can_be_null():
+    """A query says so of each column that it makes, a table of none."""
+    rows = [(0, second(1), dict.fromkeys(COLUMNS) | {"d": 1, "k": "a"}, 0)]
+    inner = pa.struct([field.with_nullable(field.name != "d") for field in ROW])
+    told = pa.schema([("op", pa.int32()), ("time", INSTANT), ("row", inner), ("place", pa.int64())])
+    strict = pa.schema([field.with_nullable(field.name == "time") for field in told])
+    delivered = pa.Table.from_pylist([dict(zip(strict.names, row, strict=True)) for row in rows], strict)
+    made = merge_tables(side(rows), delivered, TERMS["upsert"], Moment(second(2), second(2), None, 1))
+    assert (made.rows, made.counts["unchanged"]) == (0, 1)

@@ -36,12 +36,21 @@ class Sides:
 
 
 def lay_out(logged: pa.Table | None, delivered: pa.Table) -> Sides:
-    """Both sides; of each the columns are `op`, `time`, `row` (a struct of the data) and `place`."""
-    rows = delivered if logged is None else pa.concat_tables([logged, delivered])
-    struct = rows[ROW].combine_chunks()
-    data = pa.table(struct.flatten(), names=[field.name for field in struct.type])
-    ops, times, places = (integers(rows[name]) for name in (OP, TIME, PLACE))
-    return Sides(data, ops, times, places, rows.num_rows - delivered.num_rows)
+    """Both sides; of each the columns are `op`, `time`, `row` (a struct of the data) and `place`.
+
+    They may differ in what can be NULL.
+    """
+    sides = [each for each in (logged, delivered) if each is not None]
+    data = pa.concat_tables([_data(each) for each in sides])
+    ops, times, places = (
+        np.concatenate([integers(each[name]) for each in sides]) for name in (OP, TIME, PLACE)
+    )
+    return Sides(data, ops, times, places, len(data) - len(delivered))
+
+
+def _data(side: pa.Table) -> pa.Table:
+    struct = side[ROW].combine_chunks()
+    return pa.table(struct.flatten(), names=[field.name for field in struct.type])
 
 
 def fill_times(sides: Sides, terms: Terms, fallback: int) -> Sides:
