@@ -38,10 +38,10 @@ class Sides:
 def lay_out(logged: pa.Table | None, delivered: pa.Table) -> Sides:
     """Both sides; of each the columns are `op`, `time`, `row` (a struct of the data) and `place`.
 
-    They may differ in what can be NULL.
+    They may differ in what can be NULL, and in how wide numbers are.
     """
     sides = [each for each in (logged, delivered) if each is not None]
-    data = pa.concat_tables([_data(each) for each in sides])
+    data = pa.concat_tables([_data(each) for each in sides], promote_options="permissive")
     ops, times, places = (
         np.concatenate([integers(each[name]) for each in sides]) for name in (OP, TIME, PLACE)
     )
