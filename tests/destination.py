@@ -68,18 +68,6 @@ def serving(stores: Mapping[str, Store], tls: object = None, **more: object) -> 
         running.stop(5)
 
 
-def catalog_of_its_own(spark: object, name: str, folder: Path) -> Store:
-    """A store over a catalog of this name beside the embedded one, whose database is in the folder."""
-    from backstory.stores.iceberg.store import Store as IcebergStore
-
-    uri = f"jdbc:sqlite:{folder}/{name}.db?busy_timeout=60000"
-    settings = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1", "warehouse": f"{folder}/{name}"}
-    spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in (settings | {"cache-enabled": "false"}).items():
-        spark.conf.set(f"spark.sql.catalog.{name}.{key}", value)
-    return IcebergStore(spark, name)
-
-
 Rows = Sequence[Mapping[str, object]]
 
 

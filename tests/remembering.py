@@ -7,7 +7,7 @@
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
-from committing import make
+from committing import append_past, make
 
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS
@@ -53,9 +53,7 @@ def remembered(store, name, text, value="v"):
     drop(store, table)
     columns = (Column("k", ColumnType(Kind.STRING)), Column(value, ColumnType(Kind.STRING)), *OWN_COLUMNS)
     make(store, Shape(table, columns, ("k",), Layout.VERSIONS))
-    into = store.sql_name(table)
-    rows = [_row(line.split()) for line in text.strip().splitlines()]
-    store.spark.createDataFrame(rows, store.spark.table(into).schema).writeTo(into).append()
+    append_past(store, table, [_row(line.split()) for line in text.strip().splitlines()])
     return Table(store, table)
 
 
@@ -66,8 +64,8 @@ def _row(words):
     start, end, recorded, ended, before = (
         None if each is None else day(each) for each in (start, end, recorded, ended, before)
     )
-    memory = (role, ended, before, kind, None, None)
-    return key, value, start, end, end is None, recorded, memory if any(memory) else None
+    memory = {"role": role, "ended_at": ended, "end_before": before, "kind": kind}
+    return key, value, start, end, end is None, recorded, memory if any(memory.values()) else None
 
 
 def lives(rows):

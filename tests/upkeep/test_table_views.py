@@ -1,7 +1,7 @@
 """Views of a table in its catalog read as `current` and `as_of` do, in every session."""
 
 import pytest
-from committing import make
+from committing import append_past, make
 from datasets import Dataset
 from remembering import E14, day, lives, remembered
 from tables_as_text import table
@@ -43,7 +43,7 @@ def test_views_of_native_versions(store):
     ]
 
 
-def test_views_of_what_fivetran_brings_are_the_readers(spark, store):
+def test_views_of_what_fivetran_brings_are_the_readers(store):
     """Overlaps, missing flags and gaps of a millisecond are read as `as_of` reads them."""
     name = TableName("reading", "seen")
     drop(store, name)
@@ -56,10 +56,8 @@ def test_views_of_what_fivetran_brings_are_the_readers(spark, store):
         Column(each, ColumnType(kind)) for each, kind in (("k", Kind.STRING), ("v", Kind.STRING), *ends)
     )
     make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
-    into = store.sql_name(name)
     text = "k v start end active\n a a T1 T3-1 false\n a b T3 TMAX true\n b c T1 TMAX true\n b d T2 - true\n c e T1 T2 -"
-    rows = [tuple(row.values()) for row in table(text)]
-    spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+    append_past(store, name, [tuple(row.values()) for row in table(text)])
     found = Table(store, name)
     found.views()
     for view, frame in (("current", found.current()), ("versions", versions(store, name))):

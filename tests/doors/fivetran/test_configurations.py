@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from destination import LIVE, Place, catalog_of_its_own, definition, gives, serving, told
+from destination import LIVE, Place, definition, gives, serving, told
+from lakes import lake
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -22,13 +23,10 @@ CONFIGURATIONS = [
 @pytest.fixture
 def places(request, store, tables_on, schema, tmp_path):
     """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
-    on_spark = tables_on == "iceberg"
-    lake = (
-        catalog_of_its_own(request.getfixturevalue("spark"), "configurations", tmp_path)
-        if on_spark
-        else MemoryStore("lake")
-    )
-    stores = {"backstory": store, "lake": lake}
+    other = MemoryStore("lake")
+    if tables_on == "iceberg":
+        other = lake(request.getfixturevalue("spark"), "lake_of_configurations", tmp_path)
+    stores = {"backstory": store, "lake": other}
     with serving(stores) as address:
         sender = Sender.to(address, tmp_path)
         yield [

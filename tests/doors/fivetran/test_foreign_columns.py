@@ -1,7 +1,8 @@
 """Columns that a table's owner added, of types that no source has: a clear task, never an invalid file."""
 
 import pytest
-from destination import HISTORY, LIVE, VERSIONS, Place, catalog_of_its_own, gives, refusal, serving
+from destination import HISTORY, LIVE, VERSIONS, Place, gives, refusal, serving
+from lakes import lake
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -78,7 +79,7 @@ def test_no_other_request_touches_it_either(sender, store, schema, columns):
 
 def test_a_table_that_spark_cannot_read_hides_no_other(spark, schema, tmp_path):
     """`tables` lists it without its counts, and the others with theirs."""
-    store = catalog_of_its_own(spark, "foreign_columns", tmp_path)
+    store = lake(spark, "foreign_columns", tmp_path)
     with serving({"backstory": store}) as address:
         sender = Sender.to(address, tmp_path)
         others, place = (Place.made(sender, store, schema, HISTORY, VERSIONS) for _ in range(2))

@@ -3,7 +3,7 @@
 from datetime import UTC
 
 import pytest
-from committing import make
+from committing import append_past, make
 from datasets import Dataset, e, s
 from remembering import E13, E14, day, remembered
 from tables_as_text import instant, table
@@ -113,7 +113,7 @@ def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
                 for line in lines
                 for row in table(f"id v{' start end active' if more else ''}\n{line}{tail}")
             ]
-            spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+            append_past(store, name, rows)
         spark.sql(f"DELETE FROM {into} WHERE id = 1")
         times = [each.committed_at for each in snapshots.known(existing(store, name))[-3:]]
         found = Table(store, name).diff(times[0], times[2], axis="recorded")

@@ -1,10 +1,13 @@
 """An event log is read by the words of every other table: current, as-of, timeline."""
 
+from functools import cache
+
 import pytest
 from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
+from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
@@ -24,10 +27,14 @@ def day(instant):
     return None if instant is None else f"e{(instant - e(0)).days}"
 
 
-@pytest.fixture
-def table(store, tmp_path):
+@pytest.fixture(scope="module")
+def table(spark, tmp_path_factory):
+    """A log of three deliveries, merged in some way; nobody writes to it."""
+    store = Store(spark)
+
+    @cache
     def made(merge):
-        dataset = Dataset(store, tmp_path, merge, columns="city STRING, population INT")
+        dataset = Dataset(store, tmp_path_factory.mktemp("log"), merge, columns="city STRING, population INT")
         # In an upsert stream B stays when it is not sent.
         for rows in ("A,1 B,1", "A,2 C,1", "A,2 B,5 C,1"):
             assert dataset.push(rows).error is None

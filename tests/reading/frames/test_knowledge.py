@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from committing import commit, make
+from committing import append_past, commit, make
 from datasets import Dataset, e, s
 from remembering import E13, E14, day, lives, remembered
 from tables_as_text import instant, table
@@ -85,8 +85,7 @@ def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark,
     into = store.sql_name(name)
 
     def add(text):
-        rows = [tuple(row.values()) for row in table(text)]
-        spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+        append_past(store, name, [tuple(row.values()) for row in table(text)])
 
     add("id v start end active\n1 a T1 T3 false")
     spark.sql(f"ALTER TABLE {into} RENAME COLUMN id TO number")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from committing import make
+from committing import append_past, make
 from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 @pytest.fixture
-def history(spark, store):
+def history(store):
     """A history of these rows, written by nobody who looks at them."""
     name = TableName("reading", "lives")
 
@@ -33,9 +33,7 @@ def history(spark, store):
         columns = tuple(Column(each, ColumnType(kind)) for each, kind in COLUMNS.items())
         drop(store, name)
         make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_HISTORY))
-        rows = [tuple(row.values()) for row in table(text)]
-        into = store.sql_name(name)
-        spark.createDataFrame(rows, spark.table(into).schema).writeTo(into).append()
+        append_past(store, name, [tuple(row.values()) for row in table(text)])
         return Table(store, name)
 
     return made
