@@ -21,6 +21,7 @@ from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token
 from backstory.model.change import TOKEN
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
+from backstory.stores.iceberg.jvm import may_have
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.snapshots import Commit, commits
 from backstory.stores.iceberg.store import Store, StoredTable, load
@@ -95,9 +96,10 @@ def _stands(base: Sequence[Commit], told: Mapping[str, str]) -> bool:
 
 def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: StoredTable) -> Known | None:
     """A run that changed nothing made no commit, and old commits expire: the log knows them."""
-    runs = _log(store, "hist_run")
-    if runs is None:
-        return None
+    table = load(store, TableName(META, "hist_run"))
+    if table is None or not may_have(store.jvm, table.iceberg, "load_run_id", run_id):
+        return None  # most runs are new, and need no query to be told so
+    runs = store.spark.table(store.sql_name(table.shape.table))
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
     success = runs.where(column("status") == "success").where(column("receipt").isNotNull())
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))

@@ -1,6 +1,7 @@
 """Arrow tables as Spark DataFrames, exactly."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
 
 SIDE: Final = "backstory side"
 
@@ -32,21 +34,28 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
-    """The rows of several frames in one query: each has its columns beside those of the others, NULL."""
-    names = {side: frame.columns for side, frame in sides.items()}
+    """The rows of several frames in one query, in which the n-th columns of one type are one column."""
+    types: dict[str, int] = {}
+    shared = {side: list(_shared(frame.schema, types)) for side, frame in sides.items()}
     tagged = [
-        frame.selectExpr(
-            f"{text_literal(side)} AS {quoted(SIDE)}",
-            *(f"{quoted(name)} AS {quoted(f'{side} {name}')}" for name in names[side]),
-        )
+        frame.toDF(*shared[side]).selectExpr(f"{text_literal(side)} AS {quoted(SIDE)}", "*")
         for side, frame in sides.items()
     ]
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged).toArrow()
     found = {}
-    for side, own in names.items():
-        mine = rows.filter(pc.equal(rows[SIDE], side))
-        found[side] = mine.select([f"{side} {name}" for name in own]).rename_columns(own)
+    for side, frame in sides.items():
+        own = rows.filter(pc.equal(rows[SIDE], side))
+        found[side] = own.select(shared[side]).rename_columns(frame.columns)
     return found
+
+
+def _shared(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
+    """A name for each column by its type's number, which Spark does not take for another in another case."""
+    seen: Counter[int] = Counter()
+    for field in fields:
+        number = types.setdefault(field.dataType.simpleString(), len(types))
+        seen[number] += 1
+        yield f"{number} {seen[number]}"
 
 
 def rows_of(store: Store, table: StoredTable) -> "DataFrame":

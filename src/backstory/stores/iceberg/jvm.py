@@ -4,7 +4,7 @@ Not all are meant for others: a session is asked for each before it is worked wi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -80,10 +80,9 @@ def found(jvm: Any, name: str) -> Any:
     """Java's class of this name; None if there is none."""
     from py4j.protocol import Py4JJavaError
 
-    try:
+    with suppress(Py4JJavaError):
         return _class(jvm, name)
-    except Py4JJavaError:
-        return None
+    return None
 
 
 def catalog(spark: "SparkSession", name: str) -> Any:
@@ -156,6 +155,13 @@ def ascending(jvm: Any, order: Any, name: str) -> Any:
 def every_row(jvm: Any) -> Any:
     """The expression that holds for all rows."""
     return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
+
+
+def may_have(jvm: Any, table: Any, column: str, text: str) -> bool:
+    """Whether a data file may have rows with a text in a column; told by the files' bounds, none is read."""
+    equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
+    with closing(table.newScan().filter(equal).planFiles()) as tasks:
+        return bool(tasks.iterator().hasNext())
 
 
 @lru_cache
@@ -263,10 +269,7 @@ def rewriting(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any
 
 
 def _table_cache(jvm: Any) -> Any:
-    """Iceberg's cache of tables that Spark's writer finds by a name of ours.
-
-    Its `get()` is called by reflection: py4j takes it for the `get(name)` beside it, or not, by chance.
-    """
+    """Iceberg's cache of tables that Spark's writer finds by name; py4j takes one `get` for another."""
     cache = _class(jvm, f"{ICEBERG}.spark.SparkTableCache")
     nothing = array(jvm, _class(jvm, "java.lang.Class"), [])
     return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
