@@ -81,20 +81,8 @@ def interrupted(place, run, rows, at, until):
 LATER, PAST = "2999-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
 
 
-def test_a_history_that_is_refused_takes_its_base_back(place):
-    """Another writer came between the commits, so that the history is refused: the base is as it was."""
-    load(place, "r1", "a:1 b:1", 1)
-    before = place.dump("rawcore.rc_c")
-    moved = f"UPDATE rawcore.rc_c_hist SET version_started_at = {place.literal(second(50))}"
-    between(place, lambda: place.sql(moved))
-    receipt = load(place, "r2", "a:2 b:1", 2)
-    assert (receipt.status, receipt.error["code"]) == ("rejected", "NON_MONOTONIC_TIMESTAMP")
-    assert place.dump("rawcore.rc_c") == before
-    assert LEASE not in properties(place)
-
-
-def test_a_conflict_between_the_commits_is_planned_anew(place):
-    """Another writer came between the commits and is no hindrance: the run ends well, base and history alike."""
+def test_another_writer_between_the_commits(place):
+    """One that is no hindrance is planned anew on; one whose history refuses the load takes the base back."""
     load(place, "r1", "a:1 b:1", 1)
     between(place, lambda: place.sql("DELETE FROM rawcore.rc_c_hist WHERE k = 'b'"))
     assert load(place, "r2", "a:2 b:1", 2).counts == {
@@ -103,57 +91,54 @@ def test_a_conflict_between_the_commits_is_planned_anew(place):
     assert base(place) == "a:2 b:1"
     assert versions("a 2 [2,-) changed r2\nb 1 [2,-) new r2") == place.history()[1:]
     assert LEASE not in properties(place)
+    del place.target.load
+    before = place.dump("rawcore.rc_c")
+    moved = f"UPDATE rawcore.rc_c_hist SET version_started_at = {place.literal(second(50))}"
+    between(place, lambda: place.sql(f"{moved} WHERE version_ended_at IS NULL"))
+    receipt = load(place, "r3", "a:3 b:1", 3)
+    assert (receipt.status, receipt.error["code"]) == ("rejected", "NON_MONOTONIC_TIMESTAMP")
+    assert place.dump("rawcore.rc_c") == before
+    assert LEASE not in properties(place)
 
 
-def test_the_first_load_takes_its_base_back_too(place):
-    """A base that had no rows before has none after a load that was interrupted."""
+def test_a_first_load_that_was_taken_back_was_none(place):
+    """A base that had no rows before has none again. A rerun of the load gets an instant of its own, and not one
+    before a load that came since."""
     load(place, "r0", "", 1, allow_empty=True)
     interrupted(place, "r1", "a:1", 2, PAST)
     assert load(place, "r2", "b:1", 3).counts["new"] == 1
     assert base(place) == "b:1"
     assert place.history() == versions("b 1 [3,-) new r2")
-
-
-def test_a_base_that_was_dropped_after_a_kill_is_loaded_anew(place):
-    """Nothing is left to put back then, and nothing to wait for."""
-    load(place, "r1", "a:1", 1)
-    interrupted(place, "r2", "a:2", 2, PAST)
-    place.drop("rawcore.rc_c")
-    assert load(place, "r3", "a:3", 3).counts["changed"] == 1
-    assert (base(place), LEASE in properties(place)) == ("a:3", False)
-
-
-def test_a_first_load_that_was_taken_back_was_none(place):
-    """A rerun of it gets an instant of its own, and not one before a load that came since."""
-    load(place, "r0", "", 1, allow_empty=True)
-    interrupted(place, "r1", "a:1", 2, PAST)
-    assert load(place, "r2", "b:1", 3).counts["new"] == 1
     assert load(place, "r1", "a:1 b:1", 4).counts["new"] == 1
     assert place.history() == versions("a 1 [4,-) new r1\nb 1 [3,-) new r2")
 
 
-def test_a_run_that_was_killed_between_the_commits_goes_on(place):
-    """R18: at once, under its own id and with its own instant; then it is as if nothing had happened."""
-    load(place, "r1", "a:1 b:1", 1)
-    interrupted(place, "r2", "a:2 b:1", 2, LATER)
-    assert load(place, "r2", "a:2 b:1").counts["changed"] == 1
-    assert base(place) == "a:2 b:1"
-    assert place.history() == versions("a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1")
-
-
-def test_another_run_waits_for_one_between_its_commits(place, monkeypatch):
-    """P9: while it may still go on the other is told to come later; then what it left of its rows is gone."""
+def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
+    """R18, P9: at once, under its own id and with its own instant, as if nothing had happened; while it may
+    still go on another run is told to come later."""
     monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
     load(place, "r1", "a:1 b:1", 1)
     interrupted(place, "r2", "a:2 b:1", 2, LATER)
     waiting = load(place, "r3", "a:1 b:3", 3)
     assert (waiting.error["code"], waiting.exit_code) == ("CONCURRENT_RUN", 75)
-    lease = json.dumps(json.loads(properties(place)[LEASE]) | {"until": PAST})
-    place.sql(f"ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('{LEASE}' = '{lease}')")
+    assert load(place, "r2", "a:2 b:1").counts["changed"] == 1
+    assert base(place) == "a:2 b:1"
+    assert place.history() == versions("a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1")
+
+
+def test_another_run_takes_the_base_back_when_the_lease_is_over(place, monkeypatch):
+    """P9: what the killed run left of its rows is gone then; a base that was dropped meanwhile is loaded anew."""
+    monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
+    load(place, "r1", "a:1 b:1", 1)
+    interrupted(place, "r2", "a:2 b:1", 2, PAST)
     assert load(place, "r4", "a:1 b:3", 4, dry_run=True).error["code"] == "CONCURRENT_RUN"
     assert load(place, "r3", "a:1 b:3", 3).counts["changed"] == 1
     assert base(place) == "a:1 b:3"
     assert place.history() == versions("a 1 [1,-) new r1\nb 1 [1,3) changed r3\nb 3 [3,-) changed r3")
+    interrupted(place, "r5", "a:2 b:3", 5, PAST)
+    place.drop("rawcore.rc_c")
+    assert load(place, "r6", "a:3 b:3", 6).counts["changed"] == 1
+    assert (base(place), LEASE in properties(place)) == ("a:3 b:3", False)
 
 
 def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
@@ -181,27 +166,28 @@ def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
     place.history()
 
 
-@pytest.mark.parametrize("logged", [True, False])
-def test_a_rerun_after_a_rollback_loads_again(place, logged):
-    """H6: only ancestors of the current snapshots count, with the log and without it."""
+def test_a_rerun_after_a_rollback_loads_again(place):
+    """H6: only ancestors of the current snapshots count, with the log and without it; nor is a history whose base
+    alone was put back a loaded run."""
     load(place, "r1", "a:1 b:1", 1)
     before = {table: current(place, table) for table in ("rc_c", "rc_c_hist")}
+
+    def rolled_back(*tables):
+        for table in tables:
+            place.sql(f"CALL system.rollback_to_snapshot('rawcore.{table}', {before[table]})")
+
     load(place, "r2", "a:8 b:1", 2)
     load(place, "r3", "a:8 b:1", 3)
-    for table, snapshot in before.items():
-        place.sql(f"CALL system.rollback_to_snapshot('rawcore.{table}', {snapshot})")
-    if not logged:
-        place.drop("meta.hist_run")
+    rolled_back(*before)
     assert load(place, "r3", "a:1 b:1", 3).status == "unchanged"
     assert load(place, "r2", "a:2 b:1", 4).counts["changed"] == 1
-    assert place.history() == versions("a 1 [1,4) changed r2\na 2 [4,-) changed r2\nb 1 [1,-) new r1")
-
-
-def test_a_rerun_after_a_rollback_of_the_base_alone_loads_again(place):
-    """A history whose base was put back is no loaded run."""
-    load(place, "r1", "a:1", 1)
-    before = current(place, "rc_c")
-    load(place, "r2", "a:2", 2)
-    place.sql(f"CALL system.rollback_to_snapshot('rawcore.rc_c', {before})")
-    load(place, "r2", "a:2")
-    assert base(place) == "a:2"
+    again = versions("a 1 [1,4) changed r2\na 2 [4,-) changed r2\nb 1 [1,-) new r1")
+    assert place.history() == again
+    rolled_back(*before)
+    place.drop("meta.hist_run")
+    assert load(place, "r2", "a:2 b:1", 4).counts["changed"] == 1
+    assert place.history() == again
+    rolled_back("rc_c")
+    assert base(place) == "a:1 b:1"
+    load(place, "r2", "a:2 b:1")
+    assert base(place) == "a:2 b:1"

@@ -114,9 +114,10 @@ def planned_base(work: SparkWork, before: TablePlan) -> "Iterator[tuple[PlannedB
         ids = [ROW_ID] if ROW_ID in before.rows.columns else []
         stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *ids)
         differs, scope, nulls = _differs(work), base_scope(work), broken(work)
-        with outcomes(staged, stored, load.dataset.key, differs, scope, nulls) as found:
+        unseen = _unseen(work)
+        with outcomes(staged, stored, load.dataset.key, differs, scope, nulls, tallies=unseen) as found:
             _refuse(work, staged, stored, found)
-            _warn_of_collisions(work, found)
+            warn_of_collisions(load, found.tallies)
             plan = base_plan(found, lambda table: _change(work, table, found), began)
             yield plan, _after(work, stored, found)
 
@@ -195,17 +196,10 @@ def _refuse(work: SparkWork, staged: "DataFrame", stored: "DataFrame", found: Ou
         work.refuse("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
 
 
-def _warn_of_collisions(work: SparkWork, found: Outcomes) -> None:
-    from pyspark.sql.functions import count, when
-
-    differs = differing(work.load, "r", "v") if found.changed else {}
-    if differs:
-        alike = found.actions.where(column("action") == CHANGED).where(
-            work.sql(same_hash(work.load, "r", "v"))
-        )
-        counted = [count(when(work.sql(sql), 1)) for sql in differs.values()]
-        (counts,) = alike.agg(*counted).collect()
-        warn_of_collisions(work.load, dict(zip(differs, counts, strict=True)))
+def _unseen(work: SparkWork) -> "dict[str, Column]":
+    """For each column the changed records that have another text of it under one hash."""
+    alike = (column("action") == CHANGED) & work.sql(same_hash(work.load, "r", "v"))
+    return {name: alike & work.sql(sql) for name, sql in differing(work.load, "r", "v").items()}
 
 
 def _refuse_moved(work: SparkWork, found: Outcomes) -> None:
