@@ -10,6 +10,7 @@ from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of
 from backstory.model.table import TableName, table_name
+from backstory.spark.settled import in_settled_session
 
 ODF = "odf"  # the namespace of datasets
 
@@ -38,6 +39,7 @@ def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
     return table if is_there(table) else None
 
 
+@in_settled_session
 @dataclass(frozen=True)
 class Table:
     """A table that keeps the rows, or the history, of a source."""
@@ -88,8 +90,7 @@ class Table:
                 "Give one of the two.",
             )
         if axis == "recorded":
-            time = _given(at) or datetime.now(UTC)
-            return differences.diff_known(self.store, self.name, *between, time)
+            return differences.diff_known(self.store, self.name, *between, _given(at) or datetime.now(UTC))
         return differences.diff(self.store, self.name, *between, _given(known_at))
 
     def join_as_of(
@@ -110,9 +111,9 @@ class Table:
         from backstory.reading.frames import joins
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
-        known = str(known_at) if by_row else _given(known_at)
+        times = joins.Times(at, str(known_at) if by_row else _given(known_at))
         key = [on] if isinstance(on, str) else list(on)
-        return joins.join_as_of(self.store, self.name, frame, key, joins.Times(at, known), how)
+        return joins.join_as_of(self.store, self.name, frame, key, times, how)
 
     def timeline(
         self,
@@ -256,7 +257,7 @@ class Table:
         from backstory.upkeep.maintaining import maintain
         from backstory.upkeep.settling import Bounds
 
-        bounds = Bounds(*(None if each is None else instant_of(each) for each in (settle_before, known_from)))
+        bounds = Bounds(_given(settle_before), _given(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged if models else lambda *_: ()
         return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)

@@ -1,17 +1,24 @@
-"""A session as our own statements need it, whatever it is set to: UTC and ANSI mode (E1, E3)."""
+"""A session as our own statements need it, whatever it is set to: UTC, ANSI mode, exact names (E1 to E4)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import isfunction
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Of = TypeVar("Of")
 # In another zone naive times move, and in summer time two instants have one text. Without ANSI mode what
-# does not fit is NULL, and two values have one hash.
-SETTLED: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+# does not fit is NULL, and two values have one hash. Columns may differ by nothing but the case of letters.
+SETTLED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+}
 
 
 @dataclass(slots=True)
@@ -29,7 +36,7 @@ _held: dict[str, _Held] = {}
 
 @contextmanager
 def hold_settings(spark: "SparkSession") -> Iterator[None]:
-    """While it lasts the session is in UTC and ANSI mode; then it is again as its owner set it.
+    """While it lasts the session is in UTC and ANSI mode, and names are exact; then it is as it was set.
 
     What a plan says of times and casts is settled when it is analysed: it may run later.
     """
@@ -63,3 +70,20 @@ def _release(spark: "SparkSession", session: str) -> None:
             with suppress(Py4JError, OSError):  # a Java that died has no settings
                 for name, value in held.before.items():
                     spark.conf.set(name, value)
+
+
+def in_settled_session(kind: type[Of]) -> type[Of]:
+    """The class, whose public methods do their work while `store.spark` is held."""
+    for name, method in list(vars(kind).items()):
+        if isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, _holding(method))
+    return kind
+
+
+def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def held(self: Any, *given: Any, **named: Any) -> Any:
+        with hold_settings(self.store.spark):
+            return method(self, *given, **named)
+
+    return held

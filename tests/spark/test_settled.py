@@ -1,0 +1,31 @@
+"""Whatever a session of the caller's is set to: names are exact, instants are UTC, and its settings stay."""
+
+from backstory.warehouse import Warehouse
+
+THEIRS = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.ansi.enabled": "false",
+}
+
+
+def test_e4_columns_may_differ_by_case_alone_in_a_session_that_takes_them_for_one(store):
+    """What is written and what is answered at once; a frame is read as the session is set when it is."""
+    spark = store.spark
+    before = {name: spark.conf.get(name) for name in THEIRS}
+    for name, value in THEIRS.items():
+        spark.conf.set(name, value)
+    try:
+        warehouse = Warehouse(store, embedded=False)
+        for at, cell in (("2026-07-01", "b"), ("2026-07-02", "c")):
+            copy = spark.createDataFrame([(1, "a", cell)], "id int, x string, y string")
+            warehouse.snapshot(copy.toDF("id", "Name", "name"), into="settled.case", key="id", at=at)
+        table = warehouse.table("settled.case")
+        assert [each["name"] for each in table.timeline(1).versions] == ["b", "c"]
+        assert [row["Name"] for row in table.timeline(1, axis="both").versions] == ["a", "a", "a"]
+        assert table.current().columns == ["id", "Name", "name", "valid_from", "valid_to"]
+        assert not any(each["violations"] for each in table.check())
+        assert {name: spark.conf.get(name) for name in THEIRS} == THEIRS
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
