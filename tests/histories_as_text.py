@@ -1,6 +1,6 @@
 """Histories of every layout as text, written past every door: what somebody's program may do to a table."""
 
-from committing import make
+from committing import append_past, make
 from tables_as_text import table
 
 from backstory.model import layout, remembered
@@ -9,6 +9,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
 
 INSTANT = ColumnType(Kind.UTC_DATETIME)
 TEXT = ColumnType(Kind.STRING)
@@ -61,22 +62,18 @@ def written(store, name, layout_, text):
 
 def append(store, target, text):
     """The rows of a text, written by a program that knows no law."""
-    into = store.sql_name(target)
-    schema = store.spark.table(into).schema
-    rows = [_row(line, schema.names) for line in table(text)]
-    store.spark.createDataFrame(rows, schema).writeTo(into).append()
+    names = existing(store, target).shape.names
+    append_past(store, target, [_row(line, names) for line in table(text)])
 
 
 def _row(line, names):
-    said = {SHORT.get(name, name): value for name, value in line.items()}
+    flags = {"true": True, "false": False}
+    said = {SHORT.get(name, name): flags.get(value, value) for name, value in line.items()}
     if layout.MEMORY in names:
-        fields = [name for name, _ in remembered.MEMORY_TYPE.parts]
         memory = {name: said.get(name) for name in WITHIN}
-        held = tuple(memory.get(name) for name in fields)
-        said |= {layout.MEMORY: held if any(memory.values()) else None}
+        said |= {layout.MEMORY: memory if any(memory.values()) else None}
         said.setdefault(layout.IS_CURRENT, said.get(layout.VALID_TO) is None)
     if layout.ROW_HASH in names:
         said.setdefault("c_key", said["k"])
         said.setdefault(layout.ROW_HASH, "a" * 64)
-    said = {name: value == "true" if value in {"true", "false"} else value for name, value in said.items()}
     return tuple(said.get(name) for name in names)

@@ -2,6 +2,7 @@
 
 import pytest
 from histories_as_text import written
+from lakes import lake
 from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, recorded
 
 from backstory.engine.deliver import TableChange, deliver_once
@@ -143,18 +144,19 @@ def test_properties_agree_with_columns(store):
     assert found["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
 
 
-def test_a_table_of_no_known_layout_is_told(store):
-    """Named, it is an error; among all, it is told apart."""
-    name = TableName("spoilt", "foreign")
-    store.spark.sql(f"CREATE TABLE IF NOT EXISTS {store.sql_name(name)} (a INT) USING iceberg")
+def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
+    """Named, it is an error; among all of a catalog, it is told apart."""
+    store, name = lake(spark, "checked_lake", tmp_path), TableName("spoilt", "foreign")
+    written(store, "known", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
+    spark.sql(f"CREATE TABLE {store.sql_name(name)} (a INT) USING iceberg")
 
     with pytest.raises(UsageError) as stop:
         check(store, name)
     records, strange = check_all(store)
 
     assert stop.value.code == "unknown-layout"
-    assert name in strange
-    assert str(name) not in {each["table"] for each in records}
+    assert strange == [name]
+    assert {each["table"] for each in records} == {"spoilt.known"}
 
 
 def test_a_table_is_read_once(store):
