@@ -80,8 +80,6 @@ def written(tmp_path):
 def native(written):
     def made(text, **properties):
         rows = [_row(line.split()) for line in text.strip().splitlines()]
-        names = ("role", "ended_at", "end_before", "kind")
-        rows = [(*row[:6], row[6] and dict(zip(names, row[6], strict=False))) for row in rows]
         return written(Layout.VERSIONS, NATIVE, rows, **properties)
 
     return made
