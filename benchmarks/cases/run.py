@@ -89,6 +89,8 @@ def judged(tool: Tool, case: Case, found: dict[str, Any]) -> str:
     """The outcome of a case, by the rule."""
     if case.instants and not tool.instants:
         return NOT_ASKED
+    if found["failed_at"] is None and found["error"] is not None:
+        return LOUD  # nothing was refused, and the table cannot be read
     return outcome(case, found["failed_at"], [tuple(row) for row in found["rows"]])
 
 

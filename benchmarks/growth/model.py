@@ -8,6 +8,7 @@ import numpy as np
 
 # What a load of a full copy can depend on.
 TERMS: Final = ("one", "records", "versions", "touched")
+TINY: Final = 1e-9
 Run = Mapping[str, float]
 
 
@@ -30,7 +31,7 @@ class Model:
             "versions": " × closed versions",
             "touched": " × touched keys",
         }
-        return " + ".join(f"{part:.3g}{words[name]}" for name, part in self.parts.items() if part)
+        return " + ".join(f"{part:.3g}{words[name]}" for name, part in self.parts.items() if part > TINY)
 
 
 def fitted(runs: Sequence[Run], of: str) -> Model:

@@ -39,6 +39,7 @@ class Model:
         ]
         given = f"src.{name}" if copy["csv"] is None else f"{name}.csv"
         dataset = {
+            "historize": True,
             "target_schema": "kept",
             "target_dataset_name": name,
             "input": given,
