@@ -4,11 +4,14 @@ R18, R19: two databases get the same loads, one undisturbed; in the other each l
 under the same run id. After each the tables are the same, byte for byte.
 """
 
+import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import historizing
@@ -20,19 +23,63 @@ pytestmark = pytest.mark.process
 SIZE = 3_000
 LOADS = 4
 TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
+# What a load imports is imported once; each load is a process of its own all the same.
 LOADER = """
-import sys
+import json, os, sys
 from pathlib import Path
+import duckdb, psycopg
 from historizing import Place, second
 from backstory.doors.historize.asked import Asked
 from backstory.doors.historize.run import open_model, run_model
-path, name, url, run, at = sys.argv[1:]
-model, folder = open_model(path)
-target = Place(name, url, folder).target
-print("begins", flush=True)
-run_model(model, folder, target, Asked(run_id=run, load_timestamp=second(at)))
-print("done", flush=True)
+
+def load(path, name, url, run, at):
+    model, folder = open_model(path)
+    target = Place(name, url, folder).target
+    print(os.getpid(), flush=True)
+    run_model(model, folder, target, Asked(run_id=run, load_timestamp=second(at)))
+
+for asked in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            load(*json.loads(asked))
+        finally:
+            os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+class Loads:
+    """Processes that load, one after the other."""
+
+    def __init__(self, parent):
+        self.parent = parent
+
+    def started(self, *asked):
+        """The number of a process that is about to load."""
+        self.parent.stdin.write(json.dumps(asked) + "\n")
+        self.parent.stdin.flush()
+        return int(self.parent.stdout.readline())
+
+    def killed(self, process):
+        """Kill it; whether it still ran."""
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        return int(self.parent.stdout.readline()) == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def loads():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", LOADER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(Path(historizing.__file__).parent)},
+    )
+    with parent:
+        yield Loads(parent)
+        parent.stdin.close()
 
 
 class Ground:
@@ -73,16 +120,9 @@ class Ground:
             time.sleep(0.05)
         return receipt
 
-    def process(self, number):
+    def process(self, loads, number):
         """A process that is about to load."""
-        found = subprocess.Popen(
-            [sys.executable, "-c", LOADER, self.path, self.name, self.url, f"r{number}", str(number)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"PYTHONPATH": str(Path(historizing.__file__).parent)},
-        )
-        assert found.stdout.readline() == "begins\n"
-        return found
+        return loads.started(str(self.path), self.name, self.url, f"r{number}", str(number))
 
     def shown(self):
         """What must be the same in both databases."""
@@ -106,7 +146,7 @@ def grounds(request, tmp_path, engine):
         ground.closed()
 
 
-def test_a_load_that_is_killed_at_any_moment(grounds, engine):
+def test_a_load_that_is_killed_at_any_moment(grounds, engine, loads):
     """R18, R19: killed at random moments of its life, the run goes on under its own id and ends the same."""
     calm, killed = grounds
     chance = random.Random(f"{calm.name} {engine}")
@@ -118,11 +158,9 @@ def test_a_load_that_is_killed_at_any_moment(grounds, engine):
         assert calm.load(number).status == "success"
         took = max(took, time.monotonic() - began)
         killed.closed()
-        process = killed.process(number)
+        process = killed.process(loads, number)
         time.sleep(took * chance.random())
-        process.kill()
-        struck += process.wait() == -signal.SIGKILL
-        process.stdout.close()
+        struck += loads.killed(process)
         killed.opened()
         assert killed.load(number).status == "success"
 
@@ -142,7 +180,7 @@ def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
 @pytest.mark.parametrize(
     "table", ["meta.hist_run", "rawcore.rc_c", "rawcore.rc_c_hist", "meta.load_run_log", "meta.hist_step_log"]
 )
-def test_a_load_that_is_killed_while_it_waits(waiting_at, table):
+def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
     """R18, R31: killed while it waits for a lock, before, amid and after its transaction; its session goes too."""
     calm, killed = waiting_at
     for ground in waiting_at:
@@ -153,11 +191,9 @@ def test_a_load_that_is_killed_while_it_waits(waiting_at, table):
     with killed.place.connection() as other:
         with other._engine.transaction():
             other._engine.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
-            process = killed.process(2)
+            process = killed.process(loads, 2)
             sessions(other, "wait_event_type = 'Lock'", 1)
-            process.kill()
-            assert process.wait() == -signal.SIGKILL
-            process.stdout.close()
+            assert loads.killed(process)
             sessions(other, "wait_event_type = 'Lock'", 0)
         killed.load(2)
 
