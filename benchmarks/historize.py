@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import backstory
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.door import choose, historize_on_spark
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.run import open_model
@@ -100,7 +100,7 @@ class Bench:
         self.spark.sql(f"DELETE FROM rawcore.rc_{name} WHERE id = 3")
         path_of = self.folder / f"{name}.yaml"
         historize_on_spark(
-            choose(path_of, None), self.store, Asked(skip_base=True, load_timestamp="2025-12-01")
+            choose(path_of, None), self.store, LoadRequest(skip_base=True, load_timestamp="2025-12-01")
         )
 
     def change(self, name: str) -> None:
@@ -129,7 +129,9 @@ class Bench:
 
     def ours(self, name: str) -> None:
         (receipt,) = historize_on_spark(
-            choose(self.folder / f"{name}.yaml", None), self.store, Asked(skip_base=True, load_timestamp=NOW)
+            choose(self.folder / f"{name}.yaml", None),
+            self.store,
+            LoadRequest(skip_base=True, load_timestamp=NOW),
         )
         assert receipt.error is None, receipt.error
 

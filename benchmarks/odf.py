@@ -79,7 +79,7 @@ class Bench:
         made.replace(self.folder / f"{name}.parquet")
 
     def pull(self, name: str):
-        asked = door.Asked(system_time=DAY, refetch=True)
+        asked = door.RunRequest(system_time=DAY, refetch=True)
         (receipt,) = door.pull_all(self.store, [self.folder / f"{name}.yaml"], asked)
         assert receipt.error is None, receipt.error
         return receipt

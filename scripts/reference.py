@@ -9,7 +9,7 @@ from pathlib import Path
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
-from backstory.doors.native.asked import Options
+from backstory.doors.native.asked import SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 
@@ -60,7 +60,7 @@ def python() -> str:
         ("Timeline", backstory.Timeline),
     ):
         lines += [f"## {title}", _text(each), *_members(each)]
-    lines += ["## Options of snapshot", f"```text\n{_text(Options)}\n```"]
+    lines += ["## Options of snapshot", f"```text\n{_text(SnapshotOptions)}\n```"]
     lines += ["## Errors", f"```text\n{inspect.getdoc(errors)}\n```", _text(errors.BackstoryError)]
     return _page(lines)
 

@@ -161,9 +161,9 @@ class Dataset:
         if not self.known:
             self.add()
 
-    def _next(self, **options: Any) -> door.Asked:
+    def _next(self, **options: Any) -> door.RunRequest:
         self.deliveries += 1
-        return door.Asked(**{"system_time": s(self.deliveries), **self.asked, **options})
+        return door.RunRequest(**{"system_time": s(self.deliveries), **self.asked, **options})
 
     @property
     def known(self) -> bool:

@@ -7,33 +7,35 @@ import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from backstory.strategies.events.log import Event, Rejected, Row
+from backstory.strategies.events.log import Arrival, Event, LogRejected
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.terms import Encoding, Moment, OnConflict, Op, Strategy, Terms
+from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, OnConflict, Op, Strategy
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 COLUMNS = ("d", "k", "a b.`c", "x")
-OP, OBSERVED = Encoding.OP, Encoding.OBSERVED
+OP, OBSERVED = EventEncoding.OP, EventEncoding.OBSERVED
 KEY = ("d", "k")
 TERMS = {
-    "append": Terms(Strategy.APPEND),
-    "ledger": Terms(Strategy.LEDGER, KEY, time_at=1),
-    "ledger literal": Terms(Strategy.LEDGER, KEY),
-    "ledger required": Terms(Strategy.LEDGER, KEY, time_at=1, time_required=True),
-    "ledger error": Terms(Strategy.LEDGER, KEY, on_conflict=OnConflict.ERROR),
-    "ledger correct": Terms(Strategy.LEDGER, KEY, on_conflict=OnConflict.CORRECT, encoding=OP),
-    "ledger correct time": Terms(
+    "append": EventTerms(Strategy.APPEND),
+    "ledger": EventTerms(Strategy.LEDGER, KEY, time_at=1),
+    "ledger literal": EventTerms(Strategy.LEDGER, KEY),
+    "ledger required": EventTerms(Strategy.LEDGER, KEY, time_at=1, time_required=True),
+    "ledger error": EventTerms(Strategy.LEDGER, KEY, on_conflict=OnConflict.ERROR),
+    "ledger correct": EventTerms(Strategy.LEDGER, KEY, on_conflict=OnConflict.CORRECT, encoding=OP),
+    "ledger correct time": EventTerms(
         Strategy.LEDGER, KEY, time_at=1, on_conflict=OnConflict.CORRECT, encoding=OP
     ),
-    "snapshot": Terms(Strategy.SNAPSHOT, KEY, encoding=OP),
-    "snapshot observed": Terms(Strategy.SNAPSHOT, KEY, encoding=OBSERVED),
-    "snapshot compare": Terms(Strategy.SNAPSHOT, KEY, encoding=OBSERVED, compare=("x",), compare_time=False),
-    "snapshot time": Terms(Strategy.SNAPSHOT, KEY, time_at=0, time_required=True, encoding=OBSERVED),
-    "upsert": Terms(Strategy.UPSERT, KEY, encoding=OP),
-    "upsert time": Terms(Strategy.UPSERT, KEY, time_at=1, time_required=True, encoding=OBSERVED),
-    "upsert sequence": Terms(Strategy.UPSERT, KEY, encoding=OP, sequence="x"),
-    "changelog": Terms(Strategy.CHANGELOG, KEY, encoding=OP),
-    "changelog schema": Terms(Strategy.CHANGELOG, KEY, encoding=OP, strict=False),
+    "snapshot": EventTerms(Strategy.SNAPSHOT, KEY, encoding=OP),
+    "snapshot observed": EventTerms(Strategy.SNAPSHOT, KEY, encoding=OBSERVED),
+    "snapshot compare": EventTerms(
+        Strategy.SNAPSHOT, KEY, encoding=OBSERVED, compare=("x",), compare_time=False
+    ),
+    "snapshot time": EventTerms(Strategy.SNAPSHOT, KEY, time_at=0, time_required=True, encoding=OBSERVED),
+    "upsert": EventTerms(Strategy.UPSERT, KEY, encoding=OP),
+    "upsert time": EventTerms(Strategy.UPSERT, KEY, time_at=1, time_required=True, encoding=OBSERVED),
+    "upsert sequence": EventTerms(Strategy.UPSERT, KEY, encoding=OP, sequence="x"),
+    "changelog": EventTerms(Strategy.CHANGELOG, KEY, encoding=OP),
+    "changelog schema": EventTerms(Strategy.CHANGELOG, KEY, encoding=OP, strict=False),
 }
 
 
@@ -64,7 +66,7 @@ class Lives:
         known = self.logs[number]
         if known and chance.random() < 0.5:
             again = chance.choice(known)
-            rows.append(Row(chance.choice([again.time, None]), again.values, chance.choice([0, 0, 1, 3])))
+            rows.append(Arrival(chance.choice([again.time, None]), again.values, chance.choice([0, 0, 1, 3])))
         return rows
 
     def row(self, number):
@@ -79,7 +81,7 @@ class Lives:
         time = second(chance.choice([*missing, 1, 2, 3]))
         odd = chance.random() < 0.05
         ops = {Strategy.UPSERT: [0, 0, 1, 3], Strategy.CHANGELOG: [0, 1, 2, 3]}.get(strategy, [0])
-        return Row(
+        return Arrival(
             time,
             values,
             chance.choice([2, 7, None]) if odd and strategy is Strategy.UPSERT else chance.choice(ops),
@@ -94,11 +96,11 @@ class Lives:
             row = self.row(number)
             event = now.get(row.values["k"])
             if row.values["k"] is None or event is None:
-                rows.append(Row(row.time, row.values, 0))
+                rows.append(Arrival(row.time, row.values, 0))
             elif self.chance.random() < 0.4:
-                rows.append(Row(self.chance.choice([None, event.time]), event.values, 1))
+                rows.append(Arrival(self.chance.choice([None, event.time]), event.values, 1))
             else:
-                rows += [Row(event.time, event.values, 2), Row(row.time, row.values, 3)]
+                rows += [Arrival(event.time, event.values, 2), Arrival(row.time, row.values, 3)]
             now.pop(row.values["k"], None)
         return rows
 
@@ -117,7 +119,7 @@ class Lives:
         for number, rows in deliveries.items():
             try:
                 made = ingest(self.logs[number], rows, self.terms, moment)
-            except Rejected:
+            except LogRejected:
                 found[number] = None
                 continue
             found[number] = made.events

@@ -16,11 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.columns import base_columns, business_keys
-from backstory.doors.historize.document import Document
+from backstory.doors.historize.document import ModelDocument
 from backstory.doors.historize.hashing import Hashes
-from backstory.doors.historize.model import Column, Dataset, Model
+from backstory.doors.historize.model import Model, ModelColumn, ModelDataset
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import resolve, schema_of
 from backstory.doors.historize.run import run_model
@@ -70,7 +70,7 @@ def document(
 
 def model_of(written: Mapping[str, Any]) -> Model:
     """The resolved model."""
-    return resolve(Model.model_validate(written), Document("model.yaml", written))
+    return resolve(Model.model_validate(written), ModelDocument("model.yaml", written))
 
 
 def save(written: Mapping[str, Any], folder: Path) -> Path:
@@ -124,7 +124,7 @@ class Place:
     def use(self, written: Mapping[str, Any]) -> None:
         """Load this model from now on."""
         self.model = model_of(written)
-        self.dataset: Dataset = self.model.target_datasets[0]
+        self.dataset: ModelDataset = self.model.target_datasets[0]
         self.schema = schema_of(self.model, self.dataset)
 
     def mode(self, engine: str, columns: str = "k* a", **historization: Any) -> "Place":
@@ -178,7 +178,7 @@ class Place:
 
     def stage(self, name: str, columns: str, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         """A stage table with these rows and no others."""
-        made = [Column.model_validate(column(word)) for word in columns.split()]
+        made = [ModelColumn.model_validate(column(word)) for word in columns.split()]
         if self.has("stage", name):
             self.sql(f"DROP TABLE stage.{name}")
         self.create("stage", name, made)
@@ -279,7 +279,7 @@ class Place:
         """All datasets loaded."""
         instant = None if at is None else second(at)
         return run_model(
-            self.model, self.folder, self.target, Asked(run_id=run, load_timestamp=instant, **asked)
+            self.model, self.folder, self.target, LoadRequest(run_id=run, load_timestamp=instant, **asked)
         )
 
     def registered(self, *columns: str, run: str | None = None) -> list[tuple[Any, ...]]:

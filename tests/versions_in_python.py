@@ -18,7 +18,7 @@ from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
 from backstory.model.history import Archive
 from backstory.reading.statements.stored_history import Query, StoredHistory
-from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import State
 
 KEYS = ("x", "y", "z")
@@ -54,7 +54,7 @@ def lives(draw, values=PARENT_VALUES, key="k"):
     for at in sorted(draw(st.sets(st.integers(1, 8), min_size=1, max_size=7))):
         rows = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
         values_of = {name: {key: name, **dict(sorted(row.items()))} for name, row in rows.items()}
-        base = [Row(f"key {name}", sha256(repr(row)), row) for name, row in values_of.items()]
+        base = [BaseRow(f"key {name}", sha256(repr(row)), row) for name, row in values_of.items()]
         history = loaded(history, base, at)
     return history
 

@@ -189,10 +189,10 @@ class Table:
         from backstory.reading.changes import cursors, feed
         from backstory.reading.changes.commits import bad_option
 
-        asked = feed.Asked(since, until, net, current, cursor, start)
+        asked = feed.FeedRequest(since, until, net, current, cursor, start)
         if advance is None and not drop:
             return feed.changes(self.store, self.name, asked)
-        if cursor is None or asked != feed.Asked(cursor=cursor) or (advance is not None and drop):
+        if cursor is None or asked != feed.FeedRequest(cursor=cursor) or (advance is not None and drop):
             raise bad_option(
                 "--advance or --drop moves a cursor, and does nothing else.", "Give --cursor beside it."
             )

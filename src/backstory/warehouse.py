@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.doors.native.asked import Options
+    from backstory.doors.native.asked import SnapshotOptions
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.stores.iceberg.store import Store
@@ -103,12 +103,12 @@ class Warehouse:
         model; a load that is refused is a receipt with an error.
         """
         from backstory.doors.historize import door
-        from backstory.doors.historize.asked import Asked
+        from backstory.doors.historize.asked import LoadRequest
 
         chosen = door.choose(model, dialect)
         if sql:
             return door.sql_of(chosen, dataset)
-        asked = Asked(
+        asked = LoadRequest(
             dataset=dataset,
             run_id=run_id,
             load_timestamp=load_timestamp,
@@ -124,7 +124,7 @@ class Warehouse:
         return door.historize_on_database(chosen, url, asked)
 
     def snapshot(
-        self, source: Any, *, into: str, **options: "Unpack[Options]"
+        self, source: Any, *, into: str, **options: "Unpack[SnapshotOptions]"
     ) -> "SnapshotReceipt | SnapshotPlan":
         """Keep the history of a source: a frame, or files, of all of its records as they are at an instant.
 
@@ -170,7 +170,7 @@ class Warehouse:
         from backstory.doors.odf import door
 
         watcher = watcher or door.Watcher()
-        asked = door.Asked(
+        asked = door.RunRequest(
             system_time=_given(system_time),
             fetch_uncacheable=fetch_uncacheable,
             refetch=refetch,
@@ -201,7 +201,7 @@ class Warehouse:
         from backstory.doors.odf import door
 
         pushed = door.Pushed(_paths(files), source_name, _given(event_time), input_format)
-        asked = door.Asked(
+        asked = door.RunRequest(
             system_time=_given(system_time),
             run_id=run_id,
             dry_run=dry_run,

@@ -15,12 +15,12 @@ from backstory.reading.frames import point_in_time
 from backstory.stores.metadata.in_session import InSession
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import Sender
-from backstory.testing.sender.copies import Copy, difference, read_copy
+from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 
 
 def by_the_rule():
     """The series, batch by batch, through the plain-Python rule."""
-    table, before = [], Copy(KEY)
+    table, before = [], SourceCopy(KEY)
     for path in copies():
         after = read_copy(path, KEY)
         at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plans_in_memory import in_utc
 from tables_as_text import in_order
 
-from backstory.doors.fivetran.batch_rows import Files
+from backstory.doors.fivetran.batch_rows import RequestFiles
 from backstory.doors.fivetran.batches import HistoryBatch, LiveBatch
 from backstory.engine.batches import deliver_batch
 from backstory.formats.delivered import arrow_schema
@@ -64,7 +64,7 @@ class Table:
             for kind in ("replace", "update", "delete", "earliest")
         }
         make = HistoryBatch if self.keeps_history else LiveBatch
-        return make(self.name, b"", types(self.columns), KEY, Files(PLAIN, *found.values()))
+        return make(self.name, b"", types(self.columns), KEY, RequestFiles(PLAIN, *found.values()))
 
     def deliver(self, delivery):
         return deliver_batch(self.store, delivery)

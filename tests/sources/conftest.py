@@ -9,7 +9,7 @@ from web import serving
 from backstory.sources.asking import Asking
 from backstory.sources.polling import fetch
 from backstory.sources.retries import Growth, Policy
-from backstory.sources.source import FilesGlob, Url
+from backstory.sources.source import GlobOfFiles, Resource
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 AT_ONCE = Policy(attempts=3, delay=0.001, growth=Growth.FIXED)
@@ -40,7 +40,7 @@ def ask(asking):
     """Ask a source: `ask(step, state=…)` or `ask(address)`, with the parts of Asking that differ."""
 
     def asked(step, **differing):
-        step = Url(url=step) if isinstance(step, str) else step
+        step = Resource(url=step) if isinstance(step, str) else step
         return fetch(step, replace(asking, **differing))
 
     return asked
@@ -49,4 +49,4 @@ def ask(asking):
 @pytest.fixture
 def glob():
     """The files to ask for: `glob("data/*.csv", once=True)`."""
-    return FilesGlob
+    return GlobOfFiles

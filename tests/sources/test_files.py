@@ -7,7 +7,7 @@ import pytest
 
 from backstory.errors import Failed, UsageError
 from backstory.sources import savepoint
-from backstory.sources.source import FromMetadata, FromSystemTime, Url
+from backstory.sources.source import MetadataTime, Resource, SystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, rounded, written
 
 MODIFIED = datetime(2024, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -130,12 +130,12 @@ def test_a_file_is_never_uncacheable(ask, cities):
     ("event_time", "expected"),
     [
         (None, MODIFIED),
-        (FromMetadata(), MODIFIED),
-        (FromSystemTime(), datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
+        (MetadataTime(), MODIFIED),
+        (SystemTime(), datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
     ],
 )
 def test_event_times(ask, cities, event_time, expected):
-    step = Url(cities.as_uri(), event_time=event_time)
+    step = Resource(cities.as_uri(), event_time=event_time)
 
     assert only(ask(step)).event_time == expected
 

@@ -9,7 +9,7 @@ from backstory.errors import Failed, TryAgain, UsageError
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.polling import check
 from backstory.sources.savepoint import forget
-from backstory.sources.source import FromMetadata, FromPath, FromSystemTime, Url
+from backstory.sources.source import MetadataTime, PathTime, Resource, SystemTime
 from backstory.sources.templates import filled
 
 BODY = b"city,population\nA,1000\n"
@@ -26,7 +26,7 @@ def get(asking):
     """Ask an address, with other fields of the step and the parts of Asking that differ."""
 
     def asked(address, *, step=None, **differing):
-        step = Url(address, **(step or {}))
+        step = Resource(address, **(step or {}))
         told = replace(asking, **differing)
         return fetch_ftp(step, filled(step.url, told.environment), told)
 
@@ -55,16 +55,16 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
     ("step", "warned"),
     [
         ({}, False),
-        ({"event_time": FromSystemTime()}, False),
-        ({"event_time": FromMetadata()}, True),
-        ({"event_time": FromPath("(.)")}, True),
+        ({"event_time": SystemTime()}, False),
+        ({"event_time": MetadataTime()}, True),
+        ({"event_time": PathTime("(.)")}, True),
     ],
 )
 def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
     """1.4: the row `Url ftp`; what cannot be had is warned of."""
     answer = get(site.play("a", BODY), step=step)
 
-    check(Url(site.url("a"), **step))
+    check(Resource(site.url("a"), **step))
     assert only(answer).event_time is None
     assert any("does not tell a time" in line for line in answer.warnings) == warned
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Failed, Refused, UsageError
-from backstory.sources.source import FromMetadata, FromPath, FromSystemTime
+from backstory.sources.source import MetadataTime, PathTime, SystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
 
 PATTERN = r"cities-(\d{4}-\d\d-\d\d)"
-FROM_PATH = FromPath(PATTERN)
+FROM_PATH = PathTime(PATTERN)
 
 
 @pytest.fixture
@@ -204,12 +204,12 @@ class TestEventTime:
         put("a.csv")
 
         assert [fetched.event_time for fetched in ask(glob("*.csv")).deliveries] == [None]
-        answer = ask(glob("*.csv", event_time=FromSystemTime()))
+        answer = ask(glob("*.csv", event_time=SystemTime()))
         assert [fetched.event_time for fetched in answer.deliveries] == [asking.system_time]
 
     def test_metadata_have_none(self, ask, glob):
         with pytest.raises(UsageError) as caught:
-            ask(glob("*.csv", event_time=FromMetadata()))
+            ask(glob("*.csv", event_time=MetadataTime()))
         assert caught.value.code == "event-time"
 
     def test_it_is_group_1_of_the_path(self, put, ask, glob):
@@ -224,7 +224,7 @@ class TestEventTime:
 
     def test_folders_above_the_manifest_tell_no_time(self, put, ask, glob, tmp_path):
         put("backup-1999/cities-2024.csv")
-        step = glob("*.csv", event_time=FromPath(r"-(\d{4})", "%Y"))
+        step = glob("*.csv", event_time=PathTime(r"-(\d{4})", "%Y"))
 
         [fetched] = ask(step, folder=tmp_path / "backup-1999").deliveries
 
@@ -233,7 +233,7 @@ class TestEventTime:
     def test_a_pattern_may_ask_for_the_whole_path(self, put, ask, glob):
         put("cities-2024-01-01.csv")
 
-        [fetched] = ask(glob("*.csv", event_time=FromPath(f"^/.*/{PATTERN}"))).deliveries
+        [fetched] = ask(glob("*.csv", event_time=PathTime(f"^/.*/{PATTERN}"))).deliveries
 
         assert fetched.event_time == datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -305,7 +305,7 @@ class TestByEventTime:
         with pytest.raises(Refused):
             ask(glob("*.csv", event_time=FROM_PATH, by_event_time=True), state=last(self.FIRST))
 
-    @pytest.mark.parametrize("event_time", [None, FromSystemTime()])
+    @pytest.mark.parametrize("event_time", [None, SystemTime()])
     def test_files_of_the_run_s_time_are_ordered_by_name(self, put, ask, glob, event_time):
         put("b.csv", "a.csv")
         step = glob("*.csv", event_time=event_time, by_event_time=True)

@@ -13,7 +13,7 @@ from web import Play, serving
 
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.sources import request
-from backstory.sources.source import FromMetadata, FromPath, FromSystemTime, Url
+from backstory.sources.source import MetadataTime, PathTime, Resource, SystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
 
 BODY = b"city,population\nA,1000\n"
@@ -99,11 +99,11 @@ def test_an_unreadable_date_is_none(web, ask, date):
 
 
 @pytest.mark.parametrize("etag", [None, '"one"'])
-@pytest.mark.parametrize("event_time", [None, FromMetadata()])
+@pytest.mark.parametrize("event_time", [None, MetadataTime()])
 def test_last_modified_is_the_event_time_also_beside_an_etag(web, ask, etag, event_time):
     address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
 
-    assert only(ask(Url(address, event_time=event_time))).event_time == INSTANT
+    assert only(ask(Resource(address, event_time=event_time))).event_time == INSTANT
 
 
 def test_the_event_time_of_other_sources(web, ask, asking):
@@ -112,9 +112,9 @@ def test_the_event_time_of_other_sources(web, ask, asking):
     bare = web.play("/bare", Play(BODY, etag='"one"'))
 
     assert only(ask(bare)).event_time is None
-    assert only(ask(Url(address, event_time=FromSystemTime()))).event_time == asking.system_time
+    assert only(ask(Resource(address, event_time=SystemTime()))).event_time == asking.system_time
     with pytest.raises(UsageError) as caught:
-        ask(Url(address, event_time=FromPath("(.*)")))
+        ask(Resource(address, event_time=PathTime("(.*)")))
     assert caught.value.code == "event-time"
 
 
@@ -244,7 +244,7 @@ def test_headers_and_the_user_agent(web, ask):
         ("Accept", "text/csv"),
     ]
 
-    only(ask(Url(address, headers=headers), environment={"KEY": "grün"}))
+    only(ask(Resource(address, headers=headers), environment={"KEY": "grün"}))
     only(ask(address, fetch_uncacheable=True))
 
     first, second = (seen.headers for seen in web.seen)
@@ -256,7 +256,7 @@ def test_headers_and_the_user_agent(web, ask):
 def test_a_user_agent_of_the_manifest_wins(web, ask):
     address = web.play("/a", Play(BODY))
 
-    ask(Url(address, headers=(("user-agent", "mine"),)))
+    ask(Resource(address, headers=(("user-agent", "mine"),)))
 
     assert web.seen[0].headers.get_all("User-Agent") == ["mine"]
 
@@ -269,7 +269,7 @@ def test_private_headers_stay_with_their_host(web, ask):
         web.play("/a", Play(b"", 302, headers=(("Location", "/here"),)))
         headers = [("X-Key", "secret"), ("Accept", "text/csv")]
 
-        only(ask(Url(web.url("/a", "user:password@"), headers=headers)))
+        only(ask(Resource(web.url("/a", "user:password@"), headers=headers)))
 
         assert [seen.headers["X-Key"] for seen in web.seen] == ["secret", "secret"]
         assert all(seen.headers["Authorization"] for seen in web.seen)
@@ -295,7 +295,7 @@ def test_an_address_that_is_none_is_a_usage_error(ask, address):
 )
 def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
     with pytest.raises(UsageError) as caught:
-        ask(Url(web.play("/a", Play(BODY)), headers=((name, value),)))
+        ask(Resource(web.play("/a", Play(BODY)), headers=((name, value),)))
 
     assert caught.value.code == "invalid-header"
     assert "secret" not in str(caught.value)
@@ -303,7 +303,7 @@ def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
 
 def test_a_template_without_a_value_is_a_usage_error(web, ask):
     with pytest.raises(UsageError):
-        ask(Url(web.play("/a", Play(BODY)), headers=(("X", "${{ env.UNSET }}"),)))
+        ask(Resource(web.play("/a", Play(BODY)), headers=(("X", "${{ env.UNSET }}"),)))
     assert web.seen == []
 
 
@@ -334,7 +334,7 @@ class TestUncacheable:
         assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
 
     def test_the_manifest_fetches_it_always(self, web, ask):
-        step = Url(web.play("/a", Play(BODY)), always=True)
+        step = Resource(web.play("/a", Play(BODY)), always=True)
 
         assert ask(step).warnings == []
         assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
@@ -353,7 +353,7 @@ class TestForever:
     """`cache: Forever` asks a source no more that was ingested once (D29)."""
 
     def test_there_is_no_request_after_the_first_success(self, web, ask):
-        step = Url(web.play("/a", Play(BODY, etag='"one"')), once=True)
+        step = Resource(web.play("/a", Play(BODY, etag='"one"')), once=True)
 
         state = only(ask(step)).state
         for known in ({}, {"state": state}, {"state": state, "fetch_uncacheable": True}):
@@ -361,7 +361,7 @@ class TestForever:
         assert len(web.seen) == 1
 
     def test_a_failure_is_no_success(self, web, ask):
-        step = Url(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
+        step = Resource(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
 
         with pytest.raises(Failed):
             ask(step)
@@ -388,7 +388,7 @@ class TestSecrets:
 
         told = ""
         try:
-            answer = ask(Url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+            answer = ask(Resource(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
             told = f"{only(answer).name} {answer.warnings}"
         except BackstoryError as error:
             told = everything(error)
@@ -411,7 +411,7 @@ class TestSecrets:
         web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))
         address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key", "anna:pass%20word@")
 
-        ask(Url(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+        ask(Resource(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
 
         [savepoint] = asking.cache.glob("*.json")
         assert [secret for secret in self.SECRETS if secret in savepoint.read_text()] == []

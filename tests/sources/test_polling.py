@@ -5,7 +5,7 @@ import pytest
 from backstory.errors import UsageError
 from backstory.sources.polling import check
 from backstory.sources.secrecy import redacted, shown
-from backstory.sources.source import FilesGlob, FromMetadata, FromPath, Url
+from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource
 
 
 @pytest.mark.parametrize("scheme", ["sftp", "s3", "data", "mailto"])
@@ -21,9 +21,9 @@ def test_other_schemes_are_refused(ask, scheme):
 @pytest.mark.parametrize(
     "step",
     [
-        Url("${{ env.BASE }}/a", event_time=FromPath("(.)")),
-        FilesGlob("*", FromMetadata()),
-        FilesGlob("*", FromPath("(.)", "%Q")),
+        Resource("${{ env.BASE }}/a", event_time=PathTime("(.)")),
+        GlobOfFiles("*", MetadataTime()),
+        GlobOfFiles("*", PathTime("(.)", "%Q")),
     ],
 )
 def test_what_no_source_can_do_is_known_without_asking(step):

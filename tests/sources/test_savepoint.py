@@ -14,7 +14,7 @@ from web import Play
 
 from backstory.errors import Failed
 from backstory.sources import savepoint
-from backstory.sources.source import FromSystemTime, Url
+from backstory.sources.source import Resource, SystemTime
 from backstory.sources.source_state import ETAG, SourceState
 
 FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
@@ -100,26 +100,26 @@ def test_another_state_is_another_download(web, ask):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"event_time": FromSystemTime()}, {"headers": (("a", "b"),)}, {"always": True}],
+    [{"event_time": SystemTime()}, {"headers": (("a", "b"),)}, {"always": True}],
 )
 def test_another_step_is_another_download(web, ask, fields):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
-    assert only(ask(Url(address, **fields))).path.read_bytes() == b"second"
+    assert only(ask(Resource(address, **fields))).path.read_bytes() == b"second"
 
 
 def test_a_template_that_is_filled_otherwise_is_another_download(web, ask):
     web.play("/2023", FIRST)
     web.play("/2024", SECOND)
-    step = Url(web.url("/") + "${{ env.YEAR }}")
+    step = Resource(web.url("/") + "${{ env.YEAR }}")
     ask(step, environment={"YEAR": "2023"})
 
     assert only(ask(step, environment={"YEAR": "2024"})).path.read_bytes() == b"second"
 
 
 def test_the_system_time_is_that_of_the_run(web, ask, asking):
-    step = Url(web.play("/a", FIRST), event_time=FromSystemTime())
+    step = Resource(web.play("/a", FIRST), event_time=SystemTime())
     ask(step)
     later = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -265,14 +265,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from backstory.sources.asking import Asking
 from backstory.sources.polling import fetch
-from backstory.sources.source import Url
+from backstory.sources.source import Resource
 
 def die(stage, done, total):
     if done > 3000:
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[2])
-fetch(Url(sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
+fetch(Resource(sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
 """
 
     def test_in_the_middle_of_a_download(self, web, ask, asking):
@@ -310,7 +310,7 @@ fetch(Url(sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=d
 def test_a_cache_that_takes_no_savepoint_fails(web, ask, asking, monkeypatch):
     """A folder stands where the savepoint should: the download is not handed out as if it were kept."""
     address = web.play("/a", FIRST)
-    place = savepoint.place_of(Url(address), asking)
+    place = savepoint.place_of(Resource(address), asking)
     (place / "full").mkdir(parents=True)
 
     with pytest.raises(Failed) as caught:

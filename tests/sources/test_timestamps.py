@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Refused, UsageError
-from backstory.sources.source import FromPath
+from backstory.sources.source import PathTime
 from backstory.sources.timestamps import check_format, codes, path_time
 
 WHOLE = datetime(2024, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -13,7 +13,7 @@ DAY = datetime(2024, 3, 4, tzinfo=UTC)
 
 
 def source(timestamp_format="%Y-%m-%d", pattern="(.*)"):
-    return FromPath(pattern, timestamp_format)
+    return PathTime(pattern, timestamp_format)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain
 from backstory.sources.retries import Policy
-from backstory.sources.source import Url
+from backstory.sources.source import Resource
 
 BODY = bytes(range(256)) * 40
 WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)
@@ -199,5 +199,5 @@ def test_an_interrupt_leaves_nothing(web, ask, asking):
 
 def test_one_attempt_is_one(web, ask):
     with pytest.raises(TryAgain):
-        ask(Url(web.play("/a", CUT)), retry=Policy(attempts=1))
+        ask(Resource(web.play("/a", CUT)), retry=Policy(attempts=1))
     assert len(web.seen) == 1

@@ -3,11 +3,11 @@
 import pytest
 
 from backstory.model.guards import exceeds
-from backstory.strategies.events.log import Rejected as NotIngested
-from backstory.strategies.events.log import Row as Arrived
+from backstory.strategies.events.log import Arrival as Arrived
+from backstory.strategies.events.log import LogRejected as NotIngested
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.terms import Encoding, Moment, Strategy, Terms
-from backstory.strategies.scd2.rule import Rejected, Row, Rules, historize
+from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
+from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, historize
 
 # What goes, of what, at which ratio, and whether that is too much.
 GUARDS = [
@@ -31,9 +31,9 @@ def test_a_guard_is_exact(part, whole, ratio, refused):
 def test_rules_count_as_the_guard_does(gone, refused):
     """P7, R46: 29 of 100 at 0.29 are loaded and ingested; 30 are not."""
     keys = range(100)
-    history, _ = historize([], [Row(key, "h") for key in keys], 1, "r1", lambda key, at: (key, at))
-    left = [Row(key, "h") for key in keys[gone:]]
-    terms = Terms(Strategy.SNAPSHOT, ("k",), encoding=Encoding.OP, max_retract=0.29)
+    history, _ = historize([], [BaseRow(key, "h") for key in keys], 1, "r1", lambda key, at: (key, at))
+    left = [BaseRow(key, "h") for key in keys[gone:]]
+    terms = EventTerms(Strategy.SNAPSHOT, ("k",), encoding=EventEncoding.OP, max_retract=0.29)
     log = ingest([], [Arrived(None, {"k": key}) for key in keys], terms, Moment("s1", "e1", None, 0)).events
     rows = [Arrived(None, {"k": key}) for key in keys[gone:]]
 
@@ -44,7 +44,7 @@ def test_rules_count_as_the_guard_does(gone, refused):
         return ingest(log, rows, terms, Moment("s2", "e2", "e1", 100))
 
     if refused:
-        with pytest.raises(Rejected, match="MASS_DELETE"):
+        with pytest.raises(LoadRejected, match="MASS_DELETE"):
             loaded()
         with pytest.raises(NotIngested, match="too-many-retracted"):
             ingested()

@@ -102,12 +102,12 @@ def opened(options: Options, *tables: str, brief: bool = False) -> Iterator["War
 
 
 def _require(options: Options, tables: Sequence[str]) -> None:
-    from backstory.stores.metadata.embedded import Embedded
+    from backstory.stores.metadata.embedded import EmbeddedCatalog
     from backstory.stores.metadata.without_spark import open_without_spark
     from backstory.stores.refusals import no_table
 
     catalog = open_without_spark(options.settings()) if tables else None
-    if not isinstance(catalog, Embedded):
+    if not isinstance(catalog, EmbeddedCatalog):
         return
     there = set(catalog.tables())
     for name in tables:

@@ -76,9 +76,9 @@ def _arrive(store: "Store") -> None:
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     """Send the differences of neighbouring copies, each at the date of its file, and tell of each."""
-    from backstory.testing.sender.copies import Copy, difference, read_copy
+    from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 
-    before = Copy(KEY)
+    before = SourceCopy(KEY)
     columns = read_copy(paths[-1], KEY).columns  # the first copies leave a column empty
     for path in paths:
         instant = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)

@@ -64,7 +64,7 @@ def historize(
         options: Common options.
     """
     from backstory.doors.historize import door
-    from backstory.doors.historize.asked import Asked
+    from backstory.doors.historize.asked import LoadRequest
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.run import exit_code, open_model
@@ -84,7 +84,7 @@ def historize(
     if sql:
         sys.stdout.write(door.sql_of(chosen, dataset))
         return 0
-    asked = Asked(
+    asked = LoadRequest(
         dataset=dataset,
         run_id=run_id,
         load_timestamp=load_timestamp,

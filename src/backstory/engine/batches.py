@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from backstory.engine.buckets import Batch, plan_in_buckets
+from backstory.engine.buckets import Shipment, plan_in_buckets
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.outcome import Outcome
-from backstory.formats.memory import Lease, TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.formats.values.mended import counted, tell
 from backstory.model.change import Change, Committed, Note
 from backstory.model.layout import Layout
@@ -40,7 +40,7 @@ class Batches(Protocol):
     def token(self, table: StoredTable) -> str:
         """A digest by which the same delivery is recognised when it comes again."""
 
-    def batch(self, table: StoredTable) -> Batch:
+    def batch(self, table: StoredTable) -> Shipment:
         """The files, to be read as rows of the table; Refused if they are none of it."""
 
 
@@ -93,7 +93,7 @@ class BatchDelivery:
             yield Plan(table, change, note, receipt)
 
 
-def _planned_here(store: Store, table: StoredTable, batch: Batch, lease: Lease) -> Outcome:
+def _planned_here(store: Store, table: StoredTable, batch: Shipment, lease: MemoryLease) -> Outcome:
     with timed("decode"):
         decoded = batch.decode(lease)
     with timed("slice"):

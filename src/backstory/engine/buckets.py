@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from backstory.engine.outcome import Outcome
 from backstory.engine.shipping import Shipped, ship_files
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import Lease
+from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile
@@ -69,7 +69,7 @@ class Decoded(Protocol):
         """The actions, given the slice of the table."""
 
 
-class Batch(Protocol):
+class Shipment(Protocol):
     """The files of a delivery, which can be read here or where Spark runs."""
 
     @property
@@ -88,7 +88,7 @@ class Batch(Protocol):
     def parts(self) -> list[tuple[str, BatchFile]]:
         """Every file with its kind."""
 
-    def decode(self, lease: Lease) -> Decoded:
+    def decode(self, lease: MemoryLease) -> Decoded:
         """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
@@ -99,7 +99,7 @@ class Batch(Protocol):
 
 
 @contextmanager
-def plan_in_buckets(store: Store, table: StoredTable, batch: Batch) -> Iterator[Outcome]:
+def plan_in_buckets(store: Store, table: StoredTable, batch: Shipment) -> Iterator[Outcome]:
     """What the batch makes of the table, without its rows ever being on the driver."""
     with translate_faults(table.shape.table), ship_files(store, batch.parts) as files, ExitStack() as kept:
         rows = _decoded(store, batch, files).persist()
@@ -115,20 +115,20 @@ def plan_in_buckets(store: Store, table: StoredTable, batch: Batch) -> Iterator[
         yield _outcome(batch, acts, mended)
 
 
-def _names(batch: Batch) -> dict[str, str]:
+def _names(batch: Shipment) -> dict[str, str]:
     return {name: f"c{number}" for number, name in enumerate(batch.types)}
 
 
-def _kinds(batch: Batch) -> list[str]:
+def _kinds(batch: Shipment) -> list[str]:
     """The kinds of file that the batch has, by the numbers that rows carry."""
     return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
-def _columns(batch: Batch) -> str:
+def _columns(batch: Shipment) -> str:
     return ", ".join(f"{_names(batch)[name]} {spark_type(type_)}" for name, type_ in batch.types.items())
 
 
-def _decoded(store: Store, batch: Batch, files: Sequence[Shipped]) -> "DataFrame":
+def _decoded(store: Store, batch: Shipment, files: Sequence[Shipped]) -> "DataFrame":
     """Every row of every file with its kind, file, place and what of it is known; a task for each file.
 
     The first row of a part says what was mended in it.
@@ -138,7 +138,7 @@ def _decoded(store: Store, batch: Batch, files: Sequence[Shipped]) -> "DataFrame
 
 
 def _decode(
-    batch: Batch, files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]
+    batch: Shipment, files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     kinds = _kinds(batch)
     for number in (number for part in numbers for number in part["id"].to_pylist()):
@@ -180,7 +180,7 @@ def _unpacked(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
 
 
-def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None, Mended]:
+def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int, int | None, int | None, Mended]:
     """The count of rows, the least start and end in microseconds, and all that was mended."""
     from pyspark.sql.functions import collect_list, count, lit, unix_micros
     from pyspark.sql.functions import min as least
@@ -198,7 +198,7 @@ def _facts(rows: "DataFrame", batch: Batch) -> tuple[int, int | None, int | None
 
 
 def _stored(
-    store: Store, table: StoredTable, batch: Batch, rows: "DataFrame", since: int | None
+    store: Store, table: StoredTable, batch: Shipment, rows: "DataFrame", since: int | None
 ) -> "DataFrame":
     """The stored rows of the batch's keys, with their file, position and id."""
     from pyspark.sql.functions import lit
@@ -217,7 +217,9 @@ def _stored(
     return frame.join(keys, reduce(and_, same), "left_semi")
 
 
-def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, orderly: Any, buckets: int) -> "DataFrame":
+def _planned(
+    rows: "DataFrame", stored: "DataFrame", batch: Shipment, orderly: Any, buckets: int
+) -> "DataFrame":
     from pyspark.sql.functions import lit, pmod, xxhash64
 
     def bucket() -> "Column":
@@ -229,13 +231,12 @@ def _planned(rows: "DataFrame", stored: "DataFrame", batch: Batch, orderly: Any,
     return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch, orderly), schema)
 
 
-def _plan_bucket(batch: Batch, orderly: Shape | None, rows: pa.Table, stored: pa.Table) -> pa.Table:
+def _plan_bucket(batch: Shipment, orderly: Shape | None, rows: pa.Table, stored: pa.Table) -> pa.Table:
     names, schema = _names(batch), arrow_schema(batch.types)
     place = pa.schema({FILE: pa.string(), POSITION: pa.int64(), ROW_ID: pa.int64()})
     numbered = ["file", "position", "id", *names.values()]
     whole = pa.schema([*place, *schema])
-    # A bucket without stored rows may come without their columns.
-    slice_ = whole.empty_table()
+    slice_ = whole.empty_table()  # a bucket without stored rows may come without their columns
     if stored.num_columns:
         slice_ = stored.select(numbered).rename_columns(whole.names).cast(whole)
     with carrying():
@@ -246,7 +247,7 @@ def _plan_bucket(batch: Batch, orderly: Shape | None, rows: pa.Table, stored: pa
     return _acts(actions, json.dumps(told), schema, list(names.values()))
 
 
-def _by_kind(batch: Batch, rows: pa.Table) -> dict[str, Rows]:
+def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
     """The rows of a bucket by kind, each in the order of its files."""
     schema = arrow_schema(batch.types)
     found: dict[str, Rows] = {}
@@ -278,7 +279,7 @@ def _acts(actions: Actions, told: str, schema: pa.Schema, numbered: Sequence[str
     return pa.table(columns, names=["act", "file", "position", "id", "told", *numbered])
 
 
-def _outcome(batch: Batch, acts: "DataFrame", mended: Mended) -> Outcome:
+def _outcome(batch: Shipment, acts: "DataFrame", mended: Mended) -> Outcome:
     with timed("plan"):
         told = [json.loads(row.told) for row in acts.where(column("act") == TOLD).select("told").collect()]
     counts: Counter[str] = Counter()

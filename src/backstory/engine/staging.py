@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from backstory.engine.shipping import parquet_frame, ship_files
 from backstory.formats.memory import TooLarge
-from backstory.formats.produced import Rows
+from backstory.formats.produced import ProducedRows
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
@@ -56,7 +56,7 @@ def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
     return store.spark.read.schema(_spark(pa.schema(map(_storable, schema)))).parquet(literal)
 
 
-def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFrame":
+def staged(store: Store, rows: ProducedRows, folder: Path, held: ExitStack) -> "DataFrame":
     """The rows with their `ARRIVAL`, each column of the type that tables have for it.
 
     Every row is read here, so that whatever is malformed is refused before Spark begins. A column
@@ -67,7 +67,7 @@ def staged(store: Store, rows: Rows, folder: Path, held: ExitStack) -> "DataFram
 
 
 def given(
-    store: Store, rows: Rows, folder: Path, held: ExitStack, *, queried: bool = False
+    store: Store, rows: ProducedRows, folder: Path, held: ExitStack, *, queried: bool = False
 ) -> "tuple[DataFrame, bool]":
     """The same, and whether the rows are few: these go as they are, unless they are `queried`.
 
@@ -148,7 +148,7 @@ def _parts(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, s
         yield path
 
 
-def _placed(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _placed(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in rows.batches:
         values = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]

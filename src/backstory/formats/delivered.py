@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.formats.csv.typed_rows import read_csv
-from backstory.formats.memory import Lease
+from backstory.formats.memory import MemoryLease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
@@ -47,7 +47,7 @@ def read_files(
     encoding: Encoding,
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
-    lease: Lease | None = None,
+    lease: MemoryLease | None = None,
 ) -> list[tuple[BatchFile, Rows]]:
     """Each file that has rows and its rows, in the order given, with the columns of its header.
 

@@ -45,9 +45,9 @@ class Memory:
         self._held = 0
 
     @contextmanager
-    def lease(self) -> Iterator["Lease"]:
+    def lease(self) -> Iterator["MemoryLease"]:
         """A delivery's part, given back at the end."""
-        lease = Lease(self)
+        lease = MemoryLease(self)
         try:
             yield lease
         finally:
@@ -66,7 +66,7 @@ class Memory:
             self._held += size
 
 
-class Lease:
+class MemoryLease:
     """What one delivery holds, file by file."""
 
     def __init__(self, memory: Memory) -> None:
@@ -89,7 +89,7 @@ class Lease:
 class Meter:
     """Counts the clear bytes of one file as they come."""
 
-    def __init__(self, file: BatchFile, lease: Lease | None = None) -> None:
+    def __init__(self, file: BatchFile, lease: MemoryLease | None = None) -> None:
         self._file = file
         self._lease = lease
         self._most = max(BOMB_BYTES, BOMB_RATIO * file.size())

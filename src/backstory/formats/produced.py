@@ -25,7 +25,7 @@ UNTOLD: Final[Told] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ProducedRows:
     """Rows in the order of their file; what cannot be read is refused when its batch is asked for."""
 
     schema: pa.Schema

@@ -11,7 +11,7 @@ from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_rows
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.rows import parquet_rows
-from backstory.formats.produced import UNTOLD, Rows, Told
+from backstory.formats.produced import UNTOLD, ProducedRows, Told
 from backstory.formats.shapefile.options import ShapefileOptions
 from backstory.formats.values.texts import TimeFormats, parser
 from backstory.formats.wrapping.room import Bound
@@ -43,7 +43,7 @@ def rows_of(
     schema: pa.Schema | None,
     told: Told = UNTOLD,
     bound: Bound | None = None,
-) -> Rows:
+) -> ProducedRows:
     """The rows of a file in its order, with the declared columns or with those that are in it.
 
     `name` is what messages call the file. Without a schema a column is of the type that `told` has for it;

@@ -48,7 +48,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PictureRow:
     """A line of the picture: what it is about, and its bars."""
 
     label: str
@@ -79,7 +79,9 @@ def picture(
     return _document(drawn, title, height + 8)
 
 
-def _rows_of_lanes(lanes: Sequence[Lane], telling: Sequence[str], columns: Sequence[str]) -> Iterator[Row]:
+def _rows_of_lanes(
+    lanes: Sequence[Lane], telling: Sequence[str], columns: Sequence[str]
+) -> Iterator[PictureRow]:
     known = form_of([lane.known_from for lane in lanes if lane.known_from])
     for lane in lanes:
         bars = [
@@ -93,14 +95,14 @@ def _rows_of_lanes(lanes: Sequence[Lane], telling: Sequence[str], columns: Seque
             )
             for version in lane.versions
         ]
-        yield Row(f"known {lane.known_from:{known}}" if lane.known_from else "", bars)
+        yield PictureRow(f"known {lane.known_from:{known}}" if lane.known_from else "", bars)
 
 
-def _rows_of_columns(lane: Lane, telling: Sequence[str]) -> Iterator[Row]:
+def _rows_of_columns(lane: Lane, telling: Sequence[str]) -> Iterator[PictureRow]:
     for name in telling[:MOST]:
-        yield Row(name, list(_stretches(lane, name)))
+        yield PictureRow(name, list(_stretches(lane, name)))
     if len(telling) > MOST:
-        yield Row(f"… and {len(telling) - MOST} more", [])
+        yield PictureRow(f"… and {len(telling) - MOST} more", [])
 
 
 def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
@@ -121,7 +123,7 @@ def _all(version: Told, columns: Sequence[str]) -> str:
     return "\n".join(f"{name}: {shown(version[name])}" for name in columns)
 
 
-def _row(row: Row, scale: Scale, top: float, kinds: Mapping[str, str]) -> Iterator[str]:
+def _row(row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str]) -> Iterator[str]:
     middle = top + BAR / 2
     yield _text(10, middle + 4, _fitting(row.label, LEFT - 20), "faint", told=row.label)
     for bar in row.bars:

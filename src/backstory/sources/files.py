@@ -11,7 +11,7 @@ from backstory.errors import Failed, UsageError
 from backstory.sources.asking import CHECKING, Asking
 from backstory.sources.fetched import Answer, Fetched
 from backstory.sources.secrecy import shown, templated
-from backstory.sources.source import FromSystemTime, Url
+from backstory.sources.source import Resource, SystemTime
 from backstory.sources.source_state import LAST_MODIFIED, SourceState, of_kind, rounded, written
 
 # One letter before the colon is a drive of Windows.
@@ -25,7 +25,7 @@ def scheme_of(url: str) -> str:
     return found[1].lower() if found else ""
 
 
-def fetch_file(step: Url, url: str, asking: Asking) -> Answer:
+def fetch_file(step: Resource, url: str, asking: Asking) -> Answer:
     """The file that the url or path names: up to date if it was not modified since the last ingest.
 
     Raises UsageError for a file of another machine, Failed if there is no such file or it cannot be read.
@@ -37,12 +37,12 @@ def fetch_file(step: Url, url: str, asking: Asking) -> Answer:
     state = SourceState(LAST_MODIFIED, written(modified))
     if of_kind(asking.state, LAST_MODIFIED) == state.value:
         return Answer("up-to-date")
-    time = asking.system_time if isinstance(step.event_time, FromSystemTime) else modified
+    time = asking.system_time if isinstance(step.event_time, SystemTime) else modified
     name = called if templated(step.url) else path.name
     return Answer("new", iter((Fetched(path, name, time, state),)))
 
 
-def _path_of(url: str, step: Url, folder: Path) -> Path:
+def _path_of(url: str, step: Resource, folder: Path) -> Path:
     if not scheme_of(url):
         return folder / url
     parts = urlsplit(url)

@@ -16,7 +16,7 @@ from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_
 from backstory.sources.retries import Unreachable, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.secrecy import private_parts, redacted, shown
-from backstory.sources.source import FromSystemTime, Url
+from backstory.sources.source import Resource, SystemTime
 from backstory.sources.templates import secrets_of
 
 NO_STATE: Final = f"{{name}}: FTP does not tell whether a file changed: {PASSED_OVER}"
@@ -24,7 +24,7 @@ NO_TIME: Final = "{name}: FTP does not tell a time: rows without one get the run
 ABSENT: Final = "550"
 
 
-def fetch_ftp(step: Url, url: str, asking: Asking) -> Answer:
+def fetch_ftp(step: Resource, url: str, asking: Asking) -> Answer:
     """The file in the cache, perhaps one that an earlier run kept; its event time is the run's (1.4).
 
     Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
@@ -40,11 +40,11 @@ def fetch_ftp(step: Url, url: str, asking: Asking) -> Answer:
     since = point.created_at if taken else None
     fetched = Fetched(own, wanted.name, None, None, since, Kept(place.name, point.data))
     told = [] if step.always or step.once else [NO_STATE]
-    told += [] if isinstance(step.event_time, FromSystemTime | None) else [NO_TIME]
+    told += [] if isinstance(step.event_time, SystemTime | None) else [NO_TIME]
     return Answer("new", iter((fetched,)), [text.format(name=wanted.name) for text in told])
 
 
-def _wanted(step: Url, url: str, asking: Asking) -> Wanted:
+def _wanted(step: Resource, url: str, asking: Asking) -> Wanted:
     try:
         secrets = private_parts(url, ()) | secrets_of(step.url, asking.environment)
     except ValueError:

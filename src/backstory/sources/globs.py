@@ -15,7 +15,7 @@ from backstory.errors import Failed
 from backstory.sources.asking import CHECKING, Asking
 from backstory.sources.fetched import Answer, Fetched
 from backstory.sources.matching import fixed, matching
-from backstory.sources.source import FilesGlob, FromPath, FromSystemTime
+from backstory.sources.source import GlobOfFiles, PathTime, SystemTime
 from backstory.sources.source_state import ETAG, SourceState, of_kind
 from backstory.sources.timestamps import path_time
 
@@ -24,7 +24,7 @@ _MOST_WARNINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GlobFile:
     """A file that the glob found.
 
     Attributes:
@@ -51,7 +51,7 @@ def _place(mark: str) -> tuple[str, str, str]:
     return time, PurePosixPath(name).name, name
 
 
-def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
+def fetch_glob(step: GlobOfFiles, asking: Asking) -> Answer:
     """The files after the last one that was ingested; those that came too late are named in warnings.
 
     Raises Failed when the first look finds no file, Refused for a path that does not tell its time, and for
@@ -89,38 +89,38 @@ def fetch_glob(step: FilesGlob, asking: Asking) -> Answer:
     )
 
 
-def _timed(step: FilesGlob) -> bool:
+def _timed(step: GlobOfFiles) -> bool:
     """Whether files are ordered by times of their own; those of one time, the run's, are ordered by name."""
-    return step.by_event_time and isinstance(step.event_time, FromPath)
+    return step.by_event_time and isinstance(step.event_time, PathTime)
 
 
-def _files(step: FilesGlob, asking: Asking) -> list[Found]:
+def _files(step: GlobOfFiles, asking: Asking) -> list[GlobFile]:
     """All files that match, each once, in order."""
     spelled = matching(asking.folder, step.path, asking.seen)
     files = [_found(asking.folder / text, text, step, asking) for text in spelled]
     return sorted(files, key=lambda file: file.place)
 
 
-def _found(path: Path, spelled: str, step: FilesGlob, asking: Asking) -> Found:
+def _found(path: Path, spelled: str, step: GlobOfFiles, asking: Asking) -> GlobFile:
     name = Path(spelled).relative_to(fixed(step.path)).as_posix()
-    file = Found(path, Path(spelled).as_posix(), name, name)
+    file = GlobFile(path, Path(spelled).as_posix(), name, name)
     if not _timed(step):
         return file
     time = _event_time(file, step, asking)
     assert time is not None  # the order is by the time of the path
     text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
-    return Found(path, file.spelled, name, f"{text}Z {name}")
+    return GlobFile(path, file.spelled, name, f"{text}Z {name}")
 
 
-def _event_time(file: Found, step: FilesGlob, asking: Asking) -> datetime | None:
-    if isinstance(step.event_time, FromPath):
+def _event_time(file: GlobFile, step: GlobOfFiles, asking: Asking) -> datetime | None:
+    if isinstance(step.event_time, PathTime):
         # The manifest's spelling first: folders above it, which differ from machine to machine, tell no time.
         paths = [file.spelled, file.path.absolute().as_posix()]
         return path_time(step.event_time, file.name, paths).astimezone(UTC)
-    return asking.system_time if isinstance(step.event_time, FromSystemTime) else None
+    return asking.system_time if isinstance(step.event_time, SystemTime) else None
 
 
-def _warnings(late: Sequence[Found], since: str, *, timed: bool) -> list[str]:
+def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]:
     """A line for each file that sorts before the last one and was never ingested (D20)."""
     parts = _TIMED.fullmatch(since)
     last = parts[2] if parts else since

@@ -17,15 +17,15 @@ from backstory.sources.request import Headers, Wanted, new_client, no_address
 from backstory.sources.retries import retry_requests
 from backstory.sources.savepoint import Savepoint
 from backstory.sources.secrecy import private_parts, shown
-from backstory.sources.source import FromSystemTime, Url
+from backstory.sources.source import Resource, SystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_kind, written
 from backstory.sources.templates import filled, secrets_of
-from backstory.sources.transfer import Part, tag_of, transfer_bytes
+from backstory.sources.transfer import BodyPart, tag_of, transfer_bytes
 
 NO_STATE: Final = f"{{name}} tells neither an ETag nor when it was modified: {PASSED_OVER}"
 
 
-def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
+def fetch_http(step: Resource, url: str, asking: Asking) -> Answer:
     """What the server has: nothing new, or a file in the cache, perhaps one that an earlier run kept.
 
     Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
@@ -45,8 +45,8 @@ def fetch_http(step: Url, url: str, asking: Asking) -> Answer:
     return _downloaded(step, wanted, place, asked, asking)
 
 
-def _downloaded(step: Url, wanted: Wanted, place: Path, asked: str, asking: Asking) -> Answer:
-    part = Part(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
+def _downloaded(step: Resource, wanted: Wanted, place: Path, asked: str, asking: Asking) -> Answer:
+    part = BodyPart(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
     savepoint.sweep(asking.cache)
     conditions = _conditions(asking.state)
 
@@ -71,18 +71,20 @@ def _downloaded(step: Url, wanted: Wanted, place: Path, asked: str, asking: Aski
     return Answer("new", iter((_fetched(step, asking, place, point, own, taken=False),)), warnings)
 
 
-def _fetched(step: Url, asking: Asking, place: Path, point: Savepoint, own: Path, *, taken: bool) -> Fetched:
+def _fetched(
+    step: Resource, asking: Asking, place: Path, point: Savepoint, own: Path, *, taken: bool
+) -> Fetched:
     return Fetched(
         path=own,
         name=shown(step.url),
-        event_time=asking.system_time if isinstance(step.event_time, FromSystemTime) else point.event_time,
+        event_time=asking.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
         state=point.state,
         taken_up=point.created_at if taken else None,
         kept=Kept(place.name, point.data),
     )
 
 
-def _wanted(step: Url, url: str, asking: Asking) -> Wanted:
+def _wanted(step: Resource, url: str, asking: Asking) -> Wanted:
     values = [filled(value, asking.environment) for _, value in step.headers]
     names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]

@@ -9,7 +9,7 @@ from backstory.sources.files import fetch_file, scheme_of
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.globs import fetch_glob
 from backstory.sources.http import fetch_http
-from backstory.sources.source import FilesGlob, FromMetadata, FromPath, Source, Url
+from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource, Source
 from backstory.sources.templates import filled
 from backstory.sources.timestamps import check_format
 
@@ -26,7 +26,7 @@ def fetch(step: Source, asking: Asking) -> Answer:
     check(step)
     if step.once and asking.complete:
         return Answer("up-to-date")
-    if isinstance(step, FilesGlob):
+    if isinstance(step, GlobOfFiles):
         return fetch_glob(step, asking)
     url = filled(step.url, asking.environment)
     scheme = scheme_of(url)
@@ -44,22 +44,22 @@ def check(step: Source) -> None:
 
     A scheme that a template fills in is not known yet.
     """
-    scheme = scheme_of(step.url) if isinstance(step, Url) else ""
+    scheme = scheme_of(step.url) if isinstance(step, Resource) else ""
     if scheme not in SCHEMES:
         raise _unsupported(scheme)
-    if isinstance(step, Url) and isinstance(step.event_time, FromPath) and scheme != "ftp":
+    if isinstance(step, Resource) and isinstance(step.event_time, PathTime) and scheme != "ftp":
         raise UsageError(
             "event-time",
             "The event time of a Url cannot come FromPath.",
             "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
         )
-    if isinstance(step, FilesGlob) and isinstance(step.event_time, FromMetadata):
+    if isinstance(step, GlobOfFiles) and isinstance(step.event_time, MetadataTime):
         raise UsageError(
             "event-time",
             "The event time of a FilesGlob cannot come FromMetadata.",
             "Use FromPath or FromSystemTime.",
         )
-    if isinstance(step.event_time, FromPath):
+    if isinstance(step.event_time, PathTime):
         check_format(step.event_time.timestamp_format)
 
 

@@ -19,7 +19,7 @@ from backstory.errors import BackstoryError, Failed
 from backstory.formats.wrapping.room import no_room
 from backstory.sources.asking import Asking
 from backstory.sources.fetched import Fetched
-from backstory.sources.source import Url
+from backstory.sources.source import Resource
 from backstory.sources.source_state import SourceState
 
 # A data file that no savepoint speaks of belongs to a run that was killed, if nobody touched it for so long.
@@ -53,7 +53,7 @@ def digest(*parts: object) -> str:
     return sha3_256(json.dumps(parts).encode()).hexdigest()
 
 
-def place_of(step: Url, asking: Asking) -> Path:
+def place_of(step: Resource, asking: Asking) -> Path:
     """Where the savepoint of this step, asked in this state, lies."""
     state = asking.state.to_dict() if asking.state else None
     return asking.cache / f"{digest(repr(step), state)}.json"

@@ -4,28 +4,28 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class FromMetadata:
+class MetadataTime:
     """The time that the source's metadata tell: the caching headers, the file's modification."""
 
 
 @dataclass(frozen=True, slots=True)
-class FromSystemTime:
+class SystemTime:
     """The time of the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class FromPath:
+class PathTime:
     """The time that a file's path tells: group 1 of the pattern, in a format of strftime or of Java."""
 
     pattern: str
     timestamp_format: str = "%Y-%m-%d"
 
 
-EventTime = FromMetadata | FromSystemTime | FromPath
+EventTime = MetadataTime | SystemTime | PathTime
 
 
 @dataclass(frozen=True, slots=True)
-class Url:
+class Resource:
     """One resource: `http`, `https`, `ftp` or `file`; a relative path is one beside the manifest.
 
     Attributes:
@@ -44,7 +44,7 @@ class Url:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesGlob:
+class GlobOfFiles:
     """Files of this machine, each a delivery of its own.
 
     Attributes:
@@ -60,4 +60,4 @@ class FilesGlob:
     once: bool = False
 
 
-Source = Url | FilesGlob
+Source = Resource | GlobOfFiles

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from backstory.errors import Refused, UsageError
-from backstory.sources.source import FromPath
+from backstory.sources.source import PathTime
 
 JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 # Codes of strftime that `datetime.strptime` does not take, though other implementations do.
@@ -38,7 +38,7 @@ def check_format(timestamp_format: str) -> None:
             ) from None
 
 
-def path_time(source: FromPath, name: str, paths: Sequence[str]) -> datetime:
+def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
     """The time in the first of a file's paths that the pattern is found in; without a zone it is UTC.
 
     Raises Refused, with the file's name, when there is none or it cannot be read.

@@ -27,7 +27,7 @@ _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @dataclass(slots=True)
-class Part:
+class BodyPart:
     """What is there of a body.
 
     Attributes:
@@ -46,7 +46,7 @@ class Part:
 
 
 def transfer_bytes(
-    client: httpx2.Client, wanted: Wanted, conditions: Headers, part: Part, progress: Progress
+    client: httpx2.Client, wanted: Wanted, conditions: Headers, part: BodyPart, progress: Progress
 ) -> httpx2.Headers | None:
     """The headers of the answer whose body is now whole in the part's file; None if nothing was modified.
 
@@ -66,12 +66,12 @@ def transfer_bytes(
     return part.headers
 
 
-def _rest(part: Part) -> Headers:
+def _rest(part: BodyPart) -> Headers:
     assert part.tag is not None
     return [(b"Range", f"bytes={part.size}-".encode()), (b"If-Range", part.tag.encode("latin-1"))]
 
 
-def _begin(response: httpx2.Response, part: Part) -> None:
+def _begin(response: httpx2.Response, part: BodyPart) -> None:
     """Whatever was there is of no use: this answer starts at the first byte."""
     tag = tag_of(response.headers)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
@@ -81,7 +81,7 @@ def _begin(response: httpx2.Response, part: Part) -> None:
     part.size = 0
 
 
-def _check_rest(response: httpx2.Response, part: Part, wanted: Wanted) -> None:
+def _check_rest(response: httpx2.Response, part: BodyPart, wanted: Wanted) -> None:
     """Raise unless the answer is the rest of the same body; the next attempt then starts anew."""
     span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = tag_of(response.headers)
@@ -93,7 +93,7 @@ def _check_rest(response: httpx2.Response, part: Part, wanted: Wanted) -> None:
         raise _broken(wanted, part)
 
 
-def _write(response: httpx2.Response, part: Part, wanted: Wanted, progress: Progress) -> None:
+def _write(response: httpx2.Response, part: BodyPart, wanted: Wanted, progress: Progress) -> None:
     """Write the body and see that it is whole: the client counts an answer's bytes, this all parts'."""
     total, packed = _total(response), bool(_encodings(response))
     try:
@@ -143,7 +143,7 @@ def _total(response: httpx2.Response) -> int | None:
     return int(length) if length.isdecimal() and not _encodings(response) else None
 
 
-def _broken(wanted: Wanted, part: Part) -> TryAgain:
+def _broken(wanted: Wanted, part: BodyPart) -> TryAgain:
     return Unreachable(
         "broken-transfer",
         f"The transfer of {wanted.name} broke off after {part.size:,} bytes.",

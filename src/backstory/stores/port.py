@@ -38,7 +38,7 @@ class Store(Protocol):
         """Whether it keeps this name of a column for itself."""
 
 
-class Told(Protocol):
+class ToldTable(Protocol):
     """A table as far as it tells what its rows mean, whoever reads it."""
 
     @property

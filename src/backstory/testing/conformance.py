@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.steps import base_steps
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -136,7 +136,7 @@ def _refuses(dialect: Dialect, value: object) -> bool:
     return False
 
 
-def _columns() -> list[Column]:
+def _columns() -> list[ModelColumn]:
     return base_columns(dataset_of(sample_model(), "rc_types"))
 
 
@@ -189,7 +189,7 @@ def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
 
 def _examine_schema_changes(dialect: Dialect) -> None:
     table = dialect.render_table_identifier(SCHEMA, "select")
-    column = Column(target_column_name="order", datatype=Datatype.BIGINT)
+    column = ModelColumn(target_column_name="order", datatype=Datatype.BIGINT)
     written = {
         "render_create_schema_if_not_exists": dialect.render_create_schema_if_not_exists(SCHEMA),
         "render_create_table_if_not_exists_from_columns": (

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Dataset, Model
+from backstory.doors.historize.model import Model, ModelColumn, ModelDataset
 from backstory.doors.historize.stage_rows import column_type
 from backstory.doors.historize.steps import base_steps
 from backstory.errors import BackstoryError
@@ -64,7 +64,7 @@ class Bench:
         """Take a table away."""
         self.engine.execute(f"DROP TABLE IF EXISTS {self.table(name)}")
 
-    def make(self, name: str, columns: Sequence[Column]) -> str:
+    def make(self, name: str, columns: Sequence[ModelColumn]) -> str:
         """An empty table."""
         self.drop(name)
         self.leftovers.append(name)
@@ -80,7 +80,7 @@ class Bench:
         values = ", ".join(self.dialect.render_literal(each) for each in row.values())
         self.engine.execute(f"INSERT INTO {self.table(name)} ({names}) VALUES ({values})")
 
-    def texts(self, table: str, columns: Sequence[Column]) -> list[dict[str, Any]]:
+    def texts(self, table: str, columns: Sequence[ModelColumn]) -> list[dict[str, Any]]:
         """The rows of a table, each value as its canonical text."""
         exact = [(column, self.dialect.render_identifier(column.name)) for column in columns]
         listed = ", ".join(f"{self._text(column, name)} AS {name}" for column, name in exact)
@@ -89,7 +89,7 @@ class Bench:
             dict(zip([column.name for column in columns], row, strict=True)) for row in sorted(rows, key=repr)
         ]
 
-    def _text(self, column: Column, name: str) -> str:
+    def _text(self, column: ModelColumn, name: str) -> str:
         precision, scale = column.decimal_precision, column.decimal_scale
         if column.hash_as:
             precision, scale = column.hash_as.precision, column.hash_as.scale
@@ -108,7 +108,7 @@ class Bench:
         }
 
 
-def fresh(bench: Bench, model: Model, dataset: Dataset, *, merges: bool = False) -> Load:
+def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = False) -> Load:
     """A load whose tables are made anew."""
     hist = history_of(dataset)
     bench.make(dataset.name, base_columns(dataset))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -44,7 +44,7 @@ def run_examination(dialect: Dialect, engine: Engine) -> None:
 def examine_schema_changes(bench: Bench) -> None:
     """Each change, and what the database then says of the table."""
     names = [name for name in NASTY_NAMES if name]
-    columns = [Column(target_column_name="a", datatype=Datatype.INTEGER, nullable=False)]
+    columns = [ModelColumn(target_column_name="a", datatype=Datatype.INTEGER, nullable=False)]
     columns += [_renamed(columns[0], name) for name in names]
     for gone in ("rc renamed", "rc changed"):
         bench.drop(gone)
@@ -73,7 +73,7 @@ def examine_schema_changes(bench: Bench) -> None:
 
 def _examine_widening(bench: Bench, table: str, name: str) -> None:
     with examined("render_alter_column_type"):
-        wide = Column(target_column_name=name, datatype=Datatype.BIGINT)
+        wide = ModelColumn(target_column_name=name, datatype=Datatype.BIGINT)
         stored = (bench.engine.introspect_table(SCHEMA, "rc changed") or {})[name]
         sql = bench.dialect.render_alter_column_type(table, wide, stored)
         if sql is None or not bench.dialect.supports_alter_column_type:
@@ -85,7 +85,7 @@ def _examine_widening(bench: Bench, table: str, name: str) -> None:
         _require_row(bench, table, name, 7)
 
 
-def _renamed(column: Column, name: str) -> Column:
+def _renamed(column: ModelColumn, name: str) -> ModelColumn:
     return column.model_copy(update={"target_column_name": name, "nullable": True})
 
 

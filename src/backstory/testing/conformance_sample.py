@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 
-from backstory.doors.historize.document import Document
-from backstory.doors.historize.model import Dataset, HistState, Model
+from backstory.doors.historize.document import ModelDocument
+from backstory.doors.historize.model import HistState, Model, ModelDataset
 from backstory.doors.historize.resolve import resolve
 from backstory.doors.historize.sync import sync_hist
 from backstory.stores.sql.columns import Datatype
@@ -89,15 +89,15 @@ def sample_model(profile: str = "elevata_v1") -> Model:
             ),
         ],
     }
-    return resolve(Model.model_validate(tree), Document("conformance", tree))
+    return resolve(Model.model_validate(tree), ModelDocument("conformance", tree))
 
 
-def dataset_of(model: Model, name: str) -> Dataset:
+def dataset_of(model: Model, name: str) -> ModelDataset:
     """A dataset of the sample."""
     return next(dataset for dataset in model.target_datasets if dataset.name == name)
 
 
-def history_of(dataset: Dataset) -> HistState:
+def history_of(dataset: ModelDataset) -> HistState:
     """The metadata of a sample's history."""
     hist = sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
     assert hist is not None

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from backstory.doors.historize.hashing import Hashes
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Role
+from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
@@ -35,7 +35,7 @@ def examine_transactions(bench: Bench) -> None:
             with bench.engine.lock(SCHEMA) as taken:
                 require(taken is True, "a name that nobody holds is not given")
     with examined("transaction"):
-        table = bench.make("rc_taken_back", [Column(target_column_name="a", datatype=Datatype.BIGINT)])
+        table = bench.make("rc_taken_back", [ModelColumn(target_column_name="a", datatype=Datatype.BIGINT)])
         if not bench.dialect.supports_transactions:
             return
         with suppress(_Stop), bench.engine.transaction():
@@ -119,7 +119,9 @@ class _Life:
         for key, name in snapshot.items():
             values = {"cust_id": key, "name": name, "city": None}
             rows.append(
-                rule.Row(hashes.base_key(load.dataset, values), hashes.row_hash(load.dataset, values), values)
+                rule.BaseRow(
+                    hashes.base_key(load.dataset, values), hashes.row_hash(load.dataset, values), values
+                )
             )
         self.versions, tally = rule.historize(
             self.versions,
@@ -138,12 +140,12 @@ class _Life:
                 dataset.hist_key: each.hist_key,
                 dataset.key: each.key,
                 **each.values,
-                Role.ROW_HASH: each.row_hash,
-                Role.STARTED: instant_text(each.started),
-                Role.ENDED: each.ended and instant_text(each.ended),
-                Role.STATE: each.state,
-                Role.LOAD_RUN_ID: each.run,
-                Role.LOADED_AT: instant_text(each.loaded_at),
+                ColumnRole.ROW_HASH: each.row_hash,
+                ColumnRole.STARTED: instant_text(each.started),
+                ColumnRole.ENDED: each.ended and instant_text(each.ended),
+                ColumnRole.STATE: each.state,
+                ColumnRole.LOAD_RUN_ID: each.run,
+                ColumnRole.LOADED_AT: instant_text(each.loaded_at),
             }
             for each in self.versions
         ]

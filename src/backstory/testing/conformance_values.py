@@ -9,7 +9,7 @@ from typing import Any
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.hashing import Hashes, canon, sha256
-from backstory.doors.historize.model import Column, Dataset, Model, Role
+from backstory.doors.historize.model import ColumnRole, Model, ModelColumn, ModelDataset
 from backstory.doors.historize.resolve import schema_of
 from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype
@@ -107,7 +107,7 @@ def examine_hashes(bench: Bench) -> None:
                 require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
 
 
-def _made_of_columns(bench: Bench, model: Model, dataset: Dataset) -> dict[str, str]:
+def _made_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
     expressions = Expressions(bench.dialect, schema_of(model, dataset))
     table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
@@ -131,7 +131,7 @@ def _made_of_columns(bench: Bench, model: Model, dataset: Dataset) -> dict[str, 
     return built
 
 
-def _nullable(column: Column) -> Column:
+def _nullable(column: ModelColumn) -> ModelColumn:
     return column.model_copy(update={"nullable": True})
 
 
@@ -168,7 +168,7 @@ def examine_literals(bench: Bench) -> None:
             require_equal(bench.engine.execute_scalar(f"SELECT {text}"), canon(value, column), of=text)
 
 
-def typed_column(datatype: Datatype) -> Column:
+def typed_column(datatype: Datatype) -> ModelColumn:
     types = user_columns(dataset_of(sample_model(), "rc_types"))
     return next(each for each in types if each.name == datatype.lower())
 
@@ -198,19 +198,21 @@ def _typed_rows() -> Iterator[dict[str, Any]]:
         yield {"order": number + 1, **row}
 
 
-def _require_canonical(dataset: Dataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _require_canonical(dataset: ModelDataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for column in user_columns(dataset):
         with examined(f"canonical_text of {column.datatype}"):
             expected = canon(row[column.name], column)
             require_equal(found[column.name], expected, of=f"{row[column.name]!r}")
 
 
-def _require_hashes(model: Model, dataset: Dataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _require_hashes(
+    model: Model, dataset: ModelDataset, row: Mapping[str, Any], found: Mapping[str, Any]
+) -> None:
     hashes = Hashes(schema_of(model, dataset), PEPPER)
     parent = dataset_of(model, "rc_region")
     expected = {
         dataset.key: hashes.base_key(dataset, row),
-        Role.ROW_HASH: hashes.row_hash(dataset, row),
+        ColumnRole.ROW_HASH: hashes.row_hash(dataset, row),
         dataset.references[0].column: hashes.foreign_key(dataset.references[0], parent, row),
     }
     for name, value in expected.items():

@@ -21,7 +21,7 @@ from backstory.model.table import TableName
 from backstory.reading.frames.records import is_record, key_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.searching import Found, holding, with_ids
+from backstory.stores.iceberg.searching import FoundFiles, holding, with_ids
 from backstory.stores.iceberg.snapshots import newest, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.upkeep.carried import carried
@@ -228,7 +228,7 @@ def _in(key: Mapping[str, object], text: str) -> bool:
     return any(len(each) >= TELLING and each in text for each in values)
 
 
-def _left(table: StoredTable, key: Mapping[str, object], found: Found) -> int | list[str]:
+def _left(table: StoredTable, key: Mapping[str, object], found: FoundFiles) -> int | list[str]:
     """What may still tell of the record, by name; 0 for nothing."""
     place = str(table.iceberg.location())
     told = [f"table property {name}" for name, value in table.properties.items() if _in(key, value)]

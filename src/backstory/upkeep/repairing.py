@@ -23,7 +23,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.port import DISORDER
 from backstory.upkeep.checking import known, misfits, readable
-from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, Tally, mend
+from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, MendTally, mend
 from backstory.upkeep.laws.plan import judged_by, suspected
 from backstory.upkeep.laws.terms import Law
 from backstory.upkeep.laws.told import PREFIX, Judged
@@ -93,14 +93,14 @@ class _Repairing:
         try:
             with translate_faults(self.table):
                 said = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
-            tally = Tally()
+            tally = MendTally()
             for text in said[SAID].to_pylist():
-                tally.add(Tally.of(text))
+                tally.add(MendTally.of(text))
             yield self._plan(table, judged, acts, tally)
         finally:
             acts.unpersist()
 
-    def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: Tally) -> Plan[Repair]:
+    def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: MendTally) -> Plan[Repair]:
         left = {**tally.left, **_properties(table)}
         counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
         about = Repair(str(self.table), False, counts, dict(tally.laws), tally.keys, tally.samples, left)

@@ -27,7 +27,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.snapshots import Snapshot, ancestry
+from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.rewind.plan import Rewind, learnt_after, plan_rewind
 from backstory.upkeep.rewound import OUTCOMES, Rewound, told_of
@@ -167,6 +167,6 @@ def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
     return Note("native", f"rewind {iso(time)}", {**more, **({COPIED_AT: at} if at else {})})
 
 
-def _recorded(snapshot: Snapshot) -> datetime | None:
+def _recorded(snapshot: IcebergSnapshot) -> datetime | None:
     told = snapshot.told(RECORDED)
     return parse_instant(told) if told else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from backstory.model.change import DOOR, TOKEN
 from backstory.model.instant import iso
-from backstory.stores.iceberg.snapshots import Snapshot
+from backstory.stores.iceberg.snapshots import IcebergSnapshot
 
 OUTCOMES = ("taken_back", "moved", "returned")
 
@@ -35,7 +35,7 @@ class Rewound:
         return asdict(self)
 
 
-def told_of(snapshot: Snapshot) -> dict[str, Any]:
+def told_of(snapshot: IcebergSnapshot) -> dict[str, Any]:
     """A commit as receipts tell it."""
     return {
         "snapshot_id": snapshot.id,

@@ -20,7 +20,7 @@ from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import UPDATED_IN, keeps_row_ids
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.snapshots import Snapshot, ancestry
+from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.upkeep.rewound import Rewound, told_of
@@ -103,9 +103,9 @@ def _commit(store: Store, table: StoredTable, change: Change | None, note: Note)
     return deliver_once(store, TableChange([], note, lambda: (table, change)))
 
 
-def _parted(table: StoredTable, time: datetime) -> tuple[list[Snapshot], Snapshot | None]:
+def _parted(table: StoredTable, time: datetime) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
     """The commits by which the table learnt something after the time, newest first, and the one before."""
-    later, pending = list[Snapshot](), list[Snapshot]()
+    later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
     for snapshot in ancestry(table):
         learnt = _learnt(table, snapshot)
         pending.append(snapshot)
@@ -117,7 +117,7 @@ def _parted(table: StoredTable, time: datetime) -> tuple[list[Snapshot], Snapsho
     return [*later, *pending], None
 
 
-def _learnt(table: StoredTable, snapshot: Snapshot) -> datetime | None:
+def _learnt(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
     """When the table learnt what a commit told: of a dataset's block its system time."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
@@ -125,7 +125,9 @@ def _learnt(table: StoredTable, snapshot: Snapshot) -> datetime | None:
     return parse_instant(told) if told else None
 
 
-def _found(table: StoredTable, later: list[Snapshot], target: Snapshot | None, time: datetime) -> Snapshot:
+def _found(
+    table: StoredTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
+) -> IcebergSnapshot:
     """The commit to go back to; Refused if it has expired, or if the columns were others then."""
     name = table.shape.table
     if target is None and later[-1].java.parentId() is not None:
@@ -154,7 +156,9 @@ def _found(table: StoredTable, later: list[Snapshot], target: Snapshot | None, t
     return target
 
 
-def _lost(store: Store, table: StoredTable, then: Snapshot) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def _lost(
+    store: Store, table: StoredTable, then: IcebergSnapshot
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """How many rows there are and were, and up to ten keys of rows that came since, where rows tell."""
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):

@@ -33,7 +33,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedShare:
     """The share of a table's rows that are no versions, and where to settle if that is much."""
 
     share: float
@@ -120,7 +120,7 @@ def _newest_instant(store: Store, table: StoredTable) -> datetime | None:
     return None if row[0] is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
 
 
-def remembered(store: Store, table: StoredTable) -> Remembered:
+def remembered(store: Store, table: StoredTable) -> RememberedShare:
     """What part of a table of versions is memory; beyond a fifth, a time up to which to settle."""
     from pyspark.sql.functions import avg, percentile_approx, unix_micros, when
 
@@ -130,5 +130,5 @@ def remembered(store: Store, table: StoredTable) -> Remembered:
         rows = store.spark.table(store.sql_name(table.shape.table))
         share, until = rows.agg(avg(role.isNotNull().cast("int")), percentile_approx(fact, 0.8)).collect()[0]
     if share is None or share <= SHARE or until is None:
-        return Remembered(share or 0.0, None)
-    return Remembered(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))
+        return RememberedShare(share or 0.0, None)
+    return RememberedShare(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))

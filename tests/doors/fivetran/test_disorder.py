@@ -14,14 +14,14 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import load
 from backstory.strategies.versions import rule
 from backstory.testing.sender.client import definition
-from backstory.testing.sender.copies import Copy, Difference
+from backstory.testing.sender.copies import Difference, SourceCopy
 
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema):
     """A delete finds the version with the greatest start, also when that ended long before (5.2, step 4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
-    told = definition("t", Copy(("id",), columns), ["id"], history=True)
+    told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
     overlapping = table("""id a start end  active synced
                            1  p T1    TMAX true   T1
@@ -39,7 +39,7 @@ def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema
 def test_versions_in_order_leave_no_mark(sender, store, schema):
     """A table whose senders keep the order is read by its slices."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
-    told = definition("t", Copy(("id",), columns), ["id"], history=True)
+    told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
     sender.write(
         schema,
@@ -72,7 +72,7 @@ def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
     """V119: no door brought it about, so the table bears no mark; the remedy is `repair`, nothing is written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     name = f"t{SPOILT.index(spoilt)}"
-    told = definition(name, Copy(("id",), columns), ["id"], history=True)
+    told = definition(name, SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
     found = load(store, TableName(schema, name))
     commit(store, found, Change(come=rows_as(found.shape.columns, table(spoilt))))

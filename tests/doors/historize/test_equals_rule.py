@@ -17,9 +17,9 @@ from historizing import DAY, Place, assert_lawful, aware, dataset, document, sec
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import LoadRun
 from backstory.errors import Refused
-from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.statements.steps import hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 
@@ -57,7 +57,7 @@ class Side:
     def load(self, run, at):
         """The outcome, or the code of the refusal."""
         receipt = HistoryReceipt(self.dataset.name, run, None, "success")
-        work = Run(self.dataset, "rawcore", run, second(at), DAY, skip_base=True)
+        work = LoadRun(self.dataset, "rawcore", run, second(at), DAY, skip_base=True)
         try:
             return self.place.target.load(self.plan, work, lambda _: receipt)
         except Refused as refused:
@@ -65,7 +65,7 @@ class Side:
 
     def crash(self, run, at, steps):
         """The first of the four statements, each committed."""
-        values = self.place.target._values(Run(self.dataset, "rawcore", run, second(at), DAY))
+        values = self.place.target._values(LoadRun(self.dataset, "rawcore", run, second(at), DAY))
         for statement in hist_steps(self.plan.pair)[:steps]:
             self.place.target._engine.run(statement.sql, values)
 
@@ -190,7 +190,7 @@ class Life:
             free = replace(self.rules, allow_empty=True, max_delete_ratio=None)
             historize(before, rows, second(at), run, made, free)
             return historize(before, rows, second(at), run, made, self.rules)
-        except Rejected as rejected:
+        except LoadRejected as rejected:
             return rejected.code
 
     def check_counts(self, side, outcome, interrupted, words, run, at, told):
@@ -220,7 +220,7 @@ class Life:
             key, value = (None if part == "-" else part for part in told.split(":"))
             row_hash = self.place.hashes.row_hash(self.sides[0].dataset, {"k": key, "a": value})
             found.append(
-                Row(None if lacks == "key" else key, None if lacks == "hash" else row_hash, {"a": value})
+                BaseRow(None if lacks == "key" else key, None if lacks == "hash" else row_hash, {"a": value})
             )
         return found
 

@@ -7,7 +7,7 @@ import pytest
 from historizing import column, dataset, document, save, second
 from ruamel.yaml import YAML
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.document import read_state
 from backstory.doors.historize.run import open_model, run_model
 
@@ -35,7 +35,7 @@ class Owner:
         others = {each["referenced_dataset"] for each in more.get("references", [])}
         tables = [written, *(dataset("r*", other, historize=False) for other in others)]
         model, folder = open_model(save(document(*tables), self.folder))
-        asked = Asked(run_id=f"r{self.count}", load_timestamp=second(self.count))
+        asked = LoadRequest(run_id=f"r{self.count}", load_timestamp=second(self.count))
         (receipt,) = run_model(model, folder, self.place.target, asked)
         return receipt
 

@@ -19,7 +19,7 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.run import open_model
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
-from backstory.strategies.scd2.rule import Row, historize
+from backstory.strategies.scd2.rule import BaseRow, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"
 TABLE = "rawcore.rc_world_country_hist"
@@ -50,7 +50,7 @@ def by_the_rule(folder, module):
             values = {name: value or None for name, value in row.items()}
             values["common_name"] = values["name"]
             values["area_km2"] = values["area_km2"] and Decimal(values["area_km2"])
-            base.append(Row(row["code"], hashes.row_hash(dataset, values), values))
+            base.append(BaseRow(row["code"], hashes.row_hash(dataset, values), values))
         instant = datetime.fromisoformat(day).replace(tzinfo=UTC)
         history, runs[day] = historize(history, base, instant, day, lambda key, at: (key, at))
     return history, runs

@@ -4,7 +4,7 @@ import pytest
 from historizing import column, dataset, document, model_of, versions
 
 from backstory.doors.historize import dataset_load
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.errors import TryAgain, UsageError
 from backstory.stores.sql.ddl import fits
 
@@ -134,8 +134,8 @@ def test_a_live_row_is_kept_before_a_flagged_one(place, engine):  # section 7.3,
 
 def test_numbers_without_bounds_and_types_of_its_own_fit_nothing(place):  # Law 7
     """PostgreSQL's plain numeric has any digits; an enum is no type of ours."""
-    whole = Column.model_validate(column("c:DECIMAL(38,0)"))
-    text = Column.model_validate(column("c"))
+    whole = ModelColumn.model_validate(column("c:DECIMAL(38,0)"))
+    text = ModelColumn.model_validate(column("c"))
     assert fits("numeric(38,0)" if place.name == "postgres" else "DECIMAL(38,0)", whole, place.dialect)
     assert not fits("numeric", whole, place.dialect)
     assert not fits("stage.mood", text, place.dialect)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from historizing import DAY, Place, aware, dataset, document, save, second, versions
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.run import run_model
 from backstory.errors import Failed
 from backstory.model.instant import iso
@@ -108,7 +108,7 @@ def test_another_dataset_may_have_the_same_run(place):
 def test_one_clock_reading_for_a_batch_of_one_dataset(place):
     """3.5: the instant comes from the clock once, and the receipt and the table say the same."""
     place.base("a:1")
-    (receipt,) = run_model(place.model, place.folder, place.target, Asked(skip_base=True), clock(3))
+    (receipt,) = run_model(place.model, place.folder, place.target, LoadRequest(skip_base=True), clock(3))
 
     assert receipt.load_timestamp == iso(second(3))
     assert place.history() == [f"a 1 [3,-) new {receipt.run_id}"]
@@ -117,12 +117,12 @@ def test_one_clock_reading_for_a_batch_of_one_dataset(place):
 def test_a_clock_that_is_behind(place):
     """3.5 rule 4: by up to a second it is raised by a microsecond; further back the load is refused."""
     place.base("a:1").load("r1", 10)
-    asked = Asked(run_id="r2", skip_base=True)
+    asked = LoadRequest(run_id="r2", skip_base=True)
     (receipt,) = run_model(place.base("a:2").model, place.folder, place.target, asked, clock("9.5"))
     assert receipt.load_timestamp == iso(second("10.000001"))
 
     before = place.dump()
-    asked = Asked(run_id="r3", skip_base=True)
+    asked = LoadRequest(run_id="r3", skip_base=True)
     (receipt,) = run_model(place.base("a:3").model, place.folder, place.target, asked, clock("8.9"))
     assert (receipt.status, receipt.error["code"]) == ("rejected", "NON_MONOTONIC_TIMESTAMP")
     assert place.dump("rawcore.rc_c_hist")["rawcore.rc_c_hist"] == before["rawcore.rc_c_hist"]
@@ -331,7 +331,7 @@ def test_threads_that_load_one_dataset(place, engine, same):
     def one(number):
         with place.connection() as target:
             gate.wait()
-            asked = Asked(run_id="r" if same else f"r{number + 1}", skip_base=True)
+            asked = LoadRequest(run_id="r" if same else f"r{number + 1}", skip_base=True)
             (receipt,) = run_model(place.model, place.folder, target, asked)
         return receipt
 
@@ -350,13 +350,13 @@ def test_threads_that_load_one_dataset(place, engine, same):
 LOADER = """
 import sys
 from pathlib import Path
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.run import open_model, run_model
 from historizing import Place
 path, name, url, run = sys.argv[1:]
 model, folder = open_model(path)
 place = Place(name, url, folder)
-(receipt,) = run_model(model, folder, place.target, Asked(run_id=run, skip_base=True))
+(receipt,) = run_model(model, folder, place.target, LoadRequest(run_id=run, skip_base=True))
 print(receipt.error["code"] if receipt.error else receipt.status)
 """
 

@@ -8,8 +8,8 @@ from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, vers
 
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import Run
-from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.doors.historize.work import LoadRun
+from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.statements.steps import hist_steps
 
 A23 = """
@@ -98,7 +98,7 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
     four = prepare_load(
         loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect
     )
-    values = loaded.target._values(Run(loaded.dataset, "rawcore", "r2", second(2), second(2)))
+    values = loaded.target._values(LoadRun(loaded.dataset, "rawcore", "r2", second(2), second(2)))
     for statement in hist_steps(four.pair)[:steps]:
         loaded.target._engine.run(statement.sql, values)
     receipt = loaded.load("r2", 2)
@@ -310,7 +310,7 @@ def test_the_rule_knows_who_reappeared():
     ]  # fmt: skip
     history = [version for version, away in zip(made, gone, strict=True) if not away]
     archived = {version.key for version, away in zip(made, gone, strict=True) if away}
-    rows = [Row(*word.split(":")) for word in BASE.split()]
+    rows = [BaseRow(*word.split(":")) for word in BASE.split()]
     _, found = historize(history, rows, 5, "r5", lambda *key: key, Rules(archived=archived))
     assert found.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
     assert found.rows == {"close_changed": 0, "close_deleted": 0, "insert_changed": 1, "insert_new": 5}

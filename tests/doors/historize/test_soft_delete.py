@@ -7,7 +7,7 @@ import pytest
 from depth import deep
 from historizing import aware, dataset, document, second, versions
 
-from backstory.strategies.scd2.rule import Row, Rules, historize
+from backstory.strategies.scd2.rule import BaseRow, Rules, historize
 
 LOADS = {"duckdb": deep(40, 12), "postgres": deep(20, 6)}
 COLUMNS = "k* a gone"
@@ -132,7 +132,7 @@ def test_random_loads_equal_the_rule(soft):
         keys = chance.sample("uvxyz", chance.randint(0, 5))
         rows = {key: (chance.choice("123"), chance.choice(list(FLAGS))) for key in keys}
         load(soft, number, [f"{key} {value} {flag or '-'}" for key, (value, flag) in rows.items()])
-        base = [Row(key, value, {"a": value}) for key, (value, flag) in rows.items() if not FLAGS[flag]]
+        base = [BaseRow(key, value, {"a": value}) for key, (value, flag) in rows.items() if not FLAGS[flag]]
         expected, _ = historize(
             expected, base, number, f"r{number}", lambda key, at: (key, at), Rules(allow_empty=True)
         )

@@ -26,7 +26,7 @@ from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.sync import sync_hist
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
-from backstory.strategies.scd2.rule import Rejected, Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.statements.merge import hist_merge
 from backstory.strategies.scd2.statements.steps import hist_steps
 
@@ -65,7 +65,7 @@ def rows_of(place, words):
     for word in words:
         key, value = (None if part == "-" else part for part in word.split(":"))
         hashed = place.hashes.row_hash(place.dataset, {"k": key, "a": value})
-        found.append(Row(key, hashed, {"a": value}))
+        found.append(BaseRow(key, hashed, {"a": value}))
     return found
 
 
@@ -112,7 +112,7 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
             expected, tally = historize(
                 before, rows_of(place, words), second(at), run, lambda k, t: (k, t), free
             )
-        except Rejected as rejected:
+        except LoadRejected as rejected:
             expected = rejected.code
         receipt = place.load(run, at, allow_empty=True)
         if isinstance(expected, str):

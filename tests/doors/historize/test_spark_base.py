@@ -20,7 +20,7 @@ from backstory.doors.historize.spark_base import staged_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import LoadRun
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -120,7 +120,7 @@ def test_the_pepper_is_in_no_plan(place, store):
     hist = sync_hist(place.dataset, None, second(1))
     load_ = prepare_load(place.model, place.dataset, hist, place.dialect)
     path = place.folder / "stage.parquet"
-    run = Run(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
+    run = LoadRun(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
     rows = staged_rows(SparkWork(store, load_, run, place.pepper))
     said = io.StringIO()
     with redirect_stdout(said):

@@ -8,7 +8,7 @@ import pytest
 from historizing import dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.run import run_model
 
 LEASE = "backstory.loading"
@@ -150,7 +150,7 @@ def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
         folder = place.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "stage.csv").write_text(f"k,a\na,{name}\nb,{name}\n")
-        told[name] = run_model(place.model, folder, place.connected(), Asked(run_id=name))[0]
+        told[name] = run_model(place.model, folder, place.connected(), LoadRequest(run_id=name))[0]
 
     told = {}
     threads = [threading.Thread(target=one, args=(name,)) for name in ("p", "q")]

@@ -2,27 +2,27 @@
 
 import pytest
 
-from backstory.doors.native.asked import Asked, asked
-from backstory.doors.native.settings import Settings, agreed, refuse_unknown, settings_of
+from backstory.doors.native.asked import SnapshotRequest, asked
+from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.errors import Refused, UsageError
 
 A, B = frozenset("a"), frozenset("b")
 
 
 def test_what_is_not_said_is_as_it_was():
-    stored = Settings(ignore=A, overwrite=B)
+    stored = TableSettings(ignore=A, overwrite=B)
     assert settings_of(stored.properties()) == stored
-    assert agreed(stored, Asked()) == agreed(stored, asked(ignore="a", overwrite=["b"])) == stored
-    assert agreed(None, asked(track=["b", "a"])) == Settings(track=A | B)
-    assert stored.renamed({"a": "c"}) == Settings(ignore=frozenset("c"), overwrite=B)
+    assert agreed(stored, SnapshotRequest()) == agreed(stored, asked(ignore="a", overwrite=["b"])) == stored
+    assert agreed(None, asked(track=["b", "a"])) == TableSettings(track=A | B)
+    assert stored.renamed({"a": "c"}) == TableSettings(ignore=frozenset("c"), overwrite=B)
 
 
 @pytest.mark.parametrize(
     ("stored", "given"),
     [
-        (Settings(ignore=A), {"ignore": ["b"]}),
-        (Settings(), {"track": ["a"]}),
-        (Settings(track=A), {"ignore": ["a"]}),
+        (TableSettings(ignore=A), {"ignore": ["b"]}),
+        (TableSettings(), {"track": ["a"]}),
+        (TableSettings(track=A), {"ignore": ["a"]}),
     ],
 )
 def test_what_was_said_is_not_contradicted(stored, given):
@@ -33,17 +33,17 @@ def test_what_was_said_is_not_contradicted(stored, given):
 
 def test_which_columns_make_versions():
     told = {
-        Settings(): "abc",
-        Settings(track=A): "a",
-        Settings(ignore=A): "bc",
-        Settings(overwrite=A): "bc",
-        Settings(ignore=A, overwrite=B): "c",
+        TableSettings(): "abc",
+        TableSettings(track=A): "a",
+        TableSettings(ignore=A): "bc",
+        TableSettings(overwrite=A): "bc",
+        TableSettings(ignore=A, overwrite=B): "c",
     }
     for settings, tracked in told.items():
         assert "".join(name for name in "abc" if settings.tracks(name)) == tracked
 
 
-@pytest.mark.parametrize("wrong", [Settings(track=A), Settings(ignore=frozenset("k"))])
+@pytest.mark.parametrize("wrong", [TableSettings(track=A), TableSettings(ignore=frozenset("k"))])
 def test_settings_name_columns_beside_the_key(wrong):
     with pytest.raises(UsageError):
         refuse_unknown(wrong, ["k", "b"], ["k"])

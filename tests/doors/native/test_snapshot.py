@@ -13,7 +13,7 @@ from backstory.model.instant import parse_instant
 from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
-from backstory.strategies.copies.rule import Copy, Row, Table, take
+from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 from backstory.warehouse import Warehouse
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -105,7 +105,7 @@ def by_rule(table, *columns):
     times = sorted({row.recorded for row in table.rows} | {row.ended_at for row in table.rows} - {None})
     numbers = {time: place + 1 for place, time in enumerate(times)} | {None: None}
 
-    def told(row: Row):
+    def told(row: StoredRow):
         values = tuple(row.values.get(name) for name in columns)
         head = (row.key, values, row.start, row.end, numbers[row.recorded])
         return (
@@ -130,7 +130,7 @@ def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, seed):
 
     What the driver can hold and what it cannot take turns: each plan goes on with what the other wrote.
     """
-    random, table, keys = Random(seed), Table(("v", "o"), overwritten=frozenset("o")), 40
+    random, table, keys = Random(seed), StoredCopies(("v", "o"), overwritten=frozenset("o")), 40
     series = [
         (50, {}),
         (60, {}),

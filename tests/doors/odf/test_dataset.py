@@ -10,7 +10,7 @@ from backstory.doors.odf.dataset import fold, from_document, same_name, stored
 from backstory.doors.odf.manifest.events import DatasetSnapshot
 from backstory.doors.odf.manifest.merge import Append, encoding_of
 from backstory.errors import UsageError
-from backstory.strategies.events.terms import Encoding
+from backstory.strategies.events.terms import EventEncoding
 
 # The fold
 
@@ -242,7 +242,7 @@ def test_a_glob_is_no_template(tmp_path):
 def test_r11_old_fields_with_their_defaults_are_taken(tmp_path):
     old = "observationColumn: observed, obsvAdded: I, obsvChanged: U, obsvRemoved: D"
     found = dataset_of(manifest(push(f"{{kind: snapshot, primaryKey: [a], {old}}}")), tmp_path)
-    assert encoding_of(found.push["default"].merge) is Encoding.OBSERVED
+    assert encoding_of(found.push["default"].merge) is EventEncoding.OBSERVED
 
 
 def test_corrections_are_taken_in_the_encoding_that_can_tell_them(tmp_path):

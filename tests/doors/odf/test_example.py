@@ -13,15 +13,15 @@ import pytest
 import backstory
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import Store, tables
-from backstory.strategies.events.log import Row, state
+from backstory.strategies.events.log import Arrival, state
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.terms import LETTERS, Encoding, Moment, Strategy, Terms
+from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Strategy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"
 COPIES = sorted((EXAMPLE.parent / "data" / "countries").glob("countries-*.csv"))
 EURO = (2014, 2020, 2026)
 AT = "2026-11-21T09:00:00Z"
-COUNTRIES = Terms(Strategy.SNAPSHOT, key=("code",), encoding=Encoding.OBSERVED, max_retract=0.1)
+COUNTRIES = EventTerms(Strategy.SNAPSHOT, key=("code",), encoding=EventEncoding.OBSERVED, max_retract=0.1)
 
 
 def example():
@@ -72,7 +72,7 @@ def by_the_rule(copies):
     for copy in copies:
         time = datetime.combine(day_of(copy), datetime.min.time(), UTC)
         moment = Moment(AT, time, watermark, len(log))
-        outcome = ingest(log, [Row(None, values) for values in countries_of(copy)], COUNTRIES, moment)
+        outcome = ingest(log, [Arrival(None, values) for values in countries_of(copy)], COUNTRIES, moment)
         log, watermark = log + outcome.events, outcome.watermark
     return log
 

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 from backstory.doors.odf.fetching import check, source_of
 from backstory.doors.odf.manifest.fetch import Fetch
 from backstory.errors import UsageError
-from backstory.sources.source import FilesGlob, FromMetadata, FromPath, FromSystemTime, Url
+from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource, SystemTime
 
 STEP = TypeAdapter(Fetch)
 
@@ -14,20 +14,20 @@ STEP = TypeAdapter(Fetch)
 @pytest.mark.parametrize(
     ("step", "source"),
     [
-        ({"kind": "url", "url": "a"}, Url("a")),
-        ({"kind": "Url", "url": "a", "headers": []}, Url("a")),
+        ({"kind": "url", "url": "a"}, Resource("a")),
+        ({"kind": "Url", "url": "a", "headers": []}, Resource("a")),
         (
             {"kind": "Url", "url": "a", "headers": [{"name": "b", "value": "c"}], "refetch": "always"},
-            Url("a", (("b", "c"),), always=True),
+            Resource("a", (("b", "c"),), always=True),
         ),
         (
             {"kind": "Url", "url": "a", "eventTime": "fromMetadata", "cache": "forever"},
-            Url("a", event_time=FromMetadata(), once=True),
+            Resource("a", event_time=MetadataTime(), once=True),
         ),
-        ({"kind": "filesGlob", "path": "*", "order": "byName"}, FilesGlob("*")),
+        ({"kind": "filesGlob", "path": "*", "order": "byName"}, GlobOfFiles("*")),
         (
             {"kind": "FilesGlob", "path": "*", "order": "ByEventTime", "eventTime": "FromSystemTime"},
-            FilesGlob("*", FromSystemTime(), by_event_time=True),
+            GlobOfFiles("*", SystemTime(), by_event_time=True),
         ),
         (
             {
@@ -36,7 +36,7 @@ STEP = TypeAdapter(Fetch)
                 "cache": {"kind": "Forever"},
                 "eventTime": {"kind": "FromPath", "pattern": "(.)", "timestampFormat": "%Y"},
             },
-            FilesGlob("*", FromPath("(.)", "%Y"), once=True),
+            GlobOfFiles("*", PathTime("(.)", "%Y"), once=True),
         ),
     ],
 )

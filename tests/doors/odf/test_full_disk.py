@@ -52,7 +52,9 @@ def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, fi
     full(file)
 
     with packed.unchanged():
-        receipts = door.pull_all(store, [packed.name, plain.name], door.Asked(s(1)), namespace="odf_full")
+        receipts = door.pull_all(
+            store, [packed.name, plain.name], door.RunRequest(s(1)), namespace="odf_full"
+        )
 
     packed.error(receipts[0], "disk-full", 75)
     assert receipts[1].status == "updated"

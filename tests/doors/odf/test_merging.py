@@ -474,7 +474,7 @@ def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O1
     receipts = door.pull_all(
         store,
         names,
-        door.Asked(system_time=s(1)),
+        door.RunRequest(system_time=s(1)),
         namespace=good.namespace,
         watcher=door.Watcher(ended=heard.append),
     )
@@ -490,4 +490,4 @@ def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O1
     found = {each["dataset"]: each for each in door.listed(store, namespace=good.namespace)}
     assert (found[good.name]["records"], found[bad.name]["records"]) == (1, 0)
     with pytest.raises(UsageError, match="no dataset"):
-        door.pull_all(store, ["unknown"], door.Asked(), namespace=good.namespace)
+        door.pull_all(store, ["unknown"], door.RunRequest(), namespace=good.namespace)

@@ -29,14 +29,14 @@ import json, os, sys
 from pathlib import Path
 import duckdb, psycopg
 from historizing import Place, second
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.run import open_model, run_model
 
 def load(path, name, url, run, at):
     model, folder = open_model(path)
     target = Place(name, url, folder).target
     print(os.getpid(), flush=True)
-    run_model(model, folder, target, Asked(run_id=run, load_timestamp=second(at)))
+    run_model(model, folder, target, LoadRequest(run_id=run, load_timestamp=second(at)))
 
 for asked in sys.stdin:
     child = os.fork()

@@ -25,7 +25,7 @@ from backstory.reading.frames.versions import versions as versions_of_frames
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
-from backstory.stores.metadata.embedded import Embedded, open_local
+from backstory.stores.metadata.embedded import EmbeddedCatalog, open_local
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import rows_of
@@ -195,7 +195,7 @@ def write(store, name, rows):
 
 
 def files_of(warehouse, name, memory=1 << 30):
-    catalog = Embedded(warehouse)
+    catalog = EmbeddedCatalog(warehouse)
     with Memory(memory).lease() as lease:
         return Files(catalog.describe(name), open_local, lease)
 

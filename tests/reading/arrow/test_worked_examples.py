@@ -20,7 +20,7 @@ from backstory.reading.arrow.versions import statements
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT
-from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import rows_of
 
@@ -67,7 +67,7 @@ def written(tmp_path):
         table.append(
             pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
         )
-        warehouse = Embedded(tmp_path)
+        warehouse = EmbeddedCatalog(tmp_path)
         found = warehouse.describe(TableName("reading", name))
         with Memory(1 << 30).lease() as lease:
             return Files(found, warehouse.opener(found), lease)

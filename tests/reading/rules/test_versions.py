@@ -5,7 +5,15 @@ from remembering import E13, E14
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.reading.rules.events import unfolded
-from backstory.reading.rules.versions import Endless, Remembered, Sent, Version, lasting, lasting_then, sent
+from backstory.reading.rules.versions import (
+    Endless,
+    RememberedRow,
+    Sent,
+    SpannedRow,
+    lasting,
+    lasting_then,
+    sent,
+)
 
 FAR = (TMAX - EPOCH) // (TMAX.resolution)
 
@@ -15,7 +23,7 @@ def remembered(text):
     for place, line in enumerate(text.strip().splitlines()):
         words = [None if word == "~" else word for word in line.split()]
         start, end, recorded, ended, before = (each and int(each) for each in (*words[2:5], *words[6:8]))
-        yield words[:2], Remembered(place, start, end, recorded, words[5] == "fact", ended, before)
+        yield words[:2], RememberedRow(place, start, end, recorded, words[5] == "fact", ended, before)
 
 
 def told(text, known_at=None):
@@ -66,12 +74,12 @@ def test_neither_an_end_nor_a_flag_is_refused():
 
 def test_intervals_are_half_open():
     """V99; without a start nothing tells."""
-    assert [Version(0, 10, 20).holds(time) for time in (9, 10, 19, 20)] == [False, True, True, False]
-    assert Version(0, None, None).holds(1) is None
+    assert [SpannedRow(0, 10, 20).holds(time) for time in (9, 10, 19, 20)] == [False, True, True, False]
+    assert SpannedRow(0, None, None).holds(1) is None
 
 
 def test_a_statement_without_length_on_either_axis_is_none():
     assert unfolded(0, 10, [(20, 1), (10, 2), (15, 3), (None, 3)]) == [
-        Version(0, 10, 20, 1, 2),
-        Version(0, 10, None, 3, None),
+        SpannedRow(0, 10, 20, 1, 2),
+        SpannedRow(0, 10, None, 3, None),
     ]

@@ -26,7 +26,7 @@ from versions_in_python import (
 from backstory.model.history import Dating
 from backstory.reading.statements.effective import effective as question
 from backstory.stores.sql.dialects.registry import get_dialect
-from backstory.strategies.scd2.rule import Row
+from backstory.strategies.scd2.rule import BaseRow
 from backstory.upkeep.views import create_views, drop_views
 
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
@@ -84,7 +84,7 @@ def test_the_session_has_no_say_in_days(place, column, granularity, zone):
             "day": second(since).date(),
             "doc": None,
         }
-        versions = loaded(versions, [Row("key x", str(at), values)], at)
+        versions = loaded(versions, [BaseRow("key x", str(at), values)], at)
     versions = loaded(versions, [], 200_000)
     fill(place, history, versions)
     place.sql(f"SET TimeZone = '{zone}'")

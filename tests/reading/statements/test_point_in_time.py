@@ -29,7 +29,7 @@ from versions_in_python import (
     valid,
 )
 
-from backstory.doors.historize.runs import Known
+from backstory.doors.historize.runs import RegisteredRun
 from backstory.errors import Refused, UsageError
 from backstory.reading.statements import differences as compared
 from backstory.reading.statements import joins
@@ -66,8 +66,8 @@ def test_as_of_a_run_is_as_of_its_instant(place, tables):
     """R51: as_of_run is as_of the run's load timestamp; a run that did not end well is no point in time."""
     ask = tables["rc_p"]
 
-    assert times.as_of_run(ask, "r3", Known(second(3), 1, {})) == times.as_of(ask, second(3))
-    for known in (None, Known(second(3), 1)):
+    assert times.as_of_run(ask, "r3", RegisteredRun(second(3), 1, {})) == times.as_of(ask, second(3))
+    for known in (None, RegisteredRun(second(3), 1)):
         with pytest.raises(UsageError) as refused:
             times.as_of_run(ask, "r3", known)
         assert refused.value.code == "unknown-run"
@@ -187,7 +187,7 @@ def test_join_valid(place, tables):
 DUCK = in_dialect(get_dialect("duckdb"))
 QUESTIONS = {
     "as_of": lambda history, at: times.as_of(history, at),
-    "as_of_run": lambda history, at: times.as_of_run(history, "r", Known(at, 1, {})),
+    "as_of_run": lambda history, at: times.as_of_run(history, "r", RegisteredRun(at, 1, {})),
     "changes": lambda history, at: compared.changes(history, at, second(9)),
     "diff from": lambda history, at: compared.diff(history, at, second(9)),
     "diff to": lambda history, at: compared.diff(history, second(9), at),

@@ -11,7 +11,7 @@ from backstory.settings import load
 from backstory.spark.session import properties
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender, definition
-from backstory.testing.sender.copies import Copy, difference
+from backstory.testing.sender.copies import SourceCopy, difference
 
 CONFIGURATION = """
 [catalog]
@@ -22,9 +22,9 @@ warehouse = "%s"
 """
 
 
-def copy(text: str) -> Copy:
+def copy(text: str) -> SourceCopy:
     columns = (Column("id", ColumnType(Kind.LONG)), Column("name", ColumnType(Kind.STRING)))
-    return Copy(("id",), columns, {(row["id"],): row for row in table(text)})
+    return SourceCopy(("id",), columns, {(row["id"],): row for row in table(text)})
 
 
 def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path, monkeypatch):
@@ -41,7 +41,7 @@ def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path,
     one, two = copy("id name\n1 a\n2 b"), copy("id name\n1 z\n3 c")
     told = definition("people", one, ["id"], history=True)
     sender.create("crm", told)
-    sender.write("crm", told, difference(Copy(("id",)), one, instant("T1"), history=True))
+    sender.write("crm", told, difference(SourceCopy(("id",)), one, instant("T1"), history=True))
     sender.write("crm", told, difference(one, two, instant("T2"), history=True))
     running.stop(1)
 

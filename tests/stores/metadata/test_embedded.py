@@ -14,7 +14,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.commits import commits, inventory
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.scans import read_counts, standing
 from backstory.stores.metadata.with_pyiceberg import open_catalog
@@ -100,7 +100,7 @@ def tables(sender, store, schema):
 
 def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
     """Rows, open versions, memories and commits, deletion vectors taken off, in the same words."""
-    without, within = Embedded(warehouse), InSession(store)
+    without, within = EmbeddedCatalog(warehouse), InSession(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
     there, asked = (
         {row["table"]: row for row in inventory(catalog) if row["table"].startswith(f"{schema}.")}
@@ -126,9 +126,9 @@ def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, 
 
 def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
-        assert inventory(Embedded(folder)) == []
+        assert inventory(EmbeddedCatalog(folder)) == []
         with pytest.raises(UsageError, match=r"There is no table a\.b"):
-            commits(Embedded(folder), TableName("a", "b"))
+            commits(EmbeddedCatalog(folder), TableName("a", "b"))
     (tmp_path / "catalog.db").touch()  # as Spark leaves it that only opened it
-    assert Embedded(tmp_path).tables() == []
+    assert EmbeddedCatalog(tmp_path).tables() == []
     assert [each.name for each in tmp_path.iterdir()] == ["catalog.db"]

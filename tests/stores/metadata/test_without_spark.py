@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.settings import CATALOG, Settings
-from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.with_pyiceberg import _translated
 from backstory.stores.metadata.without_spark import open_without_spark
 
@@ -12,7 +12,7 @@ SQL = {"type": "sql", "init_catalog_tables": "false"}
 
 
 def test_the_embedded_catalog_is_read_without_spark_and_one_of_the_sessions_own_is_not(tmp_path):
-    assert open_without_spark(Settings(tmp_path)) == Embedded(tmp_path)
+    assert open_without_spark(Settings(tmp_path)) == EmbeddedCatalog(tmp_path)
     given = {f"spark.sql.catalog.{CATALOG}.type": "hive"}
     assert open_without_spark(Settings(tmp_path, spark=given)) is None
     assert open_without_spark(Settings(tmp_path, {CATALOG: {"type": "glue"}})) is None

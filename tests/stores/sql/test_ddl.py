@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.errors import Refused
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.ddl import fits, logical, plan
@@ -110,7 +110,7 @@ def columns(text):
         }
         if made["datatype"] == "FLOAT":
             made["hash_as"] = "DECIMAL(10,2)"
-        found.append(Column.model_validate(made))
+        found.append(ModelColumn.model_validate(made))
     return found
 
 

@@ -17,7 +17,7 @@ from backstory.dialects import (
     register_dialect,
 )
 from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.steps import base_steps
@@ -288,7 +288,7 @@ def test_a6_sql_server_updates_through_the_alias():
 def test_sql_server_changes_schemas_in_its_own_way():
     """4.5: ADD without COLUMN, sp_rename with names as texts, NULL repeated where a type changes."""
     dialect = SqlServer()
-    wide = Column(target_column_name="order", datatype=Datatype.STRING, max_length=20)
+    wide = ModelColumn(target_column_name="order", datatype=Datatype.STRING, max_length=20)
     told = [
         dialect.render_add_column("s.t", wide),
         dialect.render_rename_column("s", "t", "a]b'", "c'd"),

@@ -13,8 +13,8 @@ from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.copies.arrow import comparable, copied, rows_that_come, rows_that_go
-from backstory.strategies.copies.plan import Terms
-from backstory.strategies.copies.rule import Copy, Row, Table, take
+from backstory.strategies.copies.plan import CopyTerms
+from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 
 DATA = ("v", "i", "o")
 COLUMNS = (*(Column(name, ColumnType(Kind.LONG)) for name in ("k", *DATA)), *OWN_COLUMNS)
@@ -34,7 +34,7 @@ COPIES = st.lists(
 
 def terms(at, recorded, delivered):
     named = [name for name in DATA if name in delivered]
-    return Terms(
+    return CopyTerms(
         columns=COLUMNS,
         types=None,
         key=("k",),
@@ -126,10 +126,10 @@ def take_by_arrow(rows, copy, recorded, *, marks):
 @given(COPIES, st.booleans(), st.booleans())
 def test_V7_V9_V18_V31_a_copy_in_order_gives_the_rules_rows(series, remembers, moved_before):
     """Versions end, begin and are renewed as the rule has it, statements that would be forgotten stay."""
-    first = Row(1, dict.fromkeys(DATA, 1), -9, None, -9)
+    first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
     if moved_before:  # its end was moved once already, and back
-        first = Row(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
-    rule = Table(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
+        first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
+    rule = StoredCopies(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
     rows = stored(rule)
     for number, (delivered, closes, columns) in enumerate(series):
         values = {key: {name: row[name] for name in columns} for key, row in delivered.items()}
@@ -153,13 +153,13 @@ def test_what_arrow_cannot_tell_apart_is_left_to_frames():
     nested = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
     for name, type_ in (("k", ColumnType(Kind.DOUBLE)), ("v", nested)):
         columns = tuple(Column(name, type_) if each.name == name else each for each in COLUMNS)
-        assert not comparable(Terms(columns, None, *[getattr(told, n) for n in told.__slots__[2:]]))
+        assert not comparable(CopyTerms(columns, None, *[getattr(told, n) for n in told.__slots__[2:]]))
 
 
 def test_a_key_of_several_columns_is_one():
     """Composite keys whose texts together are equal are two, and times are what they are."""
     columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
-    told = Terms(columns, None, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
+    told = CopyTerms(columns, None, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
     schema = arrow_schema({each.name: each.type for each in columns})
     instant = datetime(2026, 1, 1, tzinfo=UTC)
     own = {"valid_from": instant, "is_current": True, "recorded_at": instant}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.strategies.copies.rule import Copy, Table, take
+from backstory.strategies.copies.rule import Copy, StoredCopies, take
 
 KEYS, VALUES = "kmn", "abc"
 
@@ -18,7 +18,7 @@ class Life:
     """A table of one column, told by copies such as `k:b m:a`; the n-th commit is recorded at n."""
 
     def __init__(self, **settings):
-        self.table = Table(("v",), **settings)
+        self.table = StoredCopies(("v",), **settings)
         self.told = {}
 
     @property
@@ -161,7 +161,7 @@ def test_a_copy_that_lacked_columns_bars_what_would_change_them():
 
 def test_ignored_and_overwritten_columns():
     life = Life()
-    life.table = Table(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
+    life.table = StoredCopies(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
     columns = ("v", "i", "o")
     life.take(Copy(1, {"k": {"v": "a", "i": 1, "o": 1}}, columns))
     assert life.take(Copy(2, {"k": {"v": "a", "i": 2, "o": 1}}, columns)) == {"unchanged": 1}

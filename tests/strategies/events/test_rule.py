@@ -2,9 +2,9 @@
 
 import pytest
 
-from backstory.strategies.events.log import Event, Rejected, Row, state
+from backstory.strategies.events.log import Arrival, Event, LogRejected, state
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.terms import Encoding, Moment, OnConflict, Op, Strategy, Terms
+from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, OnConflict, Op, Strategy
 
 SYMBOLS = {op.symbol: op for op in Op}
 
@@ -34,7 +34,7 @@ class Log:
         if cells[0].startswith("@"):
             time = cells.pop(0)[1:]
         values = [None if cell == "-" else cell for cell in cells]
-        return Row(time, dict(zip(self.columns, values, strict=True)), op)
+        return Arrival(time, dict(zip(self.columns, values, strict=True)), op)
 
     def told(self, event):
         values = " ".join("-" if value is None else str(value) for value in event.values.values())
@@ -42,30 +42,30 @@ class Log:
 
 
 def refused(log, text, number, code):
-    with pytest.raises(Rejected) as stopped:
+    with pytest.raises(LogRejected) as stopped:
         log.take(text, number)
     assert stopped.value.code == code
     return stopped.value.keys
 
 
 def snapshot(columns="city population", key=("city",), **more):
-    return Log(Terms(Strategy.SNAPSHOT, key, encoding=Encoding.OP, **more), columns)
+    return Log(EventTerms(Strategy.SNAPSHOT, key, encoding=EventEncoding.OP, **more), columns)
 
 
 def ledger(columns="country city population", key=("country", "city"), **more):
-    return Log(Terms(Strategy.LEDGER, key, **more), columns)
+    return Log(EventTerms(Strategy.LEDGER, key, **more), columns)
 
 
 def upsert(columns="k v", key=("k",), **more):
-    return Log(Terms(Strategy.UPSERT, key, encoding=Encoding.OP, **more), columns)
+    return Log(EventTerms(Strategy.UPSERT, key, encoding=EventEncoding.OP, **more), columns)
 
 
 def changelog(columns="k v", key=("k",), **more):
-    return Log(Terms(Strategy.CHANGELOG, key, encoding=Encoding.OP, **more), columns)
+    return Log(EventTerms(Strategy.CHANGELOG, key, encoding=EventEncoding.OP, **more), columns)
 
 
 def test_append_keeps_every_row():  # section 2.2, R25
-    log = Log(Terms(Strategy.APPEND), "city population")
+    log = Log(EventTerms(Strategy.APPEND), "city population")
     assert log.take("A 1000\nB 2000", 1) == ["0 +A e1 A 1000", "1 +A e1 B 2000"]
     assert log.take("A 1000", 2) == ["2 +A e2 A 1000"]
 
@@ -141,7 +141,7 @@ def test_a_guard_stops_mass_retraction():  # R46
 
 
 def test_the_observed_encoding_has_one_row_a_change():  # O3
-    log = Log(Terms(Strategy.SNAPSHOT, ("city",), encoding=Encoding.OBSERVED), "city population")
+    log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), encoding=EventEncoding.OBSERVED), "city population")
     log.take("A 1\nB 1", 1)
     assert log.take("A 2", 2) == ["2 +C e2 A 2", "3 -R e2 B 1"]
     assert log.take("A 2\nB 1", 3) == ["4 +A e3 B 1"]
@@ -149,7 +149,7 @@ def test_the_observed_encoding_has_one_row_a_change():  # O3
 
 def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
     """A `D` says which record is gone: it is gone once, and comes back with an `I`."""
-    log = Log(Terms(Strategy.SNAPSHOT, ("city",), 1, encoding=Encoding.OBSERVED), "city")
+    log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), 1, encoding=EventEncoding.OBSERVED), "city")
     log.take("@e1 A\n@e2 A", 1)
     assert log.take("@e1 A", 2) == ["2 -R e2 A"]
     assert log.take("@e1 A", 3) == []
@@ -159,7 +159,7 @@ def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
 @pytest.mark.parametrize(("place", "cities"), [(0, "BA"), (1, "AB")])
 def test_records_stand_in_the_order_of_the_key(place, cities):  # R24, section 2.1 step 7
     """The event time counts where the key lists it."""
-    log = Log(Terms(Strategy.SNAPSHOT, ("city",), place, encoding=Encoding.OP), "city")
+    log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), place, encoding=EventEncoding.OP), "city")
     assert [line[-1] for line in log.take("@e2 A\n@e1 B", 1)] == list(cities)
 
 
@@ -212,7 +212,7 @@ def test_conflicts_fail_or_correct():  # R30, O9
     failing = ledger("city v", ("city",), on_conflict=OnConflict.ERROR)
     failing.take("@t1 A 1", 1)
     assert refused(failing, "@t1 A 2", 2, "ledger-conflict") == [("A",)]
-    correcting = ledger("city v", ("city",), on_conflict=OnConflict.CORRECT, encoding=Encoding.OP)
+    correcting = ledger("city v", ("city",), on_conflict=OnConflict.CORRECT, encoding=EventEncoding.OP)
     correcting.take("@t1 A 1", 1)
     assert correcting.take("@t2 A 2", 2) == ["1 -C t1 A 1", "2 +C t2 A 2"]
     assert correcting.take("@t2 A 2", 3) == []
@@ -253,8 +253,8 @@ def test_the_stored_row_is_retracted_whatever_the_delete_says():  # B13a
 @pytest.mark.parametrize("op", [2, 4, -1, None])
 def test_an_upsert_refuses_other_operations(op):  # R56
     log = upsert()
-    with pytest.raises(Rejected, match="wrong-op"):
-        ingest([], [Row(None, {"k": 1, "v": 1}, op)], log.terms, Moment("s", "e"))
+    with pytest.raises(LogRejected, match="wrong-op"):
+        ingest([], [Arrival(None, {"k": 1, "v": 1}, op)], log.terms, Moment("s", "e"))
 
 
 def test_a_sequence_column_beats_arrival():
@@ -312,13 +312,14 @@ def test_the_state_is_the_last_event_that_is_no_retraction():  # B6
 
 
 def test_a_snapshot_without_event_times_is_compared_without_them():  # B8
-    terms = Terms(Strategy.SNAPSHOT, ("city",), encoding=Encoding.OP)
+    terms = EventTerms(Strategy.SNAPSHOT, ("city",), encoding=EventEncoding.OP)
     stored = [
         Event(place, Op.APPEND, "s0", 2020, {"city": city, "population": number})
         for place, (city, number) in enumerate([("vancouver", 1), ("seattle", 2), ("kyiv", 3)])
     ]
     rows = [
-        Row(None, {"city": city, "population": n}) for city, n in [("seattle", 2), ("kyiv", 4), ("odessa", 5)]
+        Arrival(None, {"city": city, "population": n})
+        for city, n in [("seattle", 2), ("kyiv", 4), ("odessa", 5)]
     ]
     made = ingest(stored, rows, terms, Moment("s1", 2021, 2020, 3)).events
     assert [(e.op.symbol, e.time, e.values["city"], e.values["population"]) for e in made] == [

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from backstory.strategies.events.log import Row, canonical, state
+from backstory.strategies.events.log import Arrival, canonical, state
 from backstory.strategies.events.rule import ingest
-from backstory.strategies.events.terms import Moment, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 
 SEQUENCES, LENGTH = 1000, 5
 TERMS = {
-    "all columns": Terms(Strategy.SNAPSHOT, ("k",)),
-    "compared": Terms(Strategy.SNAPSHOT, ("k",), compare=("x",), compare_time=False),
+    "all columns": EventTerms(Strategy.SNAPSHOT, ("k",)),
+    "compared": EventTerms(Strategy.SNAPSHOT, ("k",), compare=("x",), compare_time=False),
 }
 LIFE = re.compile(r"0(23)*(10(23)*)*1?")
 NAN = math.nan
@@ -34,7 +34,7 @@ def snapshots(chance):
                 "x": chance.choice([None, 0.0, -0.0, NAN, 1.0]),
                 "y": chance.choice([None, "", "a"]),
             }
-            rows.append(Row(chance.choice([1, 2, None]) if timed else None, values))
+            rows.append(Arrival(chance.choice([1, 2, None]) if timed else None, values))
         yield rows + rows[:1] * chance.randint(0, 1)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables_as_text import in_order, table
 
-from backstory.strategies.live_rows.rule import Outcome, apply
+from backstory.strategies.live_rows.rule import LiveOutcome, apply
 
 COLUMNS = ("id", "v", "n", "_fivetran_synced")
 STORED = """
@@ -18,13 +18,13 @@ STORED = """
 """
 
 
-def after(stored, key=("id",), columns=COLUMNS, **files) -> Outcome:
+def after(stored, key=("id",), columns=COLUMNS, **files) -> LiveOutcome:
     outcome = apply(table(stored), key, columns, **{kind: table(f) for kind, f in files.items()})
-    return Outcome(in_order(outcome.rows), outcome.ignored)
+    return LiveOutcome(in_order(outcome.rows), outcome.ignored)
 
 
-def gives(text, ignored=0) -> Outcome:
-    return Outcome(in_order(table(text)), ignored)
+def gives(text, ignored=0) -> LiveOutcome:
+    return LiveOutcome(in_order(table(text)), ignored)
 
 
 def test_replace_inserts_new_keys_and_replaces_whole_rows():
@@ -249,7 +249,7 @@ def test_earlier_replaces_leave_no_trace_in_columns_outside_the_request():
         1   new  kept
     """
     rows = table(" id v extra \n 1 old lost") + table(" id v \n 1 new")
-    assert Outcome(table(expected), 0) == apply(table(stored), ["id"], ["id", "v"], replace=rows)
+    assert LiveOutcome(table(expected), 0) == apply(table(stored), ["id"], ["id", "v"], replace=rows)
 
 
 def test_repeated_updates_fold_in_order():

@@ -22,19 +22,19 @@ from tables_as_text import in_order, instant, table
 
 from backstory.model.layout import ACTIVE, END, START
 from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions.rule import TMAX, Outcome, apply
+from backstory.strategies.versions.rule import TMAX, LiveOutcome, apply
 
 NAMES = ("id", "v", "n", "_fivetran_synced", START, END, ACTIVE)
 EMPTY = "id v n synced start end active"
 
 
-def after(stored, key=("id",), columns=NAMES, **files) -> Outcome:
+def after(stored, key=("id",), columns=NAMES, **files) -> LiveOutcome:
     outcome = apply(table(stored), key, columns, **{kind: table(f) for kind, f in files.items()})
-    return Outcome(in_order(outcome.rows), outcome.ignored)
+    return LiveOutcome(in_order(outcome.rows), outcome.ignored)
 
 
-def gives(text, ignored=0) -> Outcome:
-    return Outcome(in_order(table(text)), ignored)
+def gives(text, ignored=0) -> LiveOutcome:
+    return LiveOutcome(in_order(table(text)), ignored)
 
 
 # The worked examples of section 5.4.

@@ -2,17 +2,17 @@
 
 import pytest
 
-from backstory.upkeep.laws.events import Event, Log, broken_events
+from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
 from backstory.upkeep.laws.terms import Law
 
-PAIRED = Log(keyed=True, paired=True)
-UNPAIRED = Log(keyed=True, paired=False)
-TAKEN = Log(keyed=True, paired=True, strict=False)
-LEDGERLESS = Log(keyed=False, paired=False)
+PAIRED = LogFacts(keyed=True, paired=True)
+UNPAIRED = LogFacts(keyed=True, paired=False)
+TAKEN = LogFacts(keyed=True, paired=True, strict=False)
+LEDGERLESS = LogFacts(keyed=False, paired=False)
 
 
 def operations(ops, log):
-    return broken_events([Event(op, 1) for op in ops], log)[Law.OPERATIONS]
+    return broken_events([LogRow(op, 1) for op in ops], log)[Law.OPERATIONS]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_operations_follow_on_one_another(ops, log, broken):
 
 
 def test_no_event_is_later_than_the_watermark():
-    log = Log(keyed=True, paired=True, watermark=5)
+    log = LogFacts(keyed=True, paired=True, watermark=5)
 
-    assert broken_events([Event(0, 5), Event(1, 6), Event(0, None)], log) == {Law.WATERMARK: 2}
+    assert broken_events([LogRow(0, 5), LogRow(1, 6), LogRow(0, None)], log) == {Law.WATERMARK: 2}
 
 
 def test_a_key_is_whole_where_records_have_one():
-    assert broken_events([Event(0, 1, keyed=False)], PAIRED) == {Law.NULL_KEY: 1}
-    assert not broken_events([Event(0, 1, keyed=False)], LEDGERLESS)
+    assert broken_events([LogRow(0, 1, keyed=False)], PAIRED) == {Law.NULL_KEY: 1}
+    assert not broken_events([LogRow(0, 1, keyed=False)], LEDGERLESS)

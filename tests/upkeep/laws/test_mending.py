@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 
 from backstory.upkeep.laws.mending import mended
 from backstory.upkeep.laws.rule import violations
-from backstory.upkeep.laws.terms import Law, Mark, Row, Terms
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
 
 FAR = 9_000_000
-FIVETRAN = Terms(flagged=True, grain=1000, far=FAR)
-MODEL = Terms(stated=True)
-NATIVE = Terms(flagged=True, remembers=True, newest=60)
+FIVETRAN = LawTerms(flagged=True, grain=1000, far=FAR)
+MODEL = LawTerms(stated=True)
+NATIVE = LawTerms(flagged=True, remembers=True, newest=60)
 UNMENDED = {Law.FOLD}
 TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 
 def life(*spans, **more):
-    return [Row(place, *span, written=1, flag=span[1] is None, **more) for place, span in enumerate(spans)]
+    return [
+        RecordRow(place, *span, written=1, flag=span[1] is None, **more) for place, span in enumerate(spans)
+    ]
 
 
 def spans(rows):
@@ -57,14 +59,14 @@ def test_states_follow_ends():
 
 def test_past_statements_that_overlap_go():
     rows = life((10, 20), (20, None))
-    past = Row(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
+    past = RecordRow(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
 
     assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1]
 
 
 def test_a_healthy_past_statement_stays_in_a_spoilt_life():
     rows = [replace(row, written=5) for row in life((10, 20), (15, None))]
-    past = Row(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
+    past = RecordRow(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
 
     assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1, 2]
 
@@ -75,14 +77,14 @@ ENDS = st.one_of(st.none(), TIMES)
 
 @given(st.lists(st.tuples(TIMES, st.one_of(TIMES, st.just(FAR)), st.booleans()), max_size=6))
 def test_what_is_mended_of_fivetran_is_healthy(told):
-    rows = [Row(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(told)]
+    rows = [RecordRow(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(told)]
 
     assert not violations(mended(rows, FIVETRAN), FIVETRAN)
 
 
 @given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
 def test_what_is_mended_of_a_model_is_healthy(told):
-    rows = [Row(place, *span, state=state, written=place) for place, (*span, state) in enumerate(told)]
+    rows = [RecordRow(place, *span, state=state, written=place) for place, (*span, state) in enumerate(told)]
 
     assert not violations(mended(rows, MODEL), MODEL)
 
@@ -98,7 +100,7 @@ ROLES = st.sampled_from([None, None, None, "past", "fact"])
 )
 def test_what_is_mended_of_native_rows_is_healthy(told):
     rows = [
-        Row(
+        RecordRow(
             place,
             start,
             end,
@@ -124,10 +126,12 @@ def lived(facts):
     for at, value in sorted(facts.items()):
         if value == now:
             kind = "delete" if value is None else "upsert"
-            rows.append(Row(0, at, at, flag=False, written=1, role="fact", kind=kind, values={"v": value}))
+            rows.append(
+                RecordRow(0, at, at, flag=False, written=1, role="fact", kind=kind, values={"v": value})
+            )
             continue
         rows = [replace(row, end=at, flag=False) if row.end is None else row for row in rows]
-        row = Row(0, at, None, flag=True, written=1, kind="upsert", values={"v": value})
+        row = RecordRow(0, at, None, flag=True, written=1, kind="upsert", values={"v": value})
         if value is None:
             row = replace(row, end=at, flag=False, role="fact", kind="delete")
         rows.append(row)
@@ -167,9 +171,9 @@ def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
 
 def test_v117_what_only_a_row_that_is_gone_would_tell_stays_and_is_told():
     """A copy found the record there, and nothing tells since when."""
-    copied = replace(TOLD, marks=(Mark(30, "copy"),))
-    rows = [Row(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]
-    rows.append(Row(1, 20, 20, flag=False, written=1, role="fact", kind="delete", values={"v": None}))
+    copied = replace(TOLD, marks=(RememberedMark(30, "copy"),))
+    rows = [RecordRow(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]
+    rows.append(RecordRow(1, 20, 20, flag=False, written=1, role="fact", kind="delete", values={"v": None}))
 
     assert mended(rows, copied) == rows
     assert violations(rows, copied)[Law.FOLD]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from backstory.upkeep.laws.rule import violations
-from backstory.upkeep.laws.terms import Law, Mark, Row, Terms
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
 
-TERMS = Terms(flagged=True, remembers=True, newest=99, tracked=("v",), numbers={"v": 2})
+TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), numbers={"v": 2})
 
 
 def rows(text):
@@ -21,7 +21,7 @@ def rows(text):
         known = {"role": None if role == "-" else role, "kind": None if kind == "-" else kind}
         at, until, told, moved, was = numbers
         found.append(
-            Row(
+            RecordRow(
                 place, at, until, flag=until is None, written=told, ended_at=moved, end_before=was,
                 values={"v": None if value == "-" else value}, **known,
             )
@@ -68,7 +68,7 @@ def test_worked_examples_keep_every_law(life):
 def test_E9_a_copy_is_right_by_itself():
     """What a copy listed is read off the table; a late event finds it there."""
     life = rows("m 10 20 1 - upsert 3 30\nb 20 - 3 - upsert")
-    copied = replace(TERMS, marks=(Mark(30, "copy"),))
+    copied = replace(TERMS, marks=(RememberedMark(30, "copy"),))
 
     assert violations(life, copied) == Counter()
     assert violations(rows("p 10 30 1 - upsert 2 -"), copied) == Counter()
@@ -85,7 +85,7 @@ def test_E12_what_is_settled_is_as_it_is():
 
 def test_E8_a_truncate_ends_every_record():
     """A mark of no key is a fact of each."""
-    cleared = replace(TERMS, marks=(Mark(30, "truncate"),))
+    cleared = replace(TERMS, marks=(RememberedMark(30, "truncate"),))
 
     assert violations(rows("a 10 30 1 - upsert 2 -"), cleared) == Counter()
     assert violations(rows("a 10 - 1 - upsert"), cleared) == Counter({Law.FOLD: 1})
@@ -137,7 +137,7 @@ def test_no_fact_lies_in_what_is_settled():
 
 def test_marks_are_of_one_instant_and_scope():
     """V43: a copy of one instant and scope is remembered once."""
-    mark = Row(0, 10, 10, keyed=False, flag=False, written=1, role="fact", kind="copy")
+    mark = RecordRow(0, 10, 10, keyed=False, flag=False, written=1, role="fact", kind="copy")
 
     assert violations([mark, replace(mark, place=1, scope='{"r":"e"}')], TERMS) == Counter()
     assert violations([mark, replace(mark, place=1)], TERMS) == Counter({Law.ONE_FACT: 1})

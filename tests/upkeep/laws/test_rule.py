@@ -5,19 +5,19 @@ from collections import Counter
 import pytest
 
 from backstory.upkeep.laws.rule import broken_keys, violations
-from backstory.upkeep.laws.terms import Law, Row, Terms
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 FAR = 9_000_000
-FIVETRAN = Terms(flagged=True, grain=1000, far=FAR)
-MODEL = Terms(stated=True, hashed=True)
+FIVETRAN = LawTerms(flagged=True, grain=1000, far=FAR)
+MODEL = LawTerms(stated=True, hashed=True)
 
 
 def life(*spans, **more):
-    return [Row(place, start, end, **more) for place, (start, end) in enumerate(spans)]
+    return [RecordRow(place, start, end, **more) for place, (start, end) in enumerate(spans)]
 
 
 def fivetran(*spans):
-    return [Row(place, start, end, flag=end == FAR) for place, (start, end) in enumerate(spans)]
+    return [RecordRow(place, start, end, flag=end == FAR) for place, (start, end) in enumerate(spans)]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def fivetran(*spans):
     ],
 )
 def test_versions_stand_one_after_another(spans, broken):
-    assert violations(life(*spans), Terms()) == Counter(broken)
+    assert violations(life(*spans), LawTerms()) == Counter(broken)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_versions_of_fivetran_end_a_millisecond_early(spans, broken):
     ("end", "flag"), [(FAR, False), (FAR, None), (10_000, True), (None, None), (None, True)]
 )
 def test_flag_and_end_agree(end, flag):
-    assert violations([Row(0, 5_000, end, flag=flag)], FIVETRAN) == {Law.OPEN_MARKER: 1}
+    assert violations([RecordRow(0, 5_000, end, flag=flag)], FIVETRAN) == {Law.OPEN_MARKER: 1}
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_a_hash_is_one(hash_, is_one):
 
 def test_rows_without_a_key_are_of_no_record():
     """They break one law, however they lie."""
-    assert violations(life((10, None), (10, None), keyed=False), Terms()) == {Law.NULL_KEY: 2}
+    assert violations(life((10, None), (10, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
 
 
 def test_a_live_key_stands_once():
-    assert broken_keys(life((None, None), (None, None)), Terms()) == {Law.UNIQUE_KEY: 1}
-    assert broken_keys(life((None, None), (None, None), keyed=False), Terms()) == {Law.NULL_KEY: 2}
+    assert broken_keys(life((None, None), (None, None)), LawTerms()) == {Law.UNIQUE_KEY: 1}
+    assert broken_keys(life((None, None), (None, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}

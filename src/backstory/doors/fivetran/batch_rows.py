@@ -10,7 +10,7 @@ from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
-from backstory.formats.memory import Lease
+from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
@@ -25,7 +25,7 @@ KINDS = ("earliest", "replace", "update", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class RequestFiles:
     """The batch files of one request by kind, and how they are written."""
 
     encoding: Encoding
@@ -92,12 +92,12 @@ class Batch:
     sources: Mapping[str, str]
     requested: frozenset[str]
     key: tuple[str, ...]
-    files: Files
+    files: RequestFiles
     keeps_history: bool
 
     @classmethod
     def of(
-        cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: Files
+        cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: RequestFiles
     ) -> "Batch":
         """Raises Refused when the request's key or columns are not the table's."""
         refuse_foreign(shape)
@@ -135,7 +135,7 @@ class Batch:
         """Every file with its kind."""
         return [(kind, file) for kind in KINDS for file in getattr(self.files, kind)]
 
-    def decode(self, lease: Lease) -> LiveChange | HistoryChange:
+    def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
         """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
         return self.change({kind: self._rows(kind, lease) for kind in KINDS})
 
@@ -185,7 +185,7 @@ class Batch:
         wanted, _ = self._wanted(kind)
         return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
 
-    def _rows(self, kind: str, lease: Lease) -> Rows:
+    def _rows(self, kind: str, lease: MemoryLease) -> Rows:
         files = getattr(self.files, kind)
         parts = read_files(files, self.files.encoding, *self._in_files(kind), lease)
         placed = [self._placeable(kind, file, rows) for file, rows in parts]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from backstory.doors.fivetran.batch_rows import Batch, Files
+from backstory.doors.fivetran.batch_rows import Batch, RequestFiles
 from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.notes import DOOR
 from backstory.doors.fivetran.own_tables import LAYOUTS
@@ -37,7 +37,7 @@ class Accepted:
     folder: Path | None = None
 
 
-def files_of(request: Request, accepted: Accepted) -> Files:
+def files_of(request: Request, accepted: Accepted) -> RequestFiles:
     """The files that a request names, each with the key that stands under its exact path.
 
     Raises Refused for one outside of the folder that batch files must lie in.
@@ -54,7 +54,7 @@ def files_of(request: Request, accepted: Accepted) -> Files:
     def files(paths: Iterable[str]) -> list[BatchFile]:
         return [_found(path, request.keys.get(path), accepted.folder) for path in paths]
 
-    return Files(
+    return RequestFiles(
         encoding,
         files(request.replace_files),
         files(request.update_files),
@@ -84,7 +84,7 @@ def _found(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
     return BatchFile(place, key, told.name)
 
 
-def digest(files: Files, *about: str) -> str:
+def digest(files: RequestFiles, *about: str) -> str:
     """A digest of the files' names, sizes and content, their markers, and what is told of them."""
     told = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
     for kind in ("earliest", "replace", "update", "delete"):
@@ -101,7 +101,7 @@ class LiveBatch:
     definition: bytes
     columns: Mapping[str, ColumnType]
     key: Sequence[str]
-    files: Files
+    files: RequestFiles
     door: str = DOOR
     layouts: Sequence[Layout] = LAYOUTS
 

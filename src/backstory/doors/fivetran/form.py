@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from backstory.doors.fivetran.notes import note
-from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, Target
+from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, NamedStore
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Failed, UsageError
@@ -45,7 +45,7 @@ def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
     return response
 
 
-def run_test(name: str, target: Target) -> None:
+def run_test(name: str, target: NamedStore) -> None:
     """Run one test of the form; raises what went wrong, UsageError for an unknown test."""
     if name == CONNECTION:
         tables(target.store, target.schema("backstory_test"))  # of all schemas there may be very many
@@ -55,7 +55,7 @@ def run_test(name: str, target: Target) -> None:
         raise UsageError("no-test", f"There is no test {name!r}.", f"Run {CONNECTION} or {WRITE}.")
 
 
-def _write(target: Target) -> None:
+def _write(target: NamedStore) -> None:
     """Make a table of its own, write a row, read it and drop the table."""
     store = target.store
     name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")

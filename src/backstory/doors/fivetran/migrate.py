@@ -10,7 +10,7 @@ from backstory.doors.fivetran.migrations import columns, modes, tables
 from backstory.doors.fivetran.migrations.subject import Subject
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
-from backstory.doors.fivetran.targets import Target
+from backstory.doors.fivetran.targets import NamedStore
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
 from backstory.model.change import Change, Note
@@ -20,8 +20,8 @@ from backstory.stores.port import StoredTable
 log = structlog.get_logger()
 
 ColumnChange = Callable[[Subject, Any], Change | None]
-PairPlan = Callable[[tables.Pair], tuple[StoredTable | None, Change | None]]
-TableMade = Callable[[tables.Pair, Any], Change]
+PairPlan = Callable[[tables.TablePair], tuple[StoredTable | None, Change | None]]
+TableMade = Callable[[tables.TablePair, Any], Change]
 
 _COLUMNS: Mapping[str, ColumnChange] = {
     "add_column_with_default_value": columns.add_with_default,
@@ -37,7 +37,7 @@ _COPIES: Mapping[str, TableMade] = {
 }
 
 
-def migrate(where: Target, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
+def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
     """Do the migration, in one commit or none; False if this server offers none of the kind.
 
     `live_modes` offers the sync modes LIVE too (F8). The same request again changes nothing.
@@ -74,7 +74,7 @@ def _asked(details: sdk.MigrationDetails) -> tuple[str, Any]:
 
 
 def _on_table(
-    where: Target, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
+    where: NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
 ) -> None:
     table = where.table(details.schema, details.table)
 
@@ -86,10 +86,10 @@ def _on_table(
     deliver(where.store, TableChange([table], _note(table, details), plan))
 
 
-def _on_pair(where: Target, details: sdk.MigrationDetails, asked: Any, plan: PairPlan) -> None:
+def _on_pair(where: NamedStore, details: sdk.MigrationDetails, asked: Any, plan: PairPlan) -> None:
     source = where.table(details.schema, asked.from_table)
     target = where.table(details.schema, asked.to_table)
-    pair = tables.Pair(where.store, source, target)
+    pair = tables.TablePair(where.store, source, target)
     deliver(where.store, TableChange([source, target], _note(target, details), lambda: plan(pair)))
 
 

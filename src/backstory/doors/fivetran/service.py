@@ -14,7 +14,7 @@ from backstory.doors.fivetran.migrate import migrate
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.replies import answered
-from backstory.doors.fivetran.targets import Target, target
+from backstory.doors.fivetran.targets import NamedStore, target
 from backstory.doors.fivetran.truncate import truncate, truncation
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -125,10 +125,10 @@ class Destination(DestinationConnectorServicer):
             return sdk.MigrateResponse(success=True)
         return sdk.MigrateResponse(unsupported=True)
 
-    def _target(self, request: object) -> Target:
+    def _target(self, request: object) -> NamedStore:
         return target(self._stores, request.configuration)  # type: ignore[attr-defined]
 
-    def _deliver(self, where: Target, batch: LiveBatch) -> sdk.WriteBatchResponse:
+    def _deliver(self, where: NamedStore, batch: LiveBatch) -> sdk.WriteBatchResponse:
         receipt = deliver_batch(where.store, batch)
         done = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
         count_batch(done, receipt.counts)

@@ -12,7 +12,7 @@ CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NamedStore:
     """A store, and what stands before each schema's name in it."""
 
     store: Store
@@ -31,7 +31,7 @@ class Target:
         return TableName(self.schema(schema), name)
 
 
-def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Target:
+def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> NamedStore:
     """The target of a configuration; an empty one means the form's defaults (F20).
 
     Raises UsageError for a catalog that the server was not started with.
@@ -43,4 +43,4 @@ def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Tar
             "The configuration names a catalog that this server was not started with.",
             f"Choose one of {', '.join(stores)}.",
         )
-    return Target(stores[name], configuration.get(PREFIX_FIELD, ""))
+    return NamedStore(stores[name], configuration.get(PREFIX_FIELD, ""))

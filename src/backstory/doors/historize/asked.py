@@ -5,7 +5,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoadRequest:
     """What a caller asks of a load.
 
     `hash_change` decides what a switched hash profile means: `version` lets every record have a new

@@ -11,7 +11,7 @@ import structlog
 from backstory.doors.historize.columns import hashed_columns
 from backstory.doors.historize.hashing import STRICT
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.resolve import schema_of
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ def differing(load: Load, left: str, right: str) -> dict[str, str]:
 
 def same_hash(load: Load, left: str, right: str) -> str:
     """Whether two rows have one hash."""
-    return f"{load.of(left, Role.ROW_HASH)} = {load.of(right, Role.ROW_HASH)}"
+    return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
 
 
 def collisions(load: Load) -> str | None:

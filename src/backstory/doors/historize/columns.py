@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from backstory.doors.historize.model import GENERATED, TECHNICAL, Column, Dataset, Role
+from backstory.doors.historize.model import GENERATED, TECHNICAL, ColumnRole, ModelColumn, ModelDataset
 from backstory.stores.sql.columns import Datatype
 
 HASH_LENGTH = 64
@@ -10,15 +10,24 @@ STATE_LENGTH = 20
 # Between the name of a column that went another way and the instant until which it was in use.
 FORKED = "__until_"
 # The order of the history's last columns.
-TAIL = (Role.ROW_HASH, Role.STARTED, Role.ENDED, Role.STATE, Role.LOAD_RUN_ID, Role.LOADED_AT)
-_TIMES = {Role.STARTED, Role.ENDED, Role.LOADED_AT}
+TAIL = (
+    ColumnRole.ROW_HASH,
+    ColumnRole.STARTED,
+    ColumnRole.ENDED,
+    ColumnRole.STATE,
+    ColumnRole.LOAD_RUN_ID,
+    ColumnRole.LOADED_AT,
+)
+_TIMES = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.LOADED_AT}
 
 
-def technical(name: str, role: Role, *, nullable: bool = False, former: Sequence[str] = ()) -> Column:
+def technical(
+    name: str, role: ColumnRole, *, nullable: bool = False, former: Sequence[str] = ()
+) -> ModelColumn:
     """A generated column; hashes and run ids are STRING(64), states STRING(20), instants TIMESTAMP."""
-    length = STATE_LENGTH if role is Role.STATE else HASH_LENGTH
+    length = STATE_LENGTH if role is ColumnRole.STATE else HASH_LENGTH
     instant = role in _TIMES
-    return Column(
+    return ModelColumn(
         target_column_name=name,
         datatype=Datatype.TIMESTAMP if instant else Datatype.STRING,
         max_length=None if instant else length,
@@ -29,25 +38,25 @@ def technical(name: str, role: Role, *, nullable: bool = False, former: Sequence
     )
 
 
-def declared_columns(dataset: Dataset) -> list[Column]:
+def declared_columns(dataset: ModelDataset) -> list[ModelColumn]:
     """The columns that the model names, inactive ones too."""
     return [column for column in dataset.target_columns if column.system_role not in GENERATED]
 
 
-def user_columns(dataset: Dataset) -> list[Column]:
+def user_columns(dataset: ModelDataset) -> list[ModelColumn]:
     """The columns that are loaded: business keys and attributes, in the model's order."""
     return [column for column in declared_columns(dataset) if column.active]
 
 
-def business_keys(dataset: Dataset) -> list[Column]:
+def business_keys(dataset: ModelDataset) -> list[ModelColumn]:
     """The columns that a record goes by."""
-    return [column for column in user_columns(dataset) if column.system_role is Role.BUSINESS_KEY]
+    return [column for column in user_columns(dataset) if column.system_role is ColumnRole.BUSINESS_KEY]
 
 
-def foreign_keys(dataset: Dataset) -> list[Column]:
+def foreign_keys(dataset: ModelDataset) -> list[ModelColumn]:
     """A column for each reference."""
     return [
-        technical(reference.column, Role.FOREIGN_KEY, nullable=True).model_copy(
+        technical(reference.column, ColumnRole.FOREIGN_KEY, nullable=True).model_copy(
             update={"lineage_key": f"fk:{reference.id}"}
         )
         for reference in dataset.references
@@ -55,34 +64,34 @@ def foreign_keys(dataset: Dataset) -> list[Column]:
     ]
 
 
-def base_columns(dataset: Dataset) -> list[Column]:
+def base_columns(dataset: ModelDataset) -> list[ModelColumn]:
     """Every column of the base table: key, the model's columns, foreign keys, hash and load columns."""
     return _framed(dataset, user_columns(dataset))
 
 
-def every_column(dataset: Dataset) -> list[Column]:
+def every_column(dataset: ModelDataset) -> list[ModelColumn]:
     """The same with inactive columns."""
     return _framed(dataset, declared_columns(dataset))
 
 
-def _framed(dataset: Dataset, columns: Sequence[Column]) -> list[Column]:
+def _framed(dataset: ModelDataset, columns: Sequence[ModelColumn]) -> list[ModelColumn]:
     key_names = [f"{former}_key" for former in dataset.former_names]
     return [
-        technical(dataset.key, Role.SURROGATE_KEY, former=key_names),
+        technical(dataset.key, ColumnRole.SURROGATE_KEY, former=key_names),
         *columns,
         *foreign_keys(dataset),
-        technical(Role.ROW_HASH, Role.ROW_HASH),
-        technical(Role.LOAD_RUN_ID, Role.LOAD_RUN_ID),
-        technical(Role.LOADED_AT, Role.LOADED_AT),
+        technical(ColumnRole.ROW_HASH, ColumnRole.ROW_HASH),
+        technical(ColumnRole.LOAD_RUN_ID, ColumnRole.LOAD_RUN_ID),
+        technical(ColumnRole.LOADED_AT, ColumnRole.LOADED_AT),
     ]
 
 
-def mirrored(columns: Sequence[Column]) -> list[Column]:
+def mirrored(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
     """The columns that a history copies from its base, by the base's own list."""
-    return [column for column in columns if column.system_role not in TECHNICAL | {Role.SURROGATE_KEY}]
+    return [column for column in columns if column.system_role not in TECHNICAL | {ColumnRole.SURROGATE_KEY}]
 
 
-def hashed_columns(dataset: Dataset) -> list[Column]:
+def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
     """What a row hash covers, in the base's order: attributes that are loaded (sections 2.4, 7.3)."""
     soft = dataset.historization.soft_delete
     flags = {soft.column, soft.deleted_at} if soft else set()
@@ -93,11 +102,11 @@ def hashed_columns(dataset: Dataset) -> list[Column]:
     ]
 
 
-def key_name(column: Column) -> str:
+def key_name(column: ModelColumn) -> str:
     """The name under which a business key goes into the key: pinned, else that of the stage."""
     return column.key_name or column.input or column.name
 
 
-def identity(column: Column) -> str:
+def identity(column: ModelColumn) -> str:
     """The name under which an attribute goes into a strict hash: pinned, else its first name ever."""
     return column.key_name or (column.former_names[0] if column.former_names else column.name)

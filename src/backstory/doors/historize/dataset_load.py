@@ -7,18 +7,18 @@ from pathlib import Path
 
 import structlog
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.lock import find_state, write_state
-from backstory.doors.historize.model import Dataset, HistState, Model, StateLabels
+from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
 from backstory.doors.historize.preparing import adopted, prepare_load
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, refusal
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, refusal
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.run_log import RunLog
-from backstory.doors.historize.runs import Known, hist_names, names_of
+from backstory.doors.historize.runs import RegisteredRun, hist_names, names_of
 from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import Run, Target
+from backstory.doors.historize.work import LoadRun, Target
 from backstory.engine.attempts import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.model.instant import iso
@@ -35,16 +35,16 @@ class DatasetLoads:
     model: Model
     folder: Path
     target: Target
-    asked: Asked
+    asked: LoadRequest
     log: RunLog
     run_id: str
     instant: datetime | None
     clock: Callable[[], datetime]
 
-    def receipt(self, dataset: Dataset) -> HistoryReceipt:
+    def receipt(self, dataset: ModelDataset) -> HistoryReceipt:
         """Load a dataset; a conflict is tried again with the same instant."""
         began = self.clock()
-        run: Run | None = None
+        run: LoadRun | None = None
         try:
             with self.target.holding(self._schema(dataset), dataset, self.run_id):
                 known = (
@@ -72,15 +72,15 @@ class DatasetLoads:
             return self._refused(dataset, run, began, Failed("bug", told.split("\n", 1)[0], remedy))
 
     def _refused(
-        self, dataset: Dataset, run: Run | None, began: datetime, error: BackstoryError
+        self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
     ) -> HistoryReceipt:
         self.log.refused(dataset, run, began, error)
         return refusal(dataset.name, self.run_id, run.instant if run else None, error)
 
-    def _schema(self, dataset: Dataset) -> str:
+    def _schema(self, dataset: ModelDataset) -> str:
         return namespace_of(self.model, dataset)
 
-    def blocked(self, dataset: Dataset, upstream: str) -> HistoryReceipt:
+    def blocked(self, dataset: ModelDataset, upstream: str) -> HistoryReceipt:
         """The receipt of a dataset that is not begun, because what it is loaded from failed."""
         error = Refused(
             "BASE_NOT_LOADED",
@@ -90,7 +90,7 @@ class DatasetLoads:
         self.log.blocked(dataset, upstream)
         return refusal(dataset.name, self.run_id, None, error)
 
-    def _refuse_other_instant(self, known: Known | None) -> None:
+    def _refuse_other_instant(self, known: RegisteredRun | None) -> None:
         if known and self.instant and known.load_timestamp != self.instant:
             raise Refused(
                 "OTHER_LOAD_TIMESTAMP",
@@ -98,9 +98,9 @@ class DatasetLoads:
                 "Leave the timestamp out, or take another run id.",
             )
 
-    def _run(self, dataset: Dataset, known: Known | None, began: datetime) -> Run:
+    def _run(self, dataset: ModelDataset, known: RegisteredRun | None, began: datetime) -> LoadRun:
         instant = known.load_timestamp if known else self.instant or self._allocated(dataset)
-        return Run(
+        return LoadRun(
             dataset,
             self._schema(dataset),
             self.run_id,
@@ -113,7 +113,7 @@ class DatasetLoads:
             dry_run=self.asked.dry_run,
         )
 
-    def _allocated(self, dataset: Dataset) -> datetime:
+    def _allocated(self, dataset: ModelDataset) -> datetime:
         """The clock's instant, raised a little where the clock is behind by at most a second."""
         now = self.clock()
         schema = self._schema(dataset)
@@ -128,7 +128,7 @@ class DatasetLoads:
             )
         return newest + timedelta(microseconds=1)
 
-    def _loaded(self, run: Run) -> HistoryReceipt:
+    def _loaded(self, run: LoadRun) -> HistoryReceipt:
         dataset = self._overridden(run.dataset)
         found = find_state(dataset, self.folder, run.schema, self.target)
         state = found or self._adopted(dataset)
@@ -139,7 +139,7 @@ class DatasetLoads:
         if not run.dry_run:
             self.target.register(run)
 
-        def finished(outcome: Outcome) -> HistoryReceipt:
+        def finished(outcome: LoadOutcome) -> HistoryReceipt:
             return HistoryReceipt(
                 dataset.name,
                 run.run_id,
@@ -156,7 +156,7 @@ class DatasetLoads:
             self.log.success(dataset, run, outcome)
         return finished(outcome)
 
-    def _overridden(self, dataset: Dataset) -> Dataset:
+    def _overridden(self, dataset: ModelDataset) -> ModelDataset:
         rules = dataset.historization
         if self.asked.allow_empty:
             rules = rules.model_copy(update={"allow_empty_snapshot": True})
@@ -164,7 +164,7 @@ class DatasetLoads:
             rules = rules.model_copy(update={"max_delete_ratio": self.asked.max_delete_ratio})
         return dataset.model_copy(update={"historization": rules})
 
-    def _adopted(self, dataset: Dataset) -> HistState | None:
+    def _adopted(self, dataset: ModelDataset) -> HistState | None:
         """The state that the table itself tells, where no lock file is left."""
         schema = self._schema(dataset)
         for name in names_of(dataset):
@@ -173,14 +173,14 @@ class DatasetLoads:
                 return adopted(dataset, name, stored, self.target.dialect)
         return None
 
-    def _write_state(self, dataset: Dataset, hist: HistState) -> None:
+    def _write_state(self, dataset: ModelDataset, hist: HistState) -> None:
         """The load is committed: a lock file that cannot be written is told, and read from the table next."""
         try:
             write_state(dataset, hist, self.model, self.folder, self.target)
         except BackstoryError as error:
             events.warning(str(error))
 
-    def _decided(self, run: Run, state: HistState | None, hist: HistState) -> tuple[Run, HistState]:
+    def _decided(self, run: LoadRun, state: HistState | None, hist: HistState) -> tuple[LoadRun, HistState]:
         """What is to be done about another hash profile or other labels than those in force."""
         profile = schema_of(self.model, run.dataset).hash_profile
         before = state.hash_profile if state else None

@@ -11,14 +11,14 @@ from backstory.doors.historize.model import HistState, Model
 MODEL: Final = Sort("model", absent="no-model", wrong="wrong-model")
 
 
-class Document(documents.Document):
+class ModelDocument(documents.Document):
     """A model's YAML, and on which line each of its parts stands."""
 
     def __init__(self, name: str, tree: Any) -> None:
         super().__init__(name, tree, MODEL)
 
 
-def read_model(path: Path) -> tuple[Model, Document]:
+def read_model(path: Path) -> tuple[Model, ModelDocument]:
     """The model that a file holds, as written, and its document."""
     document = _read(path)
     return validated(Model, document), document
@@ -41,6 +41,6 @@ def _state(path: Path, _text: bytes) -> HistState:
     return validated(HistState, _read(path))
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path) -> ModelDocument:
     found = documents.read_document(path, MODEL)
-    return Document(found.name, found.tree)
+    return ModelDocument(found.name, found.tree)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt
@@ -41,7 +41,7 @@ def choose(path: str | Path, dialect: str | None) -> Chosen:
     return Chosen(model, folder, get_dialect(dialect or model.dialect))
 
 
-def historize_on_spark(chosen: Chosen, store: "Store", asked: Asked) -> list[HistoryReceipt]:
+def historize_on_spark(chosen: Chosen, store: "Store", asked: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a warehouse; a receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 
@@ -49,7 +49,7 @@ def historize_on_spark(chosen: Chosen, store: "Store", asked: Asked) -> list[His
     return run_model(chosen.model, chosen.folder, SparkTarget(store, pepper), asked)
 
 
-def historize_on_database(chosen: Chosen, url: str | None, asked: Asked) -> list[HistoryReceipt]:
+def historize_on_database(chosen: Chosen, url: str | None, asked: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a database; the connection is closed at the end."""
     dialect = chosen.dialect
     if url is None:

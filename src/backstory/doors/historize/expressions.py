@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
 from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, ordered, sha256
-from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
+from backstory.doors.historize.model import ForeignKey, ModelColumn, ModelDataset, TargetSchema
 from backstory.model.layout import STARTED
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP_TEXT, PEPPER
@@ -22,7 +22,7 @@ class Expressions:
         """`alias.name`."""
         return f"{alias}.{self._dialect.render_identifier(name)}"
 
-    def base_key(self, dataset: Dataset, alias: str) -> str:
+    def base_key(self, dataset: ModelDataset, alias: str) -> str:
         """The surrogate key of a row; the alias has the names of the base."""
         return self.key(
             {
@@ -32,7 +32,7 @@ class Expressions:
         )
 
     def foreign_key(
-        self, reference: Reference, parent: Dataset, child: Mapping[str, Column], alias: str
+        self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
     ) -> str:
         """The parent's key, made of the child's columns."""
         source = {part.to: part.from_ for part in reference.key_components}
@@ -43,11 +43,11 @@ class Expressions:
             }
         )
 
-    def hist_key(self, dataset: Dataset, alias: str) -> str:
+    def hist_key(self, dataset: ModelDataset, alias: str) -> str:
         """The key of the version that this load begins."""
         return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
 
-    def row_hash(self, dataset: Dataset, alias: str) -> str:
+    def row_hash(self, dataset: ModelDataset, alias: str) -> str:
         """The hash of a row's attributes."""
         columns = ordered(hashed_columns(dataset), strict=self._strict)
         if not columns:
@@ -67,7 +67,7 @@ class Expressions:
         ]
         return self._hashed([*named, PEPPER])
 
-    def canonical(self, column: Column, sql: str) -> str:
+    def canonical(self, column: ModelColumn, sql: str) -> str:
         """The canonical text of a column's value."""
         precision, scale = column.decimal_precision, column.decimal_scale
         if column.hash_as:

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
-from backstory.doors.historize.model import Column, Dataset, Reference, TargetSchema
+from backstory.doors.historize.model import ForeignKey, ModelColumn, ModelDataset, TargetSchema
 from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype, instant_text
 
@@ -17,7 +17,7 @@ STRICT = "strict_v2"
 MAX_DIGITS = 38
 
 
-def canon(value: Any, column: Column) -> str | None:
+def canon(value: Any, column: ModelColumn) -> str | None:
     """A value's canonical text by the column's logical type; None for NULL."""
     if value is None:
         return None
@@ -72,23 +72,23 @@ class Hashes:
         named = [f"{name}{pair}{self._text(parts[name])}" for name in sorted(parts)]
         return sha256(self._schema.surrogate_key_component_separator.join([*named, self._pepper]))
 
-    def base_key(self, dataset: Dataset, row: Mapping[str, Any]) -> str:
+    def base_key(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
         """The surrogate key of a base row."""
         keys = business_keys(dataset)
         return self.key({key_name(column): canon(row[column.name], column) for column in keys})
 
-    def foreign_key(self, reference: Reference, parent: Dataset, row: Mapping[str, Any]) -> str:
+    def foreign_key(self, reference: ForeignKey, parent: ModelDataset, row: Mapping[str, Any]) -> str:
         """The parent's key, made of the child's values."""
         child = {part.to: part.from_ for part in reference.key_components}
         return self.key(
             {key_name(column): canon(row[child[column.name]], column) for column in business_keys(parent)}
         )
 
-    def hist_key(self, dataset: Dataset, key: str, started: datetime) -> str:
+    def hist_key(self, dataset: ModelDataset, key: str, started: datetime) -> str:
         """The key of a version."""
         return self.key({dataset.key: key, STARTED: instant_text(started)})
 
-    def row_hash(self, dataset: Dataset, row: Mapping[str, Any]) -> str:
+    def row_hash(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
         """The hash of a row's attributes."""
         columns = ordered(hashed_columns(dataset), strict=self._strict)
         if not columns:
@@ -106,6 +106,6 @@ class Hashes:
         return escaped(text) if self._strict else text
 
 
-def ordered(columns: Sequence[Column], *, strict: bool) -> list[Column]:
+def ordered(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
     """The order in which attributes are hashed: the base's, or by identity."""
     return sorted(columns, key=identity) if strict else list(columns)

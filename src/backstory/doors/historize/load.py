@@ -6,7 +6,14 @@ from functools import cached_property
 
 from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
 from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.model import Column, Dataset, HistState, Model, Role, StateLabels
+from backstory.doors.historize.model import (
+    ColumnRole,
+    HistState,
+    Model,
+    ModelColumn,
+    ModelDataset,
+    StateLabels,
+)
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.stored_histories import PrunedRecords
 from backstory.stores.sql.columns import Datatype
@@ -16,7 +23,7 @@ from backstory.strategies.scd2.pair import Archived, Pair
 from backstory.strategies.scd2.transitions import State
 
 COPY = "copy number"  # no column of a model is called so
-_HASH = Column(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
+_HASH = ModelColumn(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
 # Types that some database cannot compare or sort as they are.
 _AS_TEXT = {Datatype.JSON}
 # Types that a stage may hold as text.
@@ -35,7 +42,7 @@ class Load:
     """
 
     model: Model
-    dataset: Dataset
+    dataset: ModelDataset
     hist: HistState
     dialect: Dialect
     stage: str = ""
@@ -93,10 +100,10 @@ class Load:
         return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
 
     @cached_property
-    def base_columns(self) -> list[Column]:
+    def base_columns(self) -> list[ModelColumn]:
         """The base's columns, and those that a column of today forked from (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
-        free = {None, Role.BUSINESS_KEY}  # the load refuses NULL where the model does, and may stop to
+        free = {None, ColumnRole.BUSINESS_KEY}  # the load refuses NULL where the model does, and may stop to
         columns = [
             each.model_copy(update={"nullable": each.nullable or each.system_role in free})
             for each in base_columns(self.dataset)
@@ -113,10 +120,12 @@ class Load:
         columns = base_columns(self.dataset)
         return self._once(self.base_table, columns)
 
-    def _once(self, source: str, columns: Sequence[Column]) -> str:
+    def _once(self, source: str, columns: Sequence[ModelColumn]) -> str:
         """The rows of a relation, one for each key: the one with the least texts."""
         compared = [
-            column for column in columns if column.system_role not in {Role.LOAD_RUN_ID, Role.LOADED_AT}
+            column
+            for column in columns
+            if column.system_role not in {ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT}
         ]
         order = ", ".join(self._ordered(column) for column in compared)
         if live := self.live("d").removeprefix(" AND "):  # a row that is flagged as deleted is no duplicate
@@ -129,7 +138,7 @@ class Load:
             f"WHERE {self.of('k', COPY)} = 1)"
         )
 
-    def _ordered(self, column: Column) -> str:
+    def _ordered(self, column: ModelColumn) -> str:
         value = self.of("d", column.name)
         hashed = column.datatype is not Datatype.FLOAT or column.hash_as is not None
         return self.expressions.canonical(column, value) if hashed else value
@@ -175,9 +184,9 @@ class Load:
             self.dataset.key: self.expressions.base_key(self.dataset, alias),
             **{column.name: self.of(alias, column.name) for column in user_columns(self.dataset)},
             **self._foreign_keys(alias),
-            Role.ROW_HASH: self.expressions.row_hash(self.dataset, alias),
-            Role.LOAD_RUN_ID: LOAD_RUN_ID,
-            Role.LOADED_AT: LOAD_TIMESTAMP,
+            ColumnRole.ROW_HASH: self.expressions.row_hash(self.dataset, alias),
+            ColumnRole.LOAD_RUN_ID: LOAD_RUN_ID,
+            ColumnRole.LOADED_AT: LOAD_TIMESTAMP,
             **{name: self.of(alias, name) for name in sorted(brought)},
         }
 
@@ -185,7 +194,7 @@ class Load:
         """A column as the stage spells it."""
         return self.spelled.get(column, column)
 
-    def _from_stage(self, column: Column) -> str:
+    def _from_stage(self, column: ModelColumn) -> str:
         """A stage column's value; text becomes a time or an id here, and what is none is an error."""
         value = self.of("i", self.in_stage(column.input or column.name))
         return (
@@ -213,18 +222,21 @@ class Load:
             self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in (a, b)))
             if column.datatype in _AS_TEXT
             else self.dialect.null_safe_ne(a, b)
-            for column, a, b in [*pairs, (_HASH, self.of(left, Role.ROW_HASH), self.of(right, Role.ROW_HASH))]
+            for column, a, b in [
+                *pairs,
+                (_HASH, self.of(left, ColumnRole.ROW_HASH), self.of(right, ColumnRole.ROW_HASH)),
+            ]
         )
 
     # The history load
 
     @cached_property
-    def mirrored(self) -> list[Column]:
+    def mirrored(self) -> list[ModelColumn]:
         """The history's columns that are copied from the base."""
         return [
             column
             for column in self.hist.target_columns
-            if column.active and column.input and column.system_role is not Role.ENTITY_KEY
+            if column.active and column.input and column.system_role is not ColumnRole.ENTITY_KEY
         ]
 
     @cached_property

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from backstory.doors.historize.document import read_state
-from backstory.doors.historize.model import Dataset, HistState, Model
+from backstory.doors.historize.model import HistState, Model, ModelDataset
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import hist_names, names_of
 from backstory.doors.historize.work import Target
@@ -22,7 +22,9 @@ HEAD = (
 ENDING = ".hist.lock.yaml"
 
 
-def find_state(dataset: Dataset, folder: Path, schema: str, target: Target | None = None) -> HistState | None:
+def find_state(
+    dataset: ModelDataset, folder: Path, schema: str, target: Target | None = None
+) -> HistState | None:
     """The state of a history that stands at a target, in a lock file of the dataset or of a former name.
 
     Else that in the model. A history that is not there has no state, whatever another one of its name
@@ -47,7 +49,7 @@ def find_state(dataset: Dataset, folder: Path, schema: str, target: Target | Non
     return state.model_copy(update={"target_columns": kept})
 
 
-def write_state(dataset: Dataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
+def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
     """Write the lock file if it says something else; files of former names go.
 
     A name that another dataset of the model has by now is that one's, once this one has a file of its own.
@@ -84,7 +86,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-def _unplaced(dataset: Dataset, folder: Path) -> HistState | None:
+def _unplaced(dataset: ModelDataset, folder: Path) -> HistState | None:
     """The lock file of an earlier version, whose name has neither place nor schema."""
     states = (read_state(folder / f"{name}{ENDING}") for name in names_of(dataset))
     return next(filter(None, states), None)

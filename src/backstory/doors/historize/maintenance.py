@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.load import Load, words_of
-from backstory.doors.historize.model import Role, StateLabels
+from backstory.doors.historize.model import ColumnRole, StateLabels
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import LoadRun
 from backstory.stores.sql.statement import Statement
 from backstory.strategies.scd2.statements.cases import or_archived
 from backstory.strategies.scd2.transitions import State
 
 
-def maintenance(load: Load, run: Run) -> Iterator[Statement]:
+def maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
     """Statements that make the open versions' hashes anew, and that give states other labels."""
     if run.rehash:
         yield _rehash(load)
@@ -21,16 +21,16 @@ def maintenance(load: Load, run: Run) -> Iterator[Statement]:
 
 
 def _rehash(load: Load) -> Statement:
-    values = {load.name(Role.ROW_HASH): rehashed(load)}
+    values = {load.name(ColumnRole.ROW_HASH): rehashed(load)}
     return Statement(
         "rehash", load.dialect.render_update_exists(load.hist_table, "h", values, load.pair.is_open("h"))
     )
 
 
-def base_maintenance(load: Load, run: Run) -> Iterator[Statement]:
+def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
     """The statement that makes the base's hashes anew; a delta brings some of its rows only."""
     if run.rehash_base:
-        values = {load.name(Role.ROW_HASH): rehashed(load, "b")}
+        values = {load.name(ColumnRole.ROW_HASH): rehashed(load, "b")}
         every = f"{load.of('b', load.dataset.key)} IS NOT NULL"
         yield Statement("rehash_base", load.dialect.render_update_exists(load.base_table, "b", values, every))
 
@@ -48,32 +48,33 @@ def relabels(before: StateLabels, after: StateLabels) -> dict[str, str]:
 
 
 def _relabel(load: Load, before: StateLabels) -> Statement:
-    pairs, state = relabels(before, load.labels), load.of("h", Role.STATE)
+    pairs, state = relabels(before, load.labels), load.of("h", ColumnRole.STATE)
     value, old = relabelled(load, pairs), dict.fromkeys(pairs)
     if load.labels.new != load.labels.reappeared:
         old |= dict.fromkeys((before.new, before.reappeared))
         again = load.text(load.labels.reappeared)
         value = f"CASE WHEN {_returned(load, before)} THEN {again} ELSE {value} END"
     listed = ", ".join(load.text(each) for each in old) or "NULL"
-    values = {load.name(Role.STATE): value}
+    values = {load.name(ColumnRole.STATE): value}
     sql = load.dialect.render_update_exists(load.hist_table, "h", values, f"{state} IN ({listed})")
     return Statement("relabel", sql)
 
 
 def _returned(load: Load, before: StateLabels) -> str:
     """Whether a version is open and began when its record came back; its alias is `h`."""
-    state, started = load.of("h", Role.STATE), load.of("h", Role.STARTED)
+    state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
     earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
-    continued = f"{load.of('p', Role.ENDED)} = {started} AND {load.of('p', Role.STATE)} = "
+    continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
     return (
         f"{load.pair.is_open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
-        f" AND (EXISTS ({earlier} AND {load.of('p', Role.STARTED)} < {started}){or_archived(load.pair, 'h')})"
+        f" AND (EXISTS ({earlier} AND {load.of('p', ColumnRole.STARTED)} < {started})"
+        f"{or_archived(load.pair, 'h')})"
         f" AND NOT EXISTS ({earlier} AND {continued}{load.text(before.changed)})"
     )
 
 
 def relabelled(load: Load, pairs: Mapping[str, str]) -> str:
     """A version's state by its new label; its alias is `h`."""
-    state = load.of("h", Role.STATE)
+    state = load.of("h", ColumnRole.STATE)
     cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
     return f"CASE {state} {cases} ELSE {state} END" if cases else state

@@ -23,7 +23,7 @@ Token = Annotated[str, StringConstraints(pattern=TOKEN, max_length=64)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
-class Role(StrEnum):
+class ColumnRole(StrEnum):
     """What a column is for; a business attribute has no role."""
 
     BUSINESS_KEY = "business_key"
@@ -40,9 +40,11 @@ class Role(StrEnum):
 
 
 # Columns that the tool makes and the user never names.
-_VERSION = {Role.STARTED, Role.ENDED, Role.STATE}
-TECHNICAL = frozenset({Role.PAYLOAD, Role.LOAD_RUN_ID, Role.LOADED_AT, Role.ROW_HASH, *_VERSION})
-GENERATED = TECHNICAL | {Role.SURROGATE_KEY, Role.ENTITY_KEY, Role.FOREIGN_KEY}
+_VERSION = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.STATE}
+TECHNICAL = frozenset(
+    {ColumnRole.PAYLOAD, ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT, ColumnRole.ROW_HASH, *_VERSION}
+)
+GENERATED = TECHNICAL | {ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, ColumnRole.FOREIGN_KEY}
 
 
 class _Part(BaseModel):
@@ -112,7 +114,7 @@ class HashAs(_Part):
         return {"anyOf": [{"type": "string", "pattern": HASH_AS}, handler.resolve_ref_schema(handler(core))]}
 
 
-class Column(_Part):
+class ModelColumn(_Part):
     """A column of a base table or of its history."""
 
     target_column_name: ColumnName
@@ -121,7 +123,7 @@ class Column(_Part):
     decimal_precision: int | None = Field(default=None, ge=1, le=38)
     decimal_scale: int | None = Field(default=None, ge=0, le=37)
     nullable: bool = True
-    system_role: Role | None = None
+    system_role: ColumnRole | None = None
     lineage_key: str | None = None
     key_name: str | None = None
     former_names: tuple[ColumnName, ...] = ()
@@ -148,7 +150,7 @@ class KeyComponent(_Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Reference(_Part):
+class ForeignKey(_Part):
     """A foreign key: the parent's key, made of the child's columns; inactive, it makes no column."""
 
     id: int | str
@@ -219,10 +221,10 @@ class HistState(_Part):
     state_labels: StateLabels | None = None
     prune_watermark: str | None = None
     active: bool = True
-    target_columns: tuple[Column, ...] = ()
+    target_columns: tuple[ModelColumn, ...] = ()
 
 
-class Dataset(_Part):
+class ModelDataset(_Part):
     """A base table, what it is loaded from, and how its history is kept."""
 
     target_schema: str
@@ -239,8 +241,8 @@ class Dataset(_Part):
     retired_at: str | None = None
     is_system_managed: bool = False
     description: str | None = None
-    target_columns: tuple[Column, ...] = Field(min_length=1)
-    references: tuple[Reference, ...] = ()
+    target_columns: tuple[ModelColumn, ...] = Field(min_length=1)
+    references: tuple[ForeignKey, ...] = ()
     historization: Historization = Historization()
     hist_state: HistState | None = None
 
@@ -274,4 +276,4 @@ class Model(_Part):
     hash_profile: Literal["elevata_v1", "strict_v2"] = "elevata_v1"
     target_schemas: tuple[TargetSchema, ...] = Field(min_length=1)
     source_datasets: tuple[SourceDataset, ...] = ()
-    target_datasets: tuple[Dataset, ...] = Field(min_length=1)
+    target_datasets: tuple[ModelDataset, ...] = Field(min_length=1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Historization, Role
+from backstory.doors.historize.model import ColumnRole, Historization, ModelColumn
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
@@ -59,7 +59,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
     keys = business_keys(load.dataset)
     for column in user_columns(load.dataset):
         if not column.nullable:
-            code = "NULL_KEY" if column.system_role is Role.BUSINESS_KEY else "NULL_VALUE"
+            code = "NULL_KEY" if column.system_role is ColumnRole.BUSINESS_KEY else "NULL_VALUE"
             where = f"{load.of('s', column.name)} IS NULL"
             yield Check(
                 code, _keys(load, keys, load.staged, "s", where), f"{column.name} is NULL in the stage."
@@ -72,7 +72,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
     if load.dataset.historization.duplicate_keys == "reject":
         yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)
     else:
-        several = f"COUNT(DISTINCT {load.of('ss', Role.ROW_HASH)})"
+        several = f"COUNT(DISTINCT {load.of('ss', ColumnRole.ROW_HASH)})"
         twice = _repeated(load, keys, load.staged_rows, "s", load.live, counted=several)
         yield Check("DUPLICATE_KEY", twice, told)
 
@@ -103,7 +103,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
     yield Check(
         "NULL_KEY", _keys(load, keys, load.base_table, "r", null_key), f"Rows of the base have no {key}."
     )
-    null_hash = f"{load.of('r', Role.ROW_HASH)} IS NULL{load.live('r')}"
+    null_hash = f"{load.of('r', ColumnRole.ROW_HASH)} IS NULL{load.live('r')}"
     yield Check(
         "NULL_ROW_HASH",
         _keys(load, keys, load.base_table, "r", null_hash),
@@ -124,10 +124,10 @@ def hist_checks(load: Load) -> Iterator[Check]:
         yield Check(
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
         )
-    mirrored = [column for column in load.mirrored if column.system_role is Role.BUSINESS_KEY]
+    mirrored = [column for column in load.mirrored if column.system_role is ColumnRole.BUSINESS_KEY]
     several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
-    started, ended = load.of("h", Role.STARTED), load.of("h", Role.ENDED)
+    started, ended = load.of("h", ColumnRole.STARTED), load.of("h", ColumnRole.ENDED)
     closes = " OR ".join(f"({condition})" for condition in closing(load.pair).values())
     early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
     told = "Versions begin or end at or after the load's timestamp."
@@ -144,14 +144,14 @@ def hist_checks(load: Load) -> Iterator[Check]:
     yield from _late_effective(load, mirrored)
 
 
-def require_hist_columns(load: Load, added: Sequence[Column]) -> None:
+def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:
     """P8; raises Refused if a column that every version has would have to be added."""
     lacking = [column.name for column in added if column.system_role in FIXED]
     if lacking:
         raise rejection("HIST_COLUMNS", f"{load.hist_table} has no {', '.join(lacking)}.", lacking)
 
 
-def _late_effective(load: Load, keys: Sequence[Column]) -> Iterator[Check]:
+def _late_effective(load: Load, keys: Sequence[ModelColumn]) -> Iterator[Check]:
     dating = load.dataset.historization.effective_dating
     if dating is None or dating.late_policy == "accept":
         return
@@ -186,13 +186,13 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     )
 
 
-def _keys(load: Load, keys: Sequence[Column], source: str, alias: str, where: str) -> str:
+def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, where: str) -> str:
     return keys_query(load, [column.name for column in keys], source, alias, where)
 
 
 def _repeated(
     load: Load,
-    keys: Sequence[Column],
+    keys: Sequence[ModelColumn],
     source: str,
     alias: str,
     where: Callable[[str], str] = lambda _: "",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, HistState, Model, Role
+from backstory.doors.historize.model import TECHNICAL, ColumnRole, HistState, Model, ModelColumn, ModelDataset
 from backstory.doors.historize.scopes import hist_scope, increment_scope
 from backstory.doors.historize.stored_histories import PrunedRecords
 from backstory.errors import UsageError
@@ -15,7 +15,7 @@ from backstory.stores.sql.ddl import logical
 from backstory.stores.sql.dialects.dialect import Dialect
 
 
-def prepare_load(model: Model, dataset: Dataset, hist: HistState, dialect: Dialect) -> Load:
+def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
     """A dataset's load in a dialect: how it deletes, and which way the history is loaded."""
     rules = dataset.historization
     merges = rules.engine == "merge" or (
@@ -46,7 +46,7 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
     `columns` tells the columns of a table, None if there is no such table.
     """
     hist = load.hist
-    key = next(each for each in hist.target_columns if each.system_role is Role.ENTITY_KEY)
+    key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
     for name in (hist.target_dataset_name, *reversed(hist.former_names)):
         table = f"{name}{ARCHIVE_SUFFIX}"
         stored = columns(load.schema, table) or ()
@@ -56,7 +56,7 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
     return load
 
 
-def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
+def adopted(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
     """A history's metadata as its table tells it: every business column as if the base still had it."""
     base = {column.name: column for column in base_columns(dataset)}
     fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
@@ -75,11 +75,11 @@ def adopted(dataset: Dataset, name: str, stored: Mapping[str, str], dialect: Dia
     )
 
 
-def _as_stored(name: str, found: TableColumn | None) -> Column:
+def _as_stored(name: str, found: TableColumn | None) -> ModelColumn:
     """A column that only the table tells; one of a type that we do not know is read as text."""
     if found is None:
-        return Column(target_column_name=name, datatype=Datatype.STRING)
-    return Column(
+        return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
+    return ModelColumn(
         target_column_name=name,
         datatype=found.datatype,
         max_length=found.max_length,

@@ -13,7 +13,7 @@ Status = Literal["success", "unchanged", "rejected", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """A step of a load: its rows, and how long it took in milliseconds."""
 
     name: str
@@ -22,7 +22,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """The records by what became of them, the schema changes, and the steps.
 
     `base` is the count of base rows that were read, `version` what the database calls that state.
@@ -32,7 +32,7 @@ class Outcome:
 
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     schema_changes: Sequence[str] = ()
-    steps: Sequence[Step] = ()
+    steps: Sequence[LoadStep] = ()
     base: int = 0
     changed_base: int = 0
     version: str | None = None

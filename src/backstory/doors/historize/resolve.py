@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, every_column, user_columns
-from backstory.doors.historize.document import Document
+from backstory.doors.historize.document import ModelDocument
 from backstory.doors.historize.hashing import STRICT
-from backstory.doors.historize.model import GENERATED, Column, Dataset, Model, TargetSchema
+from backstory.doors.historize.model import GENERATED, Model, ModelColumn, ModelDataset, TargetSchema
 from backstory.doors.historize.rules import LONGEST, Place, refuse_columns, refuse_references, refuse_twice
 from backstory.doors.historize.stage import parted
 from backstory.stores.sql.columns import Datatype
@@ -17,7 +17,7 @@ LONGEST_BASE = LONGEST - len("_hist_key")
 DEFAULT_DECIMAL = (38, 10)
 
 
-def resolve(model: Model, document: Document) -> Model:
+def resolve(model: Model, document: ModelDocument) -> Model:
     """The model with every default and every generated column written out; UsageError for what is wrong.
 
     Resolving what was resolved gives the same.
@@ -45,18 +45,18 @@ def resolve(model: Model, document: Document) -> Model:
     return resolved.model_copy(update={"target_datasets": whole})
 
 
-def schema_of(model: Model, dataset: Dataset) -> TargetSchema:
+def schema_of(model: Model, dataset: ModelDataset) -> TargetSchema:
     """The layer of a dataset."""
     return next(schema for schema in model.target_schemas if schema.short_name == dataset.target_schema)
 
 
-def namespace_of(model: Model, dataset: Dataset) -> str:
+def namespace_of(model: Model, dataset: ModelDataset) -> str:
     """The namespace that the dataset's tables stand in."""
     schema = schema_of(model, dataset)
     return schema.schema_name or schema.short_name
 
 
-def is_hist(dataset: Dataset) -> bool:
+def is_hist(dataset: ModelDataset) -> bool:
     """Whether the dataset is a history itself (R3)."""
     return dataset.target_schema == RAWCORE and dataset.incremental_strategy == "historize"
 
@@ -97,8 +97,8 @@ def _filled(part: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _dataset(
-    dataset: Dataset, schema: TargetSchema, model: Model, document: Document, place: Place
-) -> Dataset:
+    dataset: ModelDataset, schema: TargetSchema, model: Model, document: ModelDocument, place: Place
+) -> ModelDataset:
     stage, columns = _staged(dataset, document, place)
     source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
     if dataset.incremental_source and source is None:
@@ -118,7 +118,9 @@ def _dataset(
     )
 
 
-def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | None, list[Column]]:
+def _staged(
+    dataset: ModelDataset, document: ModelDocument, place: Place
+) -> tuple[str | None, list[ModelColumn]]:
     """The one table or file that the columns come from, and the columns with their names there."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
@@ -147,7 +149,7 @@ def _staged(dataset: Dataset, document: Document, place: Place) -> tuple[str | N
     return stage, columns
 
 
-def _column(column: Column, document: Document, path: Place) -> Column:
+def _column(column: ModelColumn, document: ModelDocument, path: Place) -> ModelColumn:
     if column.datatype is Datatype.DECIMAL:
         precision, scale = column.decimal_precision, column.decimal_scale
         column = column.model_copy(
@@ -174,7 +176,7 @@ def _column(column: Column, document: Document, path: Place) -> Column:
     return column
 
 
-def _with_references(dataset: Dataset, known: Collection[str]) -> Dataset:
+def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelDataset:
     """References to datasets of other models are kept, and make no column here."""
     references = tuple(
         each.model_copy(update={"active": each.active and each.referenced_dataset in known})
@@ -183,12 +185,12 @@ def _with_references(dataset: Dataset, known: Collection[str]) -> Dataset:
     return dataset.model_copy(update={"references": references})
 
 
-def _with_generated(dataset: Dataset) -> Dataset:
+def _with_generated(dataset: ModelDataset) -> ModelDataset:
     return dataset.model_copy(update={"target_columns": tuple(every_column(dataset))})
 
 
 def _refuse_dataset(
-    dataset: Dataset, schema: TargetSchema, model: Model, document: Document, place: Place
+    dataset: ModelDataset, schema: TargetSchema, model: Model, document: ModelDocument, place: Place
 ) -> None:
     if is_hist(dataset):
         if not dataset.name.endswith(HIST) or dataset.historize or dataset.incremental_source:
@@ -229,7 +231,9 @@ def _refuse_dataset(
         )
 
 
-def _refuse_historized(dataset: Dataset, schema: TargetSchema, document: Document, place: Place) -> None:
+def _refuse_historized(
+    dataset: ModelDataset, schema: TargetSchema, document: ModelDocument, place: Place
+) -> None:
     path = (*place, "target_dataset_name")
     if schema.short_name != RAWCORE:
         raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
@@ -253,7 +257,7 @@ def _refuse_historized(dataset: Dataset, schema: TargetSchema, document: Documen
     _refuse_rules(dataset, document, place)
 
 
-def _refuse_rules(dataset: Dataset, document: Document, place: Place) -> None:
+def _refuse_rules(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
     names = {column.name: column for column in user_columns(dataset)}
     rules = dataset.historization
     if rules.effective_dating:

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from backstory.doors.historize.columns import business_keys, key_name, user_columns
-from backstory.doors.historize.document import Document
-from backstory.doors.historize.model import TECHNICAL, Column, Dataset, Model, Role
+from backstory.doors.historize.document import ModelDocument
+from backstory.doors.historize.model import TECHNICAL, ColumnRole, Model, ModelColumn, ModelDataset
 from backstory.stores.sql.columns import Datatype
 
 LONGEST = 63
 Place = tuple[str | int, ...]
 
 
-def refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
+def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
     """Names that the tool keeps for itself, that stand there twice, or that are too long."""
     reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
     reserved |= {reference.column for reference in dataset.references}
@@ -32,7 +32,7 @@ def refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
     )
     names: set[str] = set()
     for number, column in enumerate(dataset.target_columns):
-        if column.system_role is Role.BUSINESS_KEY and column.active:
+        if column.system_role is ColumnRole.BUSINESS_KEY and column.active:
             if key_name(column) in names:
                 raise document.wrong(
                     (*place, "target_columns", number),
@@ -53,7 +53,7 @@ def refuse_columns(dataset: Dataset, document: Document, place: Place) -> None:
         )
 
 
-def refuse_references(dataset: Dataset, model: Model, document: Document, place: Place) -> None:
+def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
     """References to what is not there, or whose columns would make other keys than the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
@@ -82,7 +82,7 @@ def refuse_references(dataset: Dataset, model: Model, document: Document, place:
                 )
 
 
-def _printed(column: Column) -> tuple[Any, ...]:
+def _printed(column: ModelColumn) -> tuple[Any, ...]:
     """What decides how a value is written in a key."""
     if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
         return (Datatype.BIGINT,)
@@ -90,7 +90,7 @@ def _printed(column: Column) -> tuple[Any, ...]:
 
 
 def refuse_twice(
-    document: Document, what: str, names: Iterable[str], place: Sequence[str | int] = ()
+    document: ModelDocument, what: str, names: Iterable[str], place: Sequence[str | int] = ()
 ) -> None:
     """Names that are not unique."""
     seen: set[str] = set()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import structlog
 
-from backstory.doors.historize.asked import Asked
+from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.dataset_load import DatasetLoads
 from backstory.doors.historize.document import read_model
 from backstory.doors.historize.lock import find_state
-from backstory.doors.historize.model import Dataset, HistState, Model
+from backstory.doors.historize.model import HistState, Model, ModelDataset
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import HIST, findings, is_hist, namespace_of, resolve
@@ -42,7 +42,7 @@ def open_model(path: str | Path) -> tuple[Model, Path]:
     return model, Path(path).absolute().parent
 
 
-def datasets_to_load(model: Model, only: str | None) -> list[Dataset]:
+def datasets_to_load(model: Model, only: str | None) -> list[ModelDataset]:
     """The datasets to load, in the model's order; UsageError for an unknown name."""
     if only is not None and only not in {dataset.name for dataset in model.target_datasets}:
         names = ", ".join(dataset.name for dataset in model.target_datasets)
@@ -61,7 +61,7 @@ def run_model(
     model: Model,
     folder: Path,
     target: Target,
-    asked: Asked,
+    asked: LoadRequest,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
     """Load the datasets one after the other; one whose input failed is not begun (R28)."""
@@ -86,7 +86,7 @@ def run_model(
 
 
 def _refuse_wrong(
-    model: Model, folder: Path, target: Target, asked: Asked, datasets: Sequence[Dataset]
+    model: Model, folder: Path, target: Target, asked: LoadRequest, datasets: Sequence[ModelDataset]
 ) -> None:
     """What would be found in the middle of a batch, found before it: nothing is started then."""
     if asked.run_id is not None and not 0 < len(asked.run_id.strip()) <= LONGEST_RUN_ID:
@@ -107,7 +107,9 @@ def _refuse_wrong(
         events.warning("the model has no dataset that keeps a history")
 
 
-def _refuse_taken(model: Model, target: Target, dataset: Dataset, datasets: Sequence[Dataset]) -> None:
+def _refuse_taken(
+    model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
+) -> None:
     """A name that a dataset has given up is another one's only when the tables have their new names."""
     schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
@@ -120,7 +122,7 @@ def _refuse_taken(model: Model, target: Target, dataset: Dataset, datasets: Sequ
             raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
 
 
-def _metadata(model: Model, dataset: Dataset, folder: Path, target: Target) -> HistState:
+def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
     """The history's metadata; what is wrong with a lock file is told by the dataset's own load."""
     now = datetime.now(UTC)
     try:
@@ -141,7 +143,7 @@ def _given(instant: str | datetime | None) -> datetime | None:
     return instant.astimezone(UTC)
 
 
-def _table(model: Model, dataset: Dataset) -> str:
+def _table(model: Model, dataset: ModelDataset) -> str:
     return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
@@ -150,7 +152,7 @@ def _bare(name: str | None) -> str:
     return HISTORY.sub("", (name or "").lower())
 
 
-def _upstream(model: Model, dataset: Dataset) -> set[str]:
+def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
     """The tables of the model that the dataset is loaded from, and those that they are loaded from."""
     by_table = {_table(model, each).lower(): each for each in model.target_datasets}
     found: set[str] = set()

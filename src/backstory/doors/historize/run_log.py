@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 
-from backstory.doors.historize.model import Dataset, Model
-from backstory.doors.historize.receipts import Outcome
+from backstory.doors.historize.model import Model, ModelDataset
+from backstory.doors.historize.receipts import LoadOutcome
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import dataset_key, error_text
 from backstory.doors.historize.scopes import source_of
-from backstory.doors.historize.work import Run, Target
+from backstory.doors.historize.work import LoadRun, Target
 from backstory.errors import BackstoryError
 
 log = structlog.get_logger()
@@ -31,13 +31,15 @@ class RunLog:
     clock: Callable[[], datetime]
     rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
-    def blocked(self, dataset: Dataset, upstream: str) -> None:
+    def blocked(self, dataset: ModelDataset, upstream: str) -> None:
         """A dataset that was not begun."""
         told = {"mode": "orchestration", "run_kind": "orchestration"}
         told |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
         self._add("load_run_log", [{**self._row(dataset, self.clock(), "skipped"), **told}])
 
-    def refused(self, dataset: Dataset, run: Run | None, began: datetime, error: BackstoryError) -> None:
+    def refused(
+        self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
+    ) -> None:
         """A load that was not made; `run` is None where it did not come to be one."""
         if self.silent:
             return
@@ -52,7 +54,7 @@ class RunLog:
         attempt = {"attempt_no": run.attempt if run else 1}
         self._add("hist_step_log", [{**ids, **attempt, **step, "status": "error", "error_code": error.code}])
 
-    def success(self, dataset: Dataset, run: Run, outcome: Outcome) -> None:
+    def success(self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome) -> None:
         """A load and its steps."""
         row = self._row(dataset, run.began, "success")
         rows = sum(step.rows for step in outcome.steps if step.name != "merge")  # it is the four in one
@@ -74,10 +76,10 @@ class RunLog:
         ]
         self._add("hist_step_log", steps)
 
-    def _key(self, dataset: Dataset) -> str:
+    def _key(self, dataset: ModelDataset) -> str:
         return dataset_key(namespace_of(self.model, dataset), dataset)
 
-    def _row(self, dataset: Dataset, began: datetime, status: str) -> dict[str, Any]:
+    def _row(self, dataset: ModelDataset, began: datetime, status: str) -> dict[str, Any]:
         source = source_of(self.model, dataset)
         return {
             "batch_run_id": self.batch,

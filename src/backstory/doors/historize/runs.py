@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from backstory.doors.historize.model import Column, Dataset
-from backstory.doors.historize.receipts import Outcome
+from backstory.doors.historize.model import ModelColumn, ModelDataset
+from backstory.doors.historize.receipts import LoadOutcome
 from backstory.stores.sql.columns import Datatype
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
@@ -23,20 +23,20 @@ _TYPES = {
 }
 
 
-def _columns(text: str) -> list[Column]:
+def _columns(text: str) -> list[ModelColumn]:
     """Columns as `name:type`; text by default, and an exclamation mark for one that is never NULL."""
     found = []
     for word in text.split():
         name, _, kind = word.rstrip("!").partition(":")
         found.append(
-            Column(
+            ModelColumn(
                 target_column_name=name, datatype=_TYPES[kind or "string"], nullable=not word.endswith("!")
             )
         )
     return found
 
 
-TABLES: Mapping[str, list[Column]] = {
+TABLES: Mapping[str, list[ModelColumn]] = {
     "load_run_log": _columns(
         "batch_run_id! load_run_id! target_schema! target_dataset! target_system! profile! run_kind! "
         "source_system source_dataset source_object ingest_mode delta_cutoff:timestamp rows_extracted:int "
@@ -58,7 +58,7 @@ TABLES: Mapping[str, list[Column]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RegisteredRun:
     """What the registry says of a run: its instant, and the receipt of a run that ended well."""
 
     load_timestamp: datetime
@@ -66,7 +66,7 @@ class Known:
     receipt: Mapping[str, Any] | None = None
 
 
-def dataset_key(schema: str, dataset: Dataset) -> str:
+def dataset_key(schema: str, dataset: ModelDataset) -> str:
     """The name of a dataset in the registry of its warehouse or database; it stays when it is renamed.
 
     A run is known by its warehouse or database, schema, dataset and run id (decision H6).
@@ -74,17 +74,17 @@ def dataset_key(schema: str, dataset: Dataset) -> str:
     return f"{schema}.{earlier_key(dataset)}"
 
 
-def earlier_key(dataset: Dataset) -> str:
+def earlier_key(dataset: ModelDataset) -> str:
     """The name that rows of earlier versions have: they do not tell the schema."""
     return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
 
 
-def names_of(dataset: Dataset) -> list[str]:
+def names_of(dataset: ModelDataset) -> list[str]:
     """The names that the base may have: that of now, and former ones, the latest first."""
     return [dataset.name, *reversed(dataset.former_names)]
 
 
-def hist_names(dataset: Dataset) -> list[str]:
+def hist_names(dataset: ModelDataset) -> list[str]:
     """The names that the history may have."""
     return [f"{name}_hist" for name in names_of(dataset)]
 
@@ -106,7 +106,7 @@ _REGISTERED = {
 }
 
 
-def counted(outcome: Outcome) -> dict[str, Any]:
+def counted(outcome: LoadOutcome) -> dict[str, Any]:
     """The counts of a load as the registry has them."""
     rows = {step.name: step.rows for step in outcome.steps}
     return {

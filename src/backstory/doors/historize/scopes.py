@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.model import Dataset, HistState, IncrementPolicy, Model, SourceDataset
+from backstory.doors.historize.model import HistState, IncrementPolicy, Model, ModelDataset, SourceDataset
 from backstory.errors import UsageError
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import PLACEHOLDER
@@ -19,12 +19,12 @@ _CUTOFF_NAME = "backstory_delta_cutoff"
 _FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Placeholder)
 
 
-def source_of(model: Model, dataset: Dataset) -> SourceDataset | None:
+def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
     """The source dataset that scopes the delta."""
     return next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
 
 
-def increment_scope(model: Model, dataset: Dataset, dialect: Dialect, alias: str) -> str | None:
+def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
     """The source's filter on the base's columns; None without a source or a filter.
 
     Identifiers are matched with letters and digits only, whatever their case, by the stage column
@@ -38,7 +38,7 @@ def increment_scope(model: Model, dataset: Dataset, dialect: Dialect, alias: str
     return _bound(text, names, dialect, alias, f"the increment_filter of {source.name}")
 
 
-def hist_scope(dataset: Dataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
+def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
     """The scope of deletes of a partial snapshot; UsageError for what it cannot say."""
     scope = dataset.historization.delete_scope
     if scope is None:
@@ -84,7 +84,7 @@ def _normal(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def delta_cutoff(model: Model, dataset: Dataset, now: datetime) -> datetime | None:
+def delta_cutoff(model: Model, dataset: ModelDataset, now: datetime) -> datetime | None:
     """The instant that a delta reaches back to; None where no policy is active."""
     source = source_of(model, dataset)
     policies = source.increment_policies if source else ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
-from backstory.doors.historize.model import Dataset, Model
+from backstory.doors.historize.model import Model, ModelDataset
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import datasets_to_load
@@ -28,7 +28,7 @@ def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None
     return "\n\n".join(parts) + "\n"
 
 
-def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+def _dataset(model: Model, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
     hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
     assert hist is not None
     load = prepare_load(model, dataset, hist, dialect)
@@ -44,7 +44,7 @@ def _dataset(model: Model, dataset: Dataset, folder: Path, dialect: Dialect) -> 
         yield f"-- {statement.step}\n{_ended(statement.sql)}"
 
 
-def _base(load: Load, dataset: Dataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+def _base(load: Load, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
     stage = stage_of(dataset, folder)
     if stage is None:
         yield f"-- {dataset.name} has no stage input: its base is taken as it stands"

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from backstory.doors.historize.collisions import differing, warn_of_collisions
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.preflight import mass_delete
-from backstory.doors.historize.receipts import Outcome
+from backstory.doors.historize.receipts import LoadOutcome
 from backstory.doors.historize.small_rows import (
     BASE,
     BROKEN,
@@ -33,16 +33,16 @@ from backstory.doors.historize.spark_base import PlannedBase, base_plan, with_ba
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, outcome_of
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import LoadRun
 from backstory.formats.delivered import shaped
-from backstory.formats.memory import Lease, TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.scd2.arrow.matching import Matched, matched
-from backstory.strategies.scd2.arrow.versions import Moment, begins, closes, tally
+from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class SmallLoad:
 
 
 def plan_small(
-    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: Outcome, lease: Lease
+    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: LoadOutcome, lease: MemoryLease
 ) -> Planned | None:
     """The plan of a load that the lease can hold and that nothing speaks against, else None."""
     newest = None if hist.table is None else newest_of(work.store, hist.table)
@@ -80,13 +80,13 @@ def plan_small(
     return None if history is None else Planned(None, history)
 
 
-def _plain(run: Run) -> bool:
+def _plain(run: LoadRun) -> bool:
     """Whether counts are all that the load has to tell, and no row becomes another one before it."""
     upkeep = run.rehash or run.rehash_base or run.relabel is not None
     return not (run.dry_run or upkeep) and (run.skip_base or run.stage is not None)
 
 
-def _held(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -> bool:
+def _held(work: SparkWork, lease: MemoryLease, base: TablePlan, hist: TablePlan) -> bool:
     try:
         hold_rows(work, lease, base, hist)
     except TooLarge:
@@ -94,7 +94,7 @@ def _held(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -> bo
     return True
 
 
-def _with_base(small: SmallLoad, loaded: Outcome, began: float) -> Planned | None:
+def _with_base(small: SmallLoad, loaded: LoadOutcome, began: float) -> Planned | None:
     found = _base_match(small)
     if found is None:
         return None
@@ -110,7 +110,7 @@ def _base_match(small: SmallLoad) -> Matched | None:
     """Stage and base matched; None for a stage that cannot be a base, or whose deletions are flags."""
     load, staged, stored = small.work.load, small.rows[STAGED], small.rows[BASE]
     compared = [*user_columns(load.dataset), *foreign_keys(load.dataset)]
-    names = [*(each.name for each in compared), Role.ROW_HASH]
+    names = [*(each.name for each in compared), ColumnRole.ROW_HASH]
     found = matched(staged, stored, [load.dataset.key], names, stored[IN_SCOPE])
     if found is None or pc.any(staged[BROKEN]).as_py():
         return None
@@ -153,13 +153,13 @@ def _live_after(small: SmallLoad, found: Matched) -> pa.Table:
     return rows.filter(pc.fill_null(rows[LIVE], False))
 
 
-def _history(small: SmallLoad, live: pa.Table, loaded: Outcome) -> PlannedHistory | None:
+def _history(small: SmallLoad, live: pa.Table, loaded: LoadOutcome) -> PlannedHistory | None:
     """Live rows of the base against the open versions; None if something speaks against the load."""
     began = time.monotonic()
     work, open_ = small.work, small.rows[OPEN]
     load, rules = work.load, work.load.dataset.historization
-    found = matched(live, open_, [load.dataset.key], [Role.ROW_HASH], open_[IN_SCOPE])
-    if found is None or live[Role.ROW_HASH].null_count:
+    found = matched(live, open_, [load.dataset.key], [ColumnRole.ROW_HASH], open_[IN_SCOPE])
+    if found is None or live[ColumnRole.ROW_HASH].null_count:
         return None
     if not len(live) and len(open_) and not rules.allow_empty_snapshot:
         return None
@@ -186,7 +186,7 @@ def _late_effective(small: SmallLoad, live: pa.Table, found: Matched) -> bool:
 
 def _versions(small: SmallLoad, live: pa.Table, found: Matched, seen: pa.Array, table: StoredTable) -> Change:
     work, pair, open_ = small.work, small.work.load.pair, small.rows[OPEN]
-    moment = Moment(work.run.instant, work.run.run_id)
+    moment = LoadMoment(work.run.instant, work.run.run_id)
     begun = begins(pair, live, found, seen, moment)
     begun = begun.append_column(pair.hist_key, version_keys(work, begun[pair.key]))
     ended = closes(pair, open_, found, moment)
@@ -208,7 +208,7 @@ def _warn_of_collisions(small: SmallLoad, found: Matched) -> None:
         rows.take(places).select([name for name in rows.column_names if name not in _BESIDE])
         for rows, places in zip((small.rows[STAGED], small.rows[BASE]), found.changed, strict=True)
     )
-    alike = pc.equal(now[Role.ROW_HASH], before[Role.ROW_HASH])
+    alike = pc.equal(now[ColumnRole.ROW_HASH], before[ColumnRole.ROW_HASH])
     if pc.any(alike).as_py():
         sides = {"r": now.filter(alike), "v": before.filter(alike)}
         rows = frame_of(work.store, pa.table({side: each.to_struct_array() for side, each in sides.items()}))

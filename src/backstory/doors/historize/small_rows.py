@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_base import base_scope, broken, staged_rows
 from backstory.doors.historize.spark_history import live_rows, versions_scope
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import UNPACKED, Lease, unpacked_size
+from backstory.formats.memory import UNPACKED, MemoryLease, unpacked_size
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
@@ -36,7 +36,7 @@ STAGED, BASE, OPEN = "staged", "base", "open versions"
 LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
 
 
-def hold_rows(work: SparkWork, lease: Lease, base: TablePlan, hist: TablePlan) -> None:
+def hold_rows(work: SparkWork, lease: MemoryLease, base: TablePlan, hist: TablePlan) -> None:
     """Hold what the rows of stage, base and history may take; TooLarge if it is more than is left."""
     for table in filter(None, (base.table, hist.table)):
         lease.hold(str(table.shape.table), _size(table))
@@ -76,7 +76,7 @@ def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "Iterator[tuple
         yield STAGED, staged_rows(work).alias("r").select("*", _live(work, "r"), wrong.alias(BROKEN))
         kept = base.rows.select(*map(quoted, base.wanted.names), *_places(base)).alias("v")
         yield BASE, kept.select("*", _live(work, "v"), _told(base_scope(work)))
-    open_ = hist.rows.where(column(Role.ENDED).isNull()).alias("v")
+    open_ = hist.rows.where(column(ColumnRole.ENDED).isNull()).alias("v")
     yield OPEN, open_.select("*", _told(versions_scope(work)))
 
 
@@ -111,7 +111,7 @@ def seen_keys(work: SparkWork, before: TablePlan, keys: pa.ChunkedArray) -> pa.A
     if not len(keys) or not (before.filled or work.load.archive):
         return nobody
     with translate_faults(before.wanted.table):
-        closed = before.rows.where(column(Role.ENDED).isNotNull())
+        closed = before.rows.where(column(ColumnRole.ENDED).isNotNull())
         found = of_keys(work.store, seen(work.load.pair, closed, archived(work)), pa.table({KEY: keys}))
         return pc.unique(found.toArrow()[KEY]).cast(pa.string())
 

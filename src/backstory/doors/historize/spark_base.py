@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.collisions import differing, same_hash, warn_of_collisions
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
 from backstory.doors.historize.maintenance import rehashed
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.preflight import KEYS_CHANGED
-from backstory.doors.historize.receipts import Outcome, Step
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep
 from backstory.doors.historize.scopes import increment_scope
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import base_shape, stage_rows
@@ -45,7 +45,7 @@ class PlannedBase:
     `nothing` says that the base is the stage's already; `counts` are its rows by what becomes of them.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[LoadStep]
     nothing: bool
     counts: Mapping[str, int]
     change: Callable[[StoredTable], Change]
@@ -63,15 +63,15 @@ def base_plan(
     appeared, changed, vanished, *_ = found.sizes
     took = round((time.monotonic() - began) * 1000)
     steps = [
-        Step("base_delete", vanished),
-        Step("base_replace", changed),
-        Step("base_insert", appeared + changed, took),
+        LoadStep("base_delete", vanished),
+        LoadStep("base_replace", changed),
+        LoadStep("base_insert", appeared + changed, took),
     ]
     counts = {"inserted": appeared, "changed": changed, "deleted": vanished}
     return PlannedBase(steps, found.nothing, counts, change)
 
 
-def with_base(loaded: Outcome, planned: PlannedBase) -> Outcome:
+def with_base(loaded: LoadOutcome, planned: PlannedBase) -> LoadOutcome:
     """What a load did, the base's part added."""
     written = sum(step.rows for step in planned.steps)
     return replace(loaded, steps=[*loaded.steps, *planned.steps], changed_base=written)
@@ -92,7 +92,7 @@ def maintained_base(work: SparkWork, before: TablePlan) -> TablePlan:
 
 
 def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
-    return rows.alias("b").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load, "b")))
+    return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(rehashed(work.load, "b")))
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _differs(work: SparkWork) -> "Column":
     from pyspark.sql.functions import col
 
     compared = [*user_columns(work.load.dataset), *foreign_keys(work.load.dataset)]
-    names = [*(each.name for each in compared), Role.ROW_HASH]
+    names = [*(each.name for each in compared), ColumnRole.ROW_HASH]
     pairs = [(col(f"r.{quoted(name)}"), col(f"v.{quoted(name)}")) for name in names]
     return reduce(or_, (~left.eqNullSafe(right) for left, right in pairs))
 

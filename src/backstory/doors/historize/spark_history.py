@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.preflight import mass_delete
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_maintenance import maintained
 from backstory.doors.historize.spark_standing import TablePlan
@@ -52,12 +52,14 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     if known:
         return parse_instant(known)
     files = store.spark.table(store.sql_name(table.shape.table, "files"))
-    bounds = [unix_micros(f"readable_metrics.{role}.upper_bound") for role in (Role.STARTED, Role.ENDED)]
+    bounds = [
+        unix_micros(f"readable_metrics.{role}.upper_bound") for role in (ColumnRole.STARTED, ColumnRole.ENDED)
+    ]
     micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
     if table.rows and not micros:
         # Iceberg keeps no bounds for the columns at the end of a wide table.
         rows = store.spark.table(store.sql_name(table.shape.table))
-        ends = [greatest(unix_micros(column(role))) for role in (Role.STARTED, Role.ENDED)]
+        ends = [greatest(unix_micros(column(role))) for role in (ColumnRole.STARTED, ColumnRole.ENDED)]
         micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
@@ -69,7 +71,7 @@ class PlannedHistory:
     `nothing` says that the history tells of the base already; `newest` is the latest instant that it knows.
     """
 
-    outcome: Outcome
+    outcome: LoadOutcome
     nothing: bool
     newest: datetime | None
     change: Callable[[StoredTable], Change]
@@ -78,9 +80,9 @@ class PlannedHistory:
         self,
         work: SparkWork,
         table: StoredTable,
-        finished: Callable[[Outcome], HistoryReceipt],
+        finished: Callable[[LoadOutcome], HistoryReceipt],
         properties: Mapping[str, None] = NOTHING,
-    ) -> Outcome:
+    ) -> LoadOutcome:
         """Write what changes, in one commit that carries the receipt; none if nothing does.
 
         `properties` of the table change in the same commit.
@@ -113,7 +115,7 @@ def _change(
 
 @contextmanager
 def planned_history(
-    work: SparkWork, base: "DataFrame", before: TablePlan, loaded: Outcome
+    work: SparkWork, base: "DataFrame", before: TablePlan, loaded: LoadOutcome
 ) -> Iterator[PlannedHistory]:
     """Compare the base's rows with the open versions; nothing is written.
 
@@ -127,7 +129,7 @@ def planned_history(
         live, open_ = live_rows(work, base), _open_versions(work, before)
         checks = {
             "NULL_KEY": column(work.load.dataset.key).isNull(),
-            "NULL_ROW_HASH": column(Role.ROW_HASH).isNull(),
+            "NULL_ROW_HASH": column(ColumnRole.ROW_HASH).isNull(),
         }
         key, compared = work.load.dataset.key, _compared(work, live)
         with outcomes(compared, open_, key, _changed(), versions_scope(work), checks) as found:
@@ -145,7 +147,7 @@ def planned_history(
 
 
 def _open() -> "Column":
-    return column(Role.ENDED).isNull()
+    return column(ColumnRole.ENDED).isNull()
 
 
 def live_rows(work: SparkWork, base: "DataFrame") -> "DataFrame":
@@ -154,7 +156,7 @@ def live_rows(work: SparkWork, base: "DataFrame") -> "DataFrame":
     rows = base.alias("r")
     if flag := load.live("r"):
         rows = rows.where(work.sql(f"TRUE{flag}"))
-    names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), Role.ROW_HASH]
+    names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]
     rows = rows.select(*(column(name) for name in names))
     if load.dataset.historization.duplicate_keys == "reject":
         return rows
@@ -164,7 +166,7 @@ def live_rows(work: SparkWork, base: "DataFrame") -> "DataFrame":
 def _compared(work: SparkWork, live: "DataFrame") -> "DataFrame":
     """What the join moves of the base: keys and hashes, and what a refusal or a dry run tells."""
     dating = work.load.dataset.historization.effective_dating
-    names = [work.load.dataset.key, Role.ROW_HASH]
+    names = [work.load.dataset.key, ColumnRole.ROW_HASH]
     return live if dating or work.run.dry_run else live.select(*map(quoted, names))
 
 
@@ -173,14 +175,14 @@ def _open_versions(work: SparkWork, before: TablePlan) -> "DataFrame":
     rows, rules = before.rows.where(_open()), work.load.dataset.historization
     if rules.delete_scope or rules.effective_dating or work.run.dry_run:
         return rows
-    names = [work.load.dataset.key, Role.ROW_HASH, Role.STARTED]
+    names = [work.load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED]
     return rows.select(*map(quoted, names), FILE, POSITION)
 
 
 def _changed() -> "Column":
     from pyspark.sql.functions import col
 
-    return ~col(f"r.{Role.ROW_HASH}").eqNullSafe(col(f"v.{Role.ROW_HASH}"))
+    return ~col(f"r.{ColumnRole.ROW_HASH}").eqNullSafe(col(f"v.{ColumnRole.ROW_HASH}"))
 
 
 def versions_scope(work: SparkWork) -> "Column | None":
@@ -196,7 +198,7 @@ def versions_scope(work: SparkWork) -> "Column | None":
 def _refuse(work: SparkWork, live: "DataFrame", before: TablePlan, found: Outcomes) -> None:
     """P1 to P4, P6, P7."""
     dataset, rules = work.load.dataset, work.load.dataset.historization
-    conditions = {"NULL_KEY": dataset.key, "NULL_ROW_HASH": Role.ROW_HASH}
+    conditions = {"NULL_KEY": dataset.key, "NULL_ROW_HASH": ColumnRole.ROW_HASH}
     for code, name in conditions.items():
         if found.failed[code]:
             keys = work.keys(live.where(column(name).isNull()))
@@ -237,22 +239,22 @@ def _refuse_late(work: SparkWork, found: Outcomes, begun: "DataFrame", before: T
     """P5, where the history knows an instant at or after the load's."""
     instant = work.sql("{{ load_timestamp }}")
     late = "Versions begin or end at or after the load's timestamp."
-    early = found.actions.where(side("v", Role.STARTED) >= instant).where(
+    early = found.actions.where(side("v", ColumnRole.STARTED) >= instant).where(
         column("action").isin(CHANGED, VANISHED)
     )
     if keys := _business_keys(work, before, early.select(side("v", work.load.dataset.key))):
         work.refuse("NON_MONOTONIC_TIMESTAMP", late, keys)
-    later = before.rows.where((column(Role.STARTED) >= instant) | (column(Role.ENDED) > instant))
+    later = before.rows.where((column(ColumnRole.STARTED) >= instant) | (column(ColumnRole.ENDED) > instant))
     named = begun.select(column(KEY).alias(work.load.dataset.key))
     if keys := work.keys(later.join(named, work.load.dataset.key, "left_semi")):
         work.refuse("NON_MONOTONIC_TIMESTAMP", late, keys)
 
 
-def outcome_of(cases: Tally, delivered: int, before: Outcome, began: float) -> Outcome:
+def outcome_of(cases: Tally, delivered: int, before: LoadOutcome, began: float) -> LoadOutcome:
     """The records by what became of them, and the steps as the four of section 3.3."""
     took = round((time.monotonic() - began) * 1000)
-    steps = [Step(name, rows) for name, rows in cases.rows.items()]
-    steps.append(Step("merge", sum(cases.rows.values()), took))
+    steps = [LoadStep(name, rows) for name, rows in cases.rows.items()]
+    steps.append(LoadStep("merge", sum(cases.rows.values()), took))
     return replace(before, counts=cases.counts, steps=[*before.steps, *steps], base=delivered)
 
 

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LoadLease:
     """A load between its two commits: whose it is, its end, and the snapshot that the base had before."""
 
     load: str
@@ -45,10 +45,10 @@ class Lease:
         return parse_instant(self.until) > datetime.now(UTC)
 
 
-def lease_of(table: StoredTable | None) -> Lease | None:
+def lease_of(table: StoredTable | None) -> LoadLease | None:
     """The lease that a history's properties tell."""
     told = table and table.iceberg.properties().get(LOADING)
-    return Lease(**json.loads(told)) if told else None
+    return LoadLease(**json.loads(told)) if told else None
 
 
 def refuse_leased(table: StoredTable | None) -> None:
@@ -87,7 +87,7 @@ def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterato
     What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
     """
     until = datetime.now(UTC) + LASTS
-    lease = Lease(work.token, work.run.run_id, iso(until), snapshot_of(base))
+    lease = LoadLease(work.token, work.run.run_id, iso(until), snapshot_of(base))
     held = _written(work.store, hist, lease)
     try:
         yield held
@@ -100,7 +100,7 @@ def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterato
         raise
 
 
-def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: Lease) -> None:
+def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLease) -> None:
     """Give the base the rows that it had before the lease, then end the lease.
 
     Nothing is done if the history has another lease by now, or none: its load is over.
@@ -121,7 +121,7 @@ def snapshot_of(table: StoredTable) -> int | None:
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
-def _written(store: Store, hist: StoredTable, lease: Lease | None) -> StoredTable:
+def _written(store: Store, hist: StoredTable, lease: LoadLease | None) -> StoredTable:
     """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
     told = {LOADING: None if lease is None else json.dumps(asdict(lease))}
@@ -139,7 +139,7 @@ def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> in
     return built.snapshot_id if built else None
 
 
-def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
+def _roll_back(store: Store, base: StoredTable, lease: LoadLease) -> None:
     current = base.iceberg.currentSnapshot()
     if current is None or int(current.snapshotId()) == lease.base:
         return
@@ -153,7 +153,7 @@ def _roll_back(store: Store, base: StoredTable, lease: Lease) -> None:
         _commit(store, base, Change(back_to=lease.base))
 
 
-def _concurrent(table: StoredTable, lease: Lease) -> TryAgain:
+def _concurrent(table: StoredTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
         f"Another run ({lease.run_id}) is loading {table.shape.table}; it is waited for until {lease.until}.",
@@ -161,7 +161,7 @@ def _concurrent(table: StoredTable, lease: Lease) -> TryAgain:
     )
 
 
-def _interrupted(table: StoredTable, lease: Lease) -> TryAgain:
+def _interrupted(table: StoredTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
         f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",

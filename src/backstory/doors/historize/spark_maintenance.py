@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import hist_shape
 from backstory.doors.historize.spark_versions import archived
@@ -26,9 +26,9 @@ KNOWN, AT, CONTINUES = "past known", "past end", "past continues"
 def maintain(work: SparkWork) -> None:
     """Make open versions' hashes anew, or give states other labels, where the run asks for it."""
     if work.run.rehash:
-        _update(work, column(Role.ENDED).isNull(), lambda rows: _rehashed(work, rows))
+        _update(work, column(ColumnRole.ENDED).isNull(), lambda rows: _rehashed(work, rows))
     if work.run.relabel is not None:
-        named = column(Role.STATE).isin(_renamed_states(work))
+        named = column(ColumnRole.STATE).isin(_renamed_states(work))
         table = work.store.sql_name(hist_shape(work.load).table)
         _update(work, named, lambda rows: _relabelled(work, rows, work.store.spark.table(table)))
 
@@ -50,7 +50,7 @@ def _update(work: SparkWork, where: "Column", becoming: "Callable[[DataFrame], D
 
 
 def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
-    return rows.alias("h").withColumn(Role.ROW_HASH, work.sql(rehashed(work.load)))
+    return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(rehashed(work.load)))
 
 
 def _renamed_states(work: SparkWork) -> list[str]:
@@ -71,15 +71,15 @@ def _relabelled(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "D
     assert before is not None
     label = work.sql(relabelled(work.load, relabels(before, now)))
     if now.new == now.reappeared:
-        return rows.alias("h").withColumn(Role.STATE, label)
-    closed = versions.where(column(Role.ENDED).isNotNull())
+        return rows.alias("h").withColumn(ColumnRole.STATE, label)
+    closed = versions.where(column(ColumnRole.ENDED).isNotNull())
     known = seen(work.load.pair, closed, archived(work)).withColumn(KNOWN, lit(True))
-    key, changed = column(work.load.dataset.key), column(Role.STATE) == before.changed
-    ends = closed.where(changed).select(key.alias(KEY), column(Role.ENDED).alias(AT)).distinct()
+    key, changed = column(work.load.dataset.key), column(ColumnRole.STATE) == before.changed
+    ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(AT)).distinct()
     rows = rows.join(known, key == column(KEY), "left").drop(KEY)
-    follows = (key == column(KEY)) & (column(Role.STARTED) == column(AT))
+    follows = (key == column(KEY)) & (column(ColumnRole.STARTED) == column(AT))
     rows = rows.join(ends.withColumn(CONTINUES, lit(True)), follows, "left")
-    again = column(Role.ENDED).isNull() & column(Role.STATE).isin(before.new, before.reappeared)
+    again = column(ColumnRole.ENDED).isNull() & column(ColumnRole.STATE).isin(before.new, before.reappeared)
     again &= column(KNOWN).isNotNull() & column(CONTINUES).isNull()
     state = when(again, lit(now.reappeared)).otherwise(label)
-    return rows.alias("h").withColumn(Role.STATE, state).select(*map(column, names))
+    return rows.alias("h").withColumn(ColumnRole.STATE, state).select(*map(column, names))

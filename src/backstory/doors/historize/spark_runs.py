@@ -7,10 +7,10 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.model import Dataset, Role
+from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import (
     META,
-    Known,
+    RegisteredRun,
     dataset_key,
     earlier_key,
     hist_names,
@@ -23,7 +23,7 @@ from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.jvm import may_have
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.snapshots import Commit, commits
+from backstory.stores.iceberg.snapshots import CommitNote, commits
 from backstory.stores.iceberg.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def first_of(store: Store, schema: str, names: Sequence[str]) -> StoredTable | N
     return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 
-def known_run(store: Store, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+def known_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
     """What tables and log tell of a run; what is not in the tables was not loaded.
 
     Only ancestors of the current snapshots count, and the log of a run that made no commit only while
@@ -74,12 +74,12 @@ def unlogged(store: Store, table: StoredTable) -> frozenset[str]:
     return frozenset(tokens - {f"{row['dataset_key']} {row['load_run_id']}" for row in rows})
 
 
-def _of(told: Mapping[str, str]) -> Known:
+def _of(told: Mapping[str, str]) -> RegisteredRun:
     receipt = told.get(RECEIPT)
-    return Known(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
+    return RegisteredRun(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
-def _told(past: Sequence[Commit], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
+def _told(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
     """What a run's commits that stand were told, and whether there are others that do not."""
     found = [each for each in past if each.told.get(TOKEN) in tokens]
     undone = [each for each in past if each.told.get(UNDONE) in tokens and each.stands]
@@ -88,13 +88,15 @@ def _told(past: Sequence[Commit], tokens: set[str]) -> tuple[list[Mapping[str, s
     return standing, len(standing) < len(found)
 
 
-def _stands(base: Sequence[Commit], told: Mapping[str, str]) -> bool:
+def _stands(base: Sequence[CommitNote], told: Mapping[str, str]) -> bool:
     """Whether the base that a history was made from still stands; an expired snapshot tells nothing."""
     made_from = {str(each.id): each for each in base}.get(told.get(BASE, ""))
     return made_from is None or made_from.stands
 
 
-def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: StoredTable) -> Known | None:
+def _logged(
+    store: Store, schema: str, dataset: ModelDataset, run_id: str, hist: StoredTable
+) -> RegisteredRun | None:
     """A run that changed nothing made no commit, and old commits expire: the log knows them."""
     table = load(store, TableName(META, "hist_run"))
     if table is None or not may_have(store.jvm, table.iceberg, "load_run_id", run_id):
@@ -112,11 +114,11 @@ def _logged(store: Store, schema: str, dataset: Dataset, run_id: str, hist: Stor
     instant: datetime | None = parse_instant(receipt["load_timestamp"])
     if not wrote(receipt):
         instant = _last_that_wrote(success.where(column("dataset_key") == key), receipt["load_timestamp"])
-    known = Known(parse_instant(receipt["load_timestamp"]), 1, receipt)
+    known = RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
     return known if _has_versions(store, hist, instant, known.load_timestamp) else None
 
 
-def _named(store: Store, schema: str, dataset: Dataset, run_id: str) -> bool:
+def _named(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
     """Whether the log of loads has the run for this schema: earlier rows of `hist_run` do not tell."""
     loads = _log(store, "load_run_log")
     if loads is None:
@@ -142,8 +144,12 @@ def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, un
     instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))
     if wrote_at:
-        return bool(rows.where((column(Role.STARTED) == instant) | (column(Role.ENDED) == instant)).take(1))
-    return bool(rows.where(column(Role.STARTED) <= instant).take(1)) or not rows.take(1)
+        return bool(
+            rows.where((column(ColumnRole.STARTED) == instant) | (column(ColumnRole.ENDED) == instant)).take(
+                1
+            )
+        )
+    return bool(rows.where(column(ColumnRole.STARTED) <= instant).take(1)) or not rows.take(1)
 
 
 def _log(store: Store, table: str) -> "DataFrame | None":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.model import Column as ModelColumn
+from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage_rows import column_type
@@ -41,7 +41,7 @@ class TablePlan:
     columns: Sequence[ModelColumn]
     table: StoredTable | None
     rows: "DataFrame"
-    plan: ddl.Plan[ModelColumn]
+    plan: ddl.DdlPlan[ModelColumn]
     snapshot: int | None = None
     former: str | None = None
     evolved: Shape | None = None
@@ -77,7 +77,7 @@ def plan_table(
     columns: Sequence[ModelColumn],
     former: Sequence[str],
     dialect: Dialect,
-    allowed: Callable[[ddl.Plan[ModelColumn]], None] = lambda _: None,
+    allowed: Callable[[ddl.DdlPlan[ModelColumn]], None] = lambda _: None,
 ) -> TablePlan:
     """The table under its name or a former one.
 
@@ -87,7 +87,7 @@ def plan_table(
     names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
     table = next(filter(None, (load(store, name) for name in names)), None)
     if table is None:
-        return TablePlan(wanted, columns, None, empty_rows(store, wanted), ddl.Plan())
+        return TablePlan(wanted, columns, None, empty_rows(store, wanted), ddl.DdlPlan())
     require_layout(table, wanted.layout)
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
     plan = ddl.plan(wanted.table.name, columns, types, dialect)
@@ -106,7 +106,7 @@ def plan_table(
     )
 
 
-def _rows(store: Store, table: StoredTable, plan: ddl.Plan[ModelColumn], into: Shape) -> "DataFrame":
+def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into: Shape) -> "DataFrame":
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
@@ -163,7 +163,7 @@ def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:
     return replace(shape, columns=columns, key=tuple(_now(name, renamed) for name in shape.key))
 
 
-def _evolved(shape: Shape, plan: ddl.Plan[ModelColumn], wanted: Shape) -> Shape:
+def _evolved(shape: Shape, plan: ddl.DdlPlan[ModelColumn], wanted: Shape) -> Shape:
     types = {each.name: column_type(each) for each, _ in plan.widened}
     columns = []
     for each in shape.columns:

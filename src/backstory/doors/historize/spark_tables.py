@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column as ModelColumn
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_rows import column_type, read_stage
 from backstory.errors import Refused
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 # Larger stage files are read where Spark runs.
 ON_DRIVER = 64 << 20
-LOAD_COLUMNS = (Role.LOAD_RUN_ID, Role.LOADED_AT)
+LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
 def types_of(store: Store, table: TableName) -> dict[str, str] | None:
@@ -55,7 +54,7 @@ def hist_shape(plan: Load) -> Shape:
 
 
 def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout) -> Shape:
-    key = [each.name for each in columns if each.system_role is Role.BUSINESS_KEY and each.active]
+    key = [each.name for each in columns if each.system_role is ColumnRole.BUSINESS_KEY and each.active]
     live = tuple(Column(each.name, column_type(each)) for each in columns if each.active)
     return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 

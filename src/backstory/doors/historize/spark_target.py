@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.preparing import with_archive
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
-from backstory.doors.historize.runs import META, TABLES, Known, counted, dataset_key, error_text
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.runs import META, TABLES, RegisteredRun, counted, dataset_key, error_text
 from backstory.doors.historize.small_load import plan_small
 from backstory.doors.historize.spark_base import (
     PlannedBase,
@@ -29,7 +29,7 @@ from backstory.doors.historize.spark_standing import TablePlan, apply_shape, pla
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.stage_rows import column_type
-from backstory.doors.historize.work import Run, Target, place_name, run_row
+from backstory.doors.historize.work import LoadRun, Target, place_name, run_row
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError, Failed, Refused
 from backstory.formats.delivered import rows_as
@@ -67,13 +67,13 @@ class SparkTarget(Target):
         return types_of(self._store, TableName(schema, table))
 
     @contextmanager
-    def holding(self, schema: str, dataset: Dataset, run_id: str) -> Iterator[None]:
+    def holding(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
         # Other processes are kept out by the commits, which hold only on what was read, and by the lease.
         with writing(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
-    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         return known_run(self._store, schema, dataset, run_id)
 
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
@@ -83,14 +83,16 @@ class SparkTarget(Target):
                 return newest_of(self._store, table)
         return None
 
-    def register(self, run: Run) -> None:
+    def register(self, run: LoadRun) -> None:
         """The commits are the registry."""
 
-    def refused(self, run: Run, error: BackstoryError) -> None:
+    def refused(self, run: LoadRun, error: BackstoryError) -> None:
         told = {"error_code": error.code, "error_message": error_text(error.message)}
         self._tell_run(run, "failed" if isinstance(error, Failed) else "rejected", told)
 
-    def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
+    def load(
+        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+    ) -> LoadOutcome:
         if load.dataset.historization.engine == "four_step":
             raise Refused(
                 "wrong-engine",
@@ -105,7 +107,7 @@ class SparkTarget(Target):
             self._tell_run(run, "success", told)
         return outcome
 
-    def _loaded(self, work: SparkWork, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
+    def _loaded(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
         recover(work)
@@ -163,7 +165,9 @@ class SparkTarget(Target):
         self, work: SparkWork, base: TablePlan, hist: TablePlan, told: Sequence[str] = ()
     ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
         """Base and history compared; `told` are schema changes that were made already."""
-        loaded = Outcome(schema_changes=[*told, *base.changes, *hist.changes], steps=[Step("preflight")])
+        loaded = LoadOutcome(
+            schema_changes=[*told, *base.changes, *hist.changes], steps=[LoadStep("preflight")]
+        )
         if work.run.skip_base and base.table is None:
             missing = f"There is no table {base.wanted.table}."
             raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
@@ -174,7 +178,7 @@ class SparkTarget(Target):
         with _planned_by_frames(work, base, hist, loaded) as planned:
             yield planned
 
-    def _tell_run(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
+    def _tell_run(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
         self._runs.append(run_row(run, self.dialect.DIALECT_NAME, status, more))
 
     def unlogged(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -200,7 +204,7 @@ class SparkTarget(Target):
 
 @contextmanager
 def _planned_by_frames(
-    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: Outcome
+    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: LoadOutcome
 ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
     if work.run.skip_base:
         with planned_history(work, base.rows, hist, loaded) as history:

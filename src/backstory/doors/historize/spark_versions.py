@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.model import Role
+from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.places import ROW_ID
@@ -24,7 +24,7 @@ def beginning(work: SparkWork, found: Outcomes, before: TablePlan, *, late: bool
     Only where the history knows the load's instant or a later one (`late`) can it have been interrupted.
     """
     told = before.filled or work.load.archive
-    closed = before.rows.where(column(Role.ENDED).isNotNull()) if told else None
+    closed = before.rows.where(column(ColumnRole.ENDED).isNotNull()) if told else None
     instant = work.sql("{{ load_timestamp }}") if late else None
     return begin.beginning(work.load.pair, found, closed, archived(work), instant)
 
@@ -46,7 +46,7 @@ def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame"
 
 def versions(work: SparkWork, live: "DataFrame", begun: "DataFrame", table: StoredTable) -> "DataFrame":
     """The versions that begin: the base's rows of these records, read once more but not moved."""
-    same = (column(work.load.dataset.key) == column(KEY)) & (column(Role.ROW_HASH) == column(HASH))
+    same = (column(work.load.dataset.key) == column(KEY)) & (column(ColumnRole.ROW_HASH) == column(HASH))
     rows = work.peppered(live.join(begun, same).drop(KEY, HASH), "r")
     rows = begin.begins(work.load.pair, rows, work.sql)
     return rows.withColumns(absent(table.shape.columns, rows.columns)).select(*map(quoted, table.shape.names))

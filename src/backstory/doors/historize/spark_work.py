@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Dataset, Role
+from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, with_values
-from backstory.doors.historize.work import Run
+from backstory.doors.historize.work import LoadRun
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import MAX_KEYS
 from backstory.model.change import Change, Committed, Note
@@ -32,7 +32,7 @@ RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 BASE = "backstory.base"
 
 
-def token_of(schema: str, dataset: Dataset, run_id: str) -> str:
+def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
     """What the commits of a run carry (decision H6)."""
     return f"{dataset_key(schema, dataset)} {run_id}"
 
@@ -43,7 +43,7 @@ class SparkWork:
 
     store: Store
     load: Load
-    run: Run
+    run: LoadRun
     pepper: str
 
     def sql(self, text: str) -> "Column":
@@ -76,7 +76,7 @@ class SparkWork:
         from pyspark.sql.functions import row_number
 
         texts = [column(name).cast("string") for name in rows.columns if name not in LOAD_COLUMNS]
-        identity = (quoted(self.load.dataset.key), quoted(Role.ROW_HASH))
+        identity = (quoted(self.load.dataset.key), quoted(ColumnRole.ROW_HASH))
         numbered = row_number().over(Window.partitionBy(*identity).orderBy(*texts))
         return rows.withColumn(COPY_NUMBER, numbered).where(column(COPY_NUMBER) == 1).drop(COPY_NUMBER)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize import preflight
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Role
-from backstory.doors.historize.receipts import Outcome, Step
+from backstory.doors.historize.model import ColumnRole
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep
 from backstory.errors import Failed
 from backstory.model.keys import told_key
 from backstory.stores.sql.engines.engine import Engine
@@ -18,7 +18,7 @@ from backstory.strategies.scd2.statements.steps import hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, TRANSITIONS, Past, State, Tally
 
 
-def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> Outcome:
+def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> LoadOutcome:
     """Bring the base's state into the history: the outcome of that, in the transaction that is open.
 
     Raises Refused with the codes of section 3.6, Failed if the counts of the steps do not add up.
@@ -28,7 +28,7 @@ def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_r
     found = tally(pair, lambda sql: engine.query(sql, values))
     _guard(load, found)
     keys = _sample(engine, load, values) if dry_run else {}
-    steps = [Step("preflight", 0, _milliseconds(started))]
+    steps = [LoadStep("preflight", 0, _milliseconds(started))]
     steps += (
         _merged(engine, load, found, values)
         if load.merges
@@ -36,7 +36,7 @@ def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_r
     )
     after = engine.query(f"SELECT COUNT(*) FROM {pair.table} AS h WHERE {pair.is_open('h')}", values)
     _require_sum(load, found, {step.name: step.rows for step in steps}, int(after[0][0]))
-    return Outcome(found.counts, steps=steps, base=found.delivered, keys=keys)
+    return LoadOutcome(found.counts, steps=steps, base=found.delivered, keys=keys)
 
 
 def _guard(load: Load, found: Tally) -> None:
@@ -48,11 +48,11 @@ def _guard(load: Load, found: Tally) -> None:
         raise preflight.rejection("MASS_DELETE", told)
 
 
-def _merged(engine: Engine, load: Load, found: Tally, values: Mapping[str, str]) -> list[Step]:
+def _merged(engine: Engine, load: Load, found: Tally, values: Mapping[str, str]) -> list[LoadStep]:
     """The single MERGE, told as the four steps and itself."""
     kept = engine.keep("backstory_actions", actions(load.pair), values)
     merged = run_statements(engine, [hist_merge(load.pair, kept)], values)
-    return [*(Step(name, count) for name, count in found.rows.items()), *merged]
+    return [*(LoadStep(name, count) for name, count in found.rows.items()), *merged]
 
 
 def _require_sum(load: Load, found: Tally, rows: Mapping[str, int], after: int) -> None:
@@ -66,7 +66,7 @@ def _require_sum(load: Load, found: Tally, rows: Mapping[str, int], after: int) 
 def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, Sequence[object]]:
     """Up to ten business keys of each outcome, for a dry run."""
     pair = load.pair
-    names = [column.name for column in load.mirrored if column.system_role is Role.BUSINESS_KEY]
+    names = [column.name for column in load.mirrored if column.system_role is ColumnRole.BUSINESS_KEY]
     wheres = {str(State.NEW): (pair.base, "r", f"{no_open(pair)}{pair.live('r')}")}
     for now, condition in closing(pair).items():
         counted = TRANSITIONS[Past.OPEN, now].counted
@@ -78,13 +78,15 @@ def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def run_statements(engine: Engine, statements: Sequence[Statement], values: Mapping[str, str]) -> list[Step]:
+def run_statements(
+    engine: Engine, statements: Sequence[Statement], values: Mapping[str, str]
+) -> list[LoadStep]:
     """Run statements one after the other; a step for each."""
     done = []
     for statement in statements:
         started = time.monotonic()
         rows = engine.run(statement.sql, values)
-        done.append(Step(statement.step, rows, _milliseconds(started)))
+        done.append(LoadStep(statement.step, rows, _milliseconds(started)))
     return done
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from backstory.doors.historize.model import Dataset
-from backstory.doors.historize.runs import META, TABLES, Known, dataset_key, earlier_key, hist_names
-from backstory.doors.historize.work import Run, run_row
+from backstory.doors.historize.model import ModelDataset
+from backstory.doors.historize.runs import META, TABLES, RegisteredRun, dataset_key, earlier_key, hist_names
+from backstory.doors.historize.work import LoadRun, run_row
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
 from backstory.upkeep.pruning import in_utc
@@ -20,7 +20,7 @@ class Registry:
         self.dialect = dialect
         self._engine = engine
 
-    def leased(self, schema: str, dataset: Dataset, run_id: str) -> str | None:
+    def leased(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
         """Another run that loads the dataset now; one of an earlier version may be of another schema."""
         if self._engine.introspect_table(META, "hist_run") is None:
             return None
@@ -32,12 +32,12 @@ class Registry:
         )
         return found[0][0] if found else None
 
-    def _of(self, schema: str, dataset: Dataset) -> str:
+    def _of(self, schema: str, dataset: ModelDataset) -> str:
         """The rows of a dataset, those of earlier versions among them."""
         keys = (dataset_key(schema, dataset), earlier_key(dataset))
         return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
 
-    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         """What is registered of a run, whether or not it still stands."""
         stored = self._engine.introspect_table(META, "hist_run")
         if stored is None:
@@ -55,9 +55,9 @@ class Registry:
             return None
         instant, attempt, status, receipt, _ = own[0]
         ended_well = status == "success" and receipt
-        return Known(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
+        return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
 
-    def _logged(self, schema: str, dataset: Dataset, run_id: str) -> bool:
+    def _logged(self, schema: str, dataset: ModelDataset, run_id: str) -> bool:
         """Whether the log of loads has the run for this schema: the registry's earlier rows do not tell."""
         if self._engine.introspect_table(META, "load_run_log") is None:
             return False
@@ -69,7 +69,7 @@ class Registry:
         )
         return bool(self._engine.fetch_all(sql))
 
-    def last_that_wrote(self, schema: str, dataset: Dataset, until: datetime) -> datetime | None:
+    def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
         """The instant of the last run up to then that began or ended versions."""
         key = self.dialect.string_literal(dataset_key(schema, dataset))
         counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
@@ -97,7 +97,7 @@ class Registry:
             if column.name not in stored:
                 self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
 
-    def write(self, run: Run, status: str, more: Mapping[str, Any]) -> None:
+    def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, in the place of what was registered of it."""
         row = run_row(run, self.dialect.DIALECT_NAME, status, more)
         text = self.dialect.string_literal

@@ -6,7 +6,7 @@ from dataclasses import replace
 from backstory.doors.historize import preflight
 from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Column, Role
+from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_rows import read_stage
 from backstory.doors.historize.stored_histories import stored_history
@@ -19,7 +19,7 @@ from backstory.stores.sql.engines.engine import Engine
 from backstory.upkeep.view_marks import marked_views, views_in_force, views_wanted
 from backstory.upkeep.views import drop_views
 
-LOAD_COLUMNS = frozenset({Role.LOAD_RUN_ID.value, Role.LOADED_AT.value})
+LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
 
 
 def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
@@ -88,7 +88,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
             raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
 
 
-def _as_staged(columns: Sequence[Column]) -> list[Column]:
+def _as_staged(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
     """The columns under their names in the stage."""
     return [
         column.model_copy(update={"target_column_name": column.input or column.name}) for column in columns
@@ -113,7 +113,7 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
 
 
 def apply_shape(
-    engine: Engine, load: Load, table: str, columns: Sequence[Column], former: Sequence[str]
+    engine: Engine, load: Load, table: str, columns: Sequence[ModelColumn], former: Sequence[str]
 ) -> list[str]:
     """Bring a table to its columns, and tell what changed."""
     dialect = load.dialect

@@ -11,12 +11,12 @@ from backstory.doors.historize import preflight
 from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
-from backstory.doors.historize.model import Dataset, Role
+from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preparing import with_archive
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome, Step
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.runs import (
     LEASE_MINUTES,
-    Known,
+    RegisteredRun,
     counted,
     dataset_key,
     error_text,
@@ -34,7 +34,7 @@ from backstory.doors.historize.sql_tables import (
     staged,
 )
 from backstory.doors.historize.steps import base_steps
-from backstory.doors.historize.work import Run, Target, place_name
+from backstory.doors.historize.work import LoadRun, Target, place_name
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import instant_text
@@ -70,7 +70,7 @@ class SqlTarget(Target):
         return self._engine.introspect_table(schema, table)
 
     @contextmanager
-    def holding(self, schema: str, dataset: Dataset, run_id: str) -> Iterator[None]:
+    def holding(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         with self._engine.lock(f"backstory {dataset_key(schema, dataset)}") as taken:
             other = self._registry.leased(schema, dataset, run_id) if taken else None
             if not taken or other:
@@ -81,13 +81,13 @@ class SqlTarget(Target):
                 )
             yield
 
-    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         found = self._registry.known(schema, dataset, run_id)
         if found is None or found.receipt is None or self._stands(schema, dataset, found):
             return found
         return None  # what is not in the tables was not loaded
 
-    def _stands(self, schema: str, dataset: Dataset, known: Known) -> bool:
+    def _stands(self, schema: str, dataset: ModelDataset, known: RegisteredRun) -> bool:
         """Whether the versions that a run began or ended are in the history or its archive.
 
         Of a run that wrote none: those of the last one before it that did.
@@ -98,9 +98,11 @@ class SqlTarget(Target):
         instant: datetime | None = known.load_timestamp
         if not wrote(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
-        started, moment = Role.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
+        started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # Where none wrote before it: the history is not younger than the run.
-        told = f"{started} = {moment} OR {Role.ENDED} = {moment}" if instant else f"{started} <= {moment}"
+        told = (
+            f"{started} = {moment} OR {ColumnRole.ENDED} = {moment}" if instant else f"{started} <= {moment}"
+        )
         tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
         there = [table for table in tables if self.columns(schema, table) is not None]
         return self._any(schema, there, told) or not (instant or self._any(schema, there, "1 = 1"))
@@ -115,13 +117,15 @@ class SqlTarget(Target):
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for table in tables:
             columns = self.columns(schema, table)
-            if columns and {Role.STARTED, Role.ENDED} <= set(columns):
+            if columns and {ColumnRole.STARTED, ColumnRole.ENDED} <= set(columns):
                 name = self.dialect.render_table_identifier(schema, table)
-                found = self._engine.fetch_all(f"SELECT MAX({Role.STARTED}), MAX({Role.ENDED}) FROM {name}")
+                found = self._engine.fetch_all(
+                    f"SELECT MAX({ColumnRole.STARTED}), MAX({ColumnRole.ENDED}) FROM {name}"
+                )
                 return max((in_utc(each) for each in found[0] if each is not None), default=None)
         return None
 
-    def register(self, run: Run) -> None:
+    def register(self, run: LoadRun) -> None:
         """The registry row of a running load, in a transaction of its own: without it no load starts."""
         with self._engine.transaction():
             self._registry.ensure("hist_run")
@@ -129,8 +133,10 @@ class SqlTarget(Target):
                 run, "running", {"lease_until": datetime.now(UTC) + timedelta(minutes=LEASE_MINUTES)}
             )
 
-    def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
-        outcome = Outcome()
+    def load(
+        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+    ) -> LoadOutcome:
+        outcome = LoadOutcome()
         with suppress(_TakenBack), self._engine.transaction():
             outcome = self._load(load, run)
             if run.dry_run:
@@ -139,7 +145,7 @@ class SqlTarget(Target):
             self._registry.write(run, "success", {"receipt": json.dumps(told), **counted(outcome)})
         return outcome
 
-    def refused(self, run: Run, error: BackstoryError) -> None:
+    def refused(self, run: LoadRun, error: BackstoryError) -> None:
         status = "failed" if isinstance(error, Failed) else "rejected"
         with self._engine.transaction():
             self._registry.ensure("hist_run")
@@ -154,9 +160,9 @@ class SqlTarget(Target):
 
     # One load, in its transaction
 
-    def _load(self, load: Load, run: Run) -> Outcome:
+    def _load(self, load: Load, run: LoadRun) -> LoadOutcome:
         engine, values = self._engine, self._values(run)
-        steps: list[Step] = []
+        steps: list[LoadStep] = []
         dataset = load.dataset
         if run.skip_base:
             require_base(engine, load)
@@ -181,7 +187,7 @@ class SqlTarget(Target):
         written = sum(step.rows for step in steps)
         return replace(outcome, schema_changes=changes, steps=[*steps, *outcome.steps], changed_base=written)
 
-    def _values(self, run: Run) -> dict[str, str]:
+    def _values(self, run: LoadRun) -> dict[str, str]:
         text = self.dialect.string_literal
         values = {
             "load_timestamp": self.dialect.timestamp_literal(run.instant),

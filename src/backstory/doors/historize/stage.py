@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from backstory.doors.historize.model import Dataset
+from backstory.doors.historize.model import ModelDataset
 from backstory.formats.wrapping.batch_file import Format
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
@@ -40,7 +40,7 @@ def parted(text: str) -> tuple[str, str | None] | None:
     return None
 
 
-def stage_of(dataset: Dataset, folder: Path) -> Stage | None:
+def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
     """The stage input of a resolved dataset; a file's path is relative to the model's folder."""
     if dataset.input is None:
         return None

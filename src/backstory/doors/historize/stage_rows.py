@@ -5,14 +5,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from backstory.doors.historize.model import Column
+from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
 from backstory.formats.csv.header import refuse_repeated
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.source import delivered_source
 from backstory.formats.csv.table import csv_table
-from backstory.formats.csv.typed_rows import Asked, typed_rows
+from backstory.formats.csv.typed_rows import WantedTable, typed_rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.parquet import typed_rows as parquet
 from backstory.formats.rows import Rows
@@ -40,14 +40,14 @@ MEND: Final = "Nothing was written; mend the file."
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
 
-def column_type(column: Column) -> ColumnType:
+def column_type(column: ModelColumn) -> ColumnType:
     """The type that a table of ours has for the column."""
     if column.datatype is Datatype.DECIMAL:
         return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
     return ColumnType(_KINDS[column.datatype])
 
 
-def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
+def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     """The rows of a stage file, each column under its name in the file.
 
     In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
@@ -68,7 +68,7 @@ def read_stage(stage: Stage, columns: Sequence[Column]) -> pa.Table:
     return Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
 
 
-def _wanted(stage: Stage, columns: Sequence[Column]) -> dict[str, ColumnType]:
+def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
     wanted: dict[str, ColumnType] = {}
     for column in columns:
         source, type_ = column.input or column.name, column_type(column)
@@ -89,7 +89,7 @@ def _csv(file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str
         raise _unreadable(file, "it is empty" if table.empty else "line 1 is no header")
     refuse_repeated(file.name, table.names, MEND)
     _refuse_missing(file, wanted, table.names)
-    return typed_rows(table, Asked(wanted, texts, leniency=EXACT), file)
+    return typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file)
 
 
 def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:

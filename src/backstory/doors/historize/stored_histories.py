@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from backstory.doors.historize.model import Historization, HistState, Role, StateLabels
+from backstory.doors.historize.model import ColumnRole, Historization, HistState, StateLabels
 from backstory.doors.historize.stage_rows import column_type
 from backstory.model.history import Archive, Dating, History, Labels
 from backstory.model.instant import parse_instant
@@ -43,11 +43,11 @@ def history_of(
         Shape(
             TableName(schema, hist.target_dataset_name),
             tuple(Column(each.name, column_type(each)) for each in columns),
-            tuple(each.name for each in columns if each.system_role is Role.BUSINESS_KEY),
+            tuple(each.name for each in columns if each.system_role is ColumnRole.BUSINESS_KEY),
             Layout.HIST,
         ),
         labels=_words(stored) if stored and stored.mode == "stored" else Labels(),
-        references=frozenset(each.name for each in columns if each.system_role is Role.FOREIGN_KEY),
+        references=frozenset(each.name for each in columns if each.system_role is ColumnRole.FOREIGN_KEY),
         former_names=hist.former_names,
         archive=archive,
         whole_since=parse_instant(hist.prune_watermark) if hist.prune_watermark else None,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from backstory.doors.historize.columns import FORKED, TAIL, base_columns, mirrored, technical
-from backstory.doors.historize.model import Column, Dataset, HistState, Role
+from backstory.doors.historize.model import ColumnRole, HistState, ModelColumn, ModelDataset
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist
 from backstory.errors import Refused
 from backstory.stores.sql.columns import instant_text
@@ -12,10 +12,10 @@ from backstory.stores.sql.widening import EQUAL, WIDENING, drift
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 ROUNDS = 4
-FIXED = frozenset({Role.SURROGATE_KEY, Role.ENTITY_KEY, *TAIL})
+FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
 
 
-def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistState | None:
+def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
     """The history's metadata; None for a dataset that has none.
 
     Columns are matched by their input, their lineage key, their name or a former name. One that the
@@ -31,7 +31,7 @@ def sync_hist(base: Dataset, previous: HistState | None, now: datetime) -> HistS
     return state
 
 
-def _once(base: Dataset, previous: HistState | None, now: datetime) -> HistState | None:
+def _once(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
     if base.target_schema != RAWCORE or is_hist(base):
         return None
     if not base.historize:
@@ -62,21 +62,21 @@ def _once(base: Dataset, previous: HistState | None, now: datetime) -> HistState
         state_labels=previous.state_labels if previous else base.historization.state_labels,
         prune_watermark=previous.prune_watermark if previous else None,
         target_columns=(
-            technical(base.hist_key, Role.SURROGATE_KEY, former=_former_keys(base, previous)),
+            technical(base.hist_key, ColumnRole.SURROGATE_KEY, former=_former_keys(base, previous)),
             technical(
                 base.key,
-                Role.ENTITY_KEY,
+                ColumnRole.ENTITY_KEY,
                 former=[f"{name}_key" for name in _former_bases(base, previous)],
             ),
             *live,
             *retired,
             *forks,
-            *(technical(role, role, nullable=role is Role.ENDED) for role in TAIL),
+            *(technical(role, role, nullable=role is ColumnRole.ENDED) for role in TAIL),
         ),
     )
 
 
-def _claimed(columns: Sequence[Column], previous: Sequence[Column]) -> dict[str, str]:
+def _claimed(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]) -> dict[str, str]:
     """For each name in the history that a renamed base column had, the name that it has now.
 
     If `b` became `c`, today's `b` is another column, and it is looked for what that was.
@@ -103,7 +103,7 @@ def _claimed(columns: Sequence[Column], previous: Sequence[Column]) -> dict[str,
     return claimed
 
 
-def _refuse_taken(live: Sequence[Column], left: Sequence[Column]) -> None:
+def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> None:
     """A name that a retired column keeps cannot become another column's."""
     kept = {column.name for column in left}
     for column in live:
@@ -116,11 +116,13 @@ def _refuse_taken(live: Sequence[Column], left: Sequence[Column]) -> None:
             )
 
 
-def _match(column: Column, previous: Sequence[Column], claimed: Mapping[str, str]) -> Column | None:
+def _match(
+    column: ModelColumn, previous: Sequence[ModelColumn], claimed: Mapping[str, str]
+) -> ModelColumn | None:
     """The history's column that mirrored this one before."""
     free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
     free.sort(key=lambda old: old.name not in claimed)
-    tests: Sequence[Callable[[Column], bool]] = (
+    tests: Sequence[Callable[[ModelColumn], bool]] = (
         lambda old: old.active and old.name == column.name,
         lambda old: old.active and old.input in {column.name, *column.former_names},
         lambda old: old.lineage_key is not None and old.lineage_key == column.lineage_key,
@@ -130,7 +132,7 @@ def _match(column: Column, previous: Sequence[Column], claimed: Mapping[str, str
     return next((old for test in tests for old in free if test(old)), None)
 
 
-def _without_names(others: Iterable[str], columns: Sequence[Column]) -> list[Column]:
+def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
     """The columns without former names that other columns are called by, or keep."""
     kept = frozenset(others)
     return [
@@ -142,8 +144,8 @@ def _without_names(others: Iterable[str], columns: Sequence[Column]) -> list[Col
 
 
 def _mirror(
-    column: Column, match: Column | None, now: datetime, *, forked: bool
-) -> tuple[Column, Column | None]:
+    column: ModelColumn, match: ModelColumn | None, now: datetime, *, forked: bool
+) -> tuple[ModelColumn, ModelColumn | None]:
     """The history's column, and the one that keeps the old values where the type went another way."""
     former = list(match.former_names) if match else []
     former += column.former_names
@@ -174,19 +176,19 @@ def _mirror(
     return mirror, fork
 
 
-def _type(column: Column) -> str:
+def _type(column: ModelColumn) -> str:
     if column.decimal_precision:
         return f"{column.datatype}({column.decimal_precision},{column.decimal_scale})"
     return f"{column.datatype}({column.max_length})" if column.max_length else str(column.datatype)
 
 
-def _retired(column: Column, now: datetime) -> Column:
+def _retired(column: ModelColumn, now: datetime) -> ModelColumn:
     return column.model_copy(
         update={"active": False, "retired_at": column.retired_at or instant_text(now), "input": None}
     )
 
 
-def _former_tables(base: Dataset, previous: HistState | None) -> list[str]:
+def _former_tables(base: ModelDataset, previous: HistState | None) -> list[str]:
     """Names that the history's table had, none of which is a base's."""
     known = list(previous.former_names) if previous else []
     known += [f"{name}{HIST}" for name in base.former_names]
@@ -195,10 +197,10 @@ def _former_tables(base: Dataset, previous: HistState | None) -> list[str]:
     return [name for name in dict.fromkeys(known) if name.endswith(HIST) and name != base.hist_name]
 
 
-def _former_bases(base: Dataset, previous: HistState | None) -> list[str]:
+def _former_bases(base: ModelDataset, previous: HistState | None) -> list[str]:
     names = [name.removesuffix(HIST) for name in _former_tables(base, previous)]
     return list(dict.fromkeys([*names, *base.former_names]))
 
 
-def _former_keys(base: Dataset, previous: HistState | None) -> list[str]:
+def _former_keys(base: ModelDataset, previous: HistState | None) -> list[str]:
     return [f"{name}_key" for name in _former_tables(base, previous)]

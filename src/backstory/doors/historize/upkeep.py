@@ -11,7 +11,7 @@ from typing import Any
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state, write_state
-from backstory.doors.historize.model import Dataset, HistState, Model, Role
+from backstory.doors.historize.model import ColumnRole, HistState, Model, ModelDataset
 from backstory.doors.historize.preparing import adopted, prepare_load
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import datasets_to_load
@@ -50,7 +50,7 @@ class Upkeep:
     clock: Callable[[], datetime] = _now
 
     @cached_property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> ModelDataset:
         """The dataset; UsageError for one that the model does not have, or that has no history."""
         found = datasets_to_load(self.model, self.name)
         if not found:
@@ -198,7 +198,7 @@ class Upkeep:
 
 def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
     """The query of how many rows of the base would give the record a new version at the next load."""
-    keys = (each for each in load.hist.target_columns if each.system_role is Role.BUSINESS_KEY)
+    keys = (each for each in load.hist.target_columns if each.system_role is ColumnRole.BUSINESS_KEY)
     condition = history.is_record("r", key, {each.name: each.input or each.name for each in keys})
     return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
 

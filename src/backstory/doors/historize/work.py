@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Dataset, StateLabels
-from backstory.doors.historize.receipts import HistoryReceipt, Outcome
-from backstory.doors.historize.runs import Known, dataset_key
+from backstory.doors.historize.model import ModelDataset, StateLabels
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome
+from backstory.doors.historize.runs import RegisteredRun, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -21,14 +21,14 @@ LONGEST_PLACE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """A run of one dataset: its id and instant, and what was asked for.
 
     `rehash` computes the hashes of open versions anew before the load, `rehash_base` those of the base's
     rows, which a delta does not all bring; `relabel` has the labels that stand in the table until now.
     """
 
-    dataset: Dataset
+    dataset: ModelDataset
     schema: str
     run_id: str
     instant: datetime
@@ -48,7 +48,7 @@ class Run:
         return dataset_key(self.schema, self.dataset)
 
 
-def run_row(run: Run, engine: str, status: str, more: Mapping[str, Any]) -> dict[str, Any]:
+def run_row(run: LoadRun, engine: str, status: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """A run's row in the registry."""
     return {
         "dataset_key": run.key,
@@ -91,11 +91,11 @@ class Target(ABC):
         """The columns of a table with their types; None if there is no such table."""
 
     @abstractmethod
-    def holding(self, schema: str, dataset: Dataset, run_id: str) -> AbstractContextManager[None]:
+    def holding(self, schema: str, dataset: ModelDataset, run_id: str) -> AbstractContextManager[None]:
         """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
 
     @abstractmethod
-    def known(self, schema: str, dataset: Dataset, run_id: str) -> Known | None:
+    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         """What is registered of a run; a success only if what it wrote still stands in the tables."""
 
     @abstractmethod
@@ -103,15 +103,17 @@ class Target(ABC):
         """The greatest start or end in the first of these tables that is there."""
 
     @abstractmethod
-    def register(self, run: Run) -> None:
+    def register(self, run: LoadRun) -> None:
         """Register a run that begins; without it no load starts."""
 
     @abstractmethod
-    def load(self, load: Load, run: Run, finished: Callable[[Outcome], HistoryReceipt]) -> Outcome:
+    def load(
+        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+    ) -> LoadOutcome:
         """Base, schema and history, committed; with `dry_run` nothing is. Raises Refused with a code."""
 
     @abstractmethod
-    def refused(self, run: Run, error: BackstoryError) -> None:
+    def refused(self, run: LoadRun, error: BackstoryError) -> None:
         """Register how a run ended that did not end well."""
 
     def unlogged(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

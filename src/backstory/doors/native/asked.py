@@ -14,7 +14,7 @@ RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SnapshotRequest:
     """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
 
     `at` is None for now, which is asked for when the copy is planned.
@@ -55,7 +55,7 @@ class Asked:
             raise bad_option("The key names no column, or one twice.", "Name each of its columns once.")
 
 
-class Options(TypedDict, total=False):
+class SnapshotOptions(TypedDict, total=False):
     """The options of `snapshot`, as the command line has them.
 
     Attributes:
@@ -102,10 +102,10 @@ _ELSEWHERE: Final = {
 }
 
 
-def asked(**options: Unpack[Options]) -> Asked:
+def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     """The options as a caller gives them; UsageError for those that nothing can be done with."""
     given = cast("dict[str, Any]", options)
-    for name in given.keys() - Options.__annotations__.keys():
+    for name in given.keys() - SnapshotOptions.__annotations__.keys():
         word = _ELSEWHERE.get(name)
         remedy = f"Say {word}." if word else "See `backstory snapshot --help`."
         raise bad_option(f"There is no option {name}.", remedy)
@@ -116,7 +116,7 @@ def asked(**options: Unpack[Options]) -> Asked:
         "at": None if at is None else instant_of(at),
         "rename": dict(given.get("rename") or {}),
     }
-    return Asked(**{**given, **names, **told})
+    return SnapshotRequest(**{**given, **names, **told})
 
 
 def _names(given: Sequence[str] | None) -> frozenset[str] | None:

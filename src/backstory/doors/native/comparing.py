@@ -8,11 +8,11 @@ from operator import or_
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from backstory.doors.native.asked import Asked
+from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
 from backstory.doors.native.refusals import keys_of, refuse_duplicates, refuse_null_keys, refuse_spoilt
-from backstory.doors.native.settings import Settings
+from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.source import Source
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
@@ -25,7 +25,7 @@ from backstory.strategies.copies.alike import alike, comparable
 from backstory.strategies.copies.plan import (
     NOW,
     RENEWED,
-    Terms,
+    CopyTerms,
     differs,
     outcome,
     spoilt,
@@ -46,7 +46,7 @@ NO_KEY: Final = "no key"
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class CopySides:
     """A copy and its table, side by side, and where the copy stands among what is known.
 
     `size` is what the copy's rows take of the driver's memory, None where nobody but Spark's plan tells.
@@ -56,10 +56,10 @@ class Sides:
     store: Store
     table: StoredTable | None
     evolved: Evolved
-    settings: Settings
-    asked: Asked
+    settings: TableSettings
+    asked: SnapshotRequest
     place: Placing
-    terms: Terms
+    terms: CopyTerms
     delivered: "DataFrame"
     stored: "DataFrame"
     size: int | None
@@ -77,24 +77,26 @@ def sides_of(
     source: Source,
     *,
     evolved: Evolved,
-    settings: Settings,
-    asked: Asked,
-) -> Sides:
+    settings: TableSettings,
+    asked: SnapshotRequest,
+) -> CopySides:
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
     stored = _stored(store, table, evolved)
     place = placed(table, stored if table else None, asked)
     delivered = source.frame.selectExpr(*(_cast(evolved, each, each.name) for each in evolved.delivered))
     terms = _terms(evolved, stored.schema, settings, place, asked)
-    return Sides(store, table, evolved, settings, asked, place, terms, delivered, stored, source.size)
+    return CopySides(store, table, evolved, settings, asked, place, terms, delivered, stored, source.size)
 
 
-def _terms(evolved: Evolved, types: "StructType", settings: Settings, place: Placing, asked: Asked) -> Terms:
+def _terms(
+    evolved: Evolved, types: "StructType", settings: TableSettings, place: Placing, asked: SnapshotRequest
+) -> CopyTerms:
     """What the copy is compared by (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [each.name for each in evolved.delivered]
     data = [name for name in names if name not in shape.key]
     filled = evolved.added if asked.backfill_added and place.following is None else frozenset[str]()
     users = [each.name for each in shape.user_columns if each.name not in shape.key]
-    return Terms(
+    return CopyTerms(
         columns=shape.columns,
         types=types,
         key=shape.key,
@@ -135,7 +137,7 @@ def _cast(evolved: Evolved, told: Column, name: str) -> str:
 
 
 @contextmanager
-def compared(sides: Sides, kinds: Sequence[Written]) -> Iterator[Outcomes]:
+def compared(sides: CopySides, kinds: Sequence[Written]) -> Iterator[Outcomes]:
     """The outcomes of the copy, with what rows of these kinds come of it; identical rows of a key are one.
 
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
@@ -152,7 +154,7 @@ def compared(sides: Sides, kinds: Sequence[Written]) -> Iterator[Outcomes]:
 
 
 def _joined(
-    sides: Sides, kinds: Sequence[Written], delivered: "DataFrame"
+    sides: CopySides, kinds: Sequence[Written], delivered: "DataFrame"
 ) -> AbstractContextManager[Outcomes]:
     from pyspark.sql.functions import bit_xor, coalesce, lit
 
@@ -169,14 +171,14 @@ def _joined(
     )
 
 
-def content_of(terms: Terms) -> "SparkColumn":
+def content_of(terms: CopyTerms) -> "SparkColumn":
     """A hash of a delivered row; those of all rows together are the copy's content."""
     from pyspark.sql.functions import xxhash64
 
     return xxhash64(*(comparable(column(name), terms.types[name].dataType) for name in terms.delivered))
 
 
-def _tallies(sides: Sides, rows: Sequence[Written]) -> "dict[str, SparkColumn]":
+def _tallies(sides: CopySides, rows: Sequence[Written]) -> "dict[str, SparkColumn]":
     """What is counted of the actions: kinds of records, rows to write, in a dry run columns that drive."""
     terms, kinds = sides.terms, outcome(sides.terms)
     found = {**kinds, **{f"row {place}": row.where for place, row in enumerate(rows)}}
@@ -186,13 +188,13 @@ def _tallies(sides: Sides, rows: Sequence[Written]) -> "dict[str, SparkColumn]":
     return found
 
 
-def _spoilt_keys(sides: Sides, found: Outcomes) -> list[str]:
+def _spoilt_keys(sides: CopySides, found: Outcomes) -> list[str]:
     if sides.terms.in_order and not found.repeats_stored:
         return []
     return keys_of(spoilt(sides.stored, sides.terms), sides.terms.key)
 
 
-def _collapsed(sides: Sides) -> "DataFrame":
+def _collapsed(sides: CopySides) -> "DataFrame":
     """One row of each key; Refused for keys whose rows differ."""
     from pyspark.sql.functions import count_distinct, first, lit, struct
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import Asked, asked
+from backstory.doors.native.asked import SnapshotRequest, asked
 from backstory.doors.native.files import TABLE, source_files
-from backstory.doors.native.snapshot import Answer, Snapshot
+from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
 from backstory.model.table import TableName, table_name
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["asked", "snapshot"]
 
 
-def snapshot(store: Store, source: Any, into: TableName, given: Asked) -> Answer:
+def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:
     """Bring a full copy into its table; its receipt, or the plan of a dry run.
 
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
     one, of a folder, or a glob.
     """
     with _rows(store, source, into, given) as rows:
-        return deliver(store, Snapshot(into, rows, given))
+        return deliver(store, NativeSnapshot(into, rows, given))
 
 
 @contextmanager
-def _rows(store: Store, source: Any, into: TableName, given: Asked) -> Iterator["Source"]:
+def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Iterator["Source"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 

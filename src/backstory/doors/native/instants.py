@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from backstory.doors.native.asked import Asked
+from backstory.doors.native.asked import SnapshotRequest
 from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
@@ -64,7 +64,7 @@ class Placing:
         return json.dumps([each and iso(each) for each in self.settled or ()])
 
 
-def placed(table: StoredTable | None, rows: "DataFrame | None", asked: Asked) -> Placing:
+def placed(table: StoredTable | None, rows: "DataFrame | None", asked: SnapshotRequest) -> Placing:
     """The copy's place; `rows` are all of the table, of which a few are read where its commits do not tell.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from backstory.doors.native.asked import Asked
+from backstory.doors.native.asked import SnapshotRequest
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
@@ -97,7 +97,7 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
     )
 
 
-def refuse_empty(delivered: int, asked: Asked) -> None:
+def refuse_empty(delivered: int, asked: SnapshotRequest) -> None:
     """A source without a row is rather broken than empty."""
     if not delivered and not asked.allow_empty:
         raise Refused(
@@ -107,7 +107,9 @@ def refuse_empty(delivered: int, asked: Asked) -> None:
         )
 
 
-def refuse_mass_delete(closed: int, there: int, asked: Asked, keys: Callable[[], list[str]]) -> None:
+def refuse_mass_delete(
+    closed: int, there: int, asked: SnapshotRequest, keys: Callable[[], list[str]]
+) -> None:
     """More records would go than may at once (V36)."""
     if exceeds(closed, asked.max_delete_ratio, there):
         raise Refused(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from backstory.doors.native.asked import Asked, bad_option
+from backstory.doors.native.asked import SnapshotRequest, bad_option
 from backstory.errors import Refused
 from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
 
@@ -13,7 +13,7 @@ _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TableSettings:
     """The columns that a table tracks (None: all others), ignores and overwrites."""
 
     track: frozenset[str] | None = None
@@ -35,10 +35,10 @@ class Settings:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {_PROPERTIES[name]: _told(names) for name, names in found.items() if names is not None}
 
-    def renamed(self, names: Mapping[str, str]) -> "Settings":
+    def renamed(self, names: Mapping[str, str]) -> "TableSettings":
         """The same of columns with other names."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return Settings(
+        return TableSettings(
             **{
                 name: columns and frozenset(names.get(each, each) for each in columns)
                 for name, columns in found.items()
@@ -46,20 +46,20 @@ class Settings:
         )
 
 
-def settings_of(properties: Mapping[str, str]) -> Settings:
+def settings_of(properties: Mapping[str, str]) -> TableSettings:
     """The settings that a table keeps."""
     told = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
-    return Settings(
+    return TableSettings(
         **{name: None if text is None else frozenset(json.loads(text)) for name, text in told.items()}
     )
 
 
-def agreed(stored: Settings | None, asked: Asked) -> Settings:
+def agreed(stored: TableSettings | None, asked: SnapshotRequest) -> TableSettings:
     """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
-    wanted = Settings(asked.track, asked.ignore, asked.overwrite)
+    wanted = TableSettings(asked.track, asked.ignore, asked.overwrite)
     if stored is None:
         return wanted
-    for each in fields(Settings):
+    for each in fields(TableSettings):
         given, kept = getattr(wanted, each.name), getattr(stored, each.name)
         if given is not None and given != (kept or frozenset()):
             raise Refused(
@@ -72,7 +72,7 @@ def agreed(stored: Settings | None, asked: Asked) -> Settings:
     return stored
 
 
-def refuse_unknown(settings: Settings, names: Iterable[str], key: Iterable[str]) -> None:
+def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[str]) -> None:
     """Raises UsageError for settings of the key, or of columns that there are not."""
     told = {name for each in fields(settings) for name in getattr(settings, each.name) or ()}
     if wrong := sorted(told & set(key)):

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.comparing import CONTENT, Sides, content_of
+from backstory.doors.native.comparing import CONTENT, CopySides, content_of
 from backstory.doors.native.receipts import COUNTS
 from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.tally import Found, Tally
+from backstory.doors.native.tally import ComparedCopy, SnapshotTally
 from backstory.doors.native.writing import change_of, field_ids
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import CELL, UNPACKED, Lease, TooLarge, unpacked_size
+from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import Change
 from backstory.model.layout import VALID_TO
 from backstory.model.places import ROW_ID
@@ -40,7 +40,7 @@ PARTS: Final = 64
 UNTOLD: Final = 1 << 60
 
 
-def compared_here(sides: Sides, lease: Lease) -> Found | None:
+def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
     """The copy compared by the driver; None where frames must: the lease cannot hold it, or see above."""
     terms = sides.terms
     if not (terms.in_order and comparable(terms)) or not _held(sides, lease):
@@ -54,7 +54,7 @@ def compared_here(sides: Sides, lease: Lease) -> Found | None:
     if copy is None:
         return None
     met, content = _tally(sides, copy), int(np.bitwise_xor.reduce(hashes.to_numpy()))
-    return Found(
+    return ComparedCopy(
         met,
         len(delivered),
         content,
@@ -63,7 +63,7 @@ def compared_here(sides: Sides, lease: Lease) -> Found | None:
     )
 
 
-def _held(sides: Sides, lease: Lease) -> bool:
+def _held(sides: CopySides, lease: MemoryLease) -> bool:
     """Whether the lease can hold the rows of both."""
     size = sides.size or _planned_size(sides.delivered)
     try:
@@ -91,7 +91,7 @@ def _planned_size(frame: "DataFrame") -> int:
     return 1 if parts <= PARTS else size
 
 
-def _read(sides: Sides, most: int | None) -> dict[str, pa.Table]:
+def _read(sides: CopySides, most: int | None) -> dict[str, pa.Table]:
     """The copy's rows, open versions and keys of closed ones, in the types that the table will have."""
     terms, shape, ids = sides.terms, sides.evolved.shape, sides.ids
     key = [each for each in shape.columns if each.name in terms.key]
@@ -120,11 +120,11 @@ def _fields(columns: Iterable[Column]) -> list[pa.Field]:
     return list(arrow_schema({each.name: each.type for each in columns}))
 
 
-def _tally(sides: Sides, copy: Copied) -> Tally:
+def _tally(sides: CopySides, copy: Copied) -> SnapshotTally:
     found, dry_run = copy.found, sides.asked.dry_run
     reopened, changed = pc.sum(copy.back).as_py() or 0, len(found.changed[0])
     numbers = (len(found.appeared) - reopened, changed, len(found.vanished), reopened, len(found.same[0]))
-    return Tally(
+    return SnapshotTally(
         dict(zip(COUNTS, numbers, strict=True)),
         len(found.same[0]) + changed + len(found.vanished),
         keys=_keys_of_outcomes(sides, copy) if dry_run and not found.nothing else {},
@@ -143,13 +143,13 @@ def _kinds(copy: Copied) -> dict[str, pa.Table]:
     }
 
 
-def _keys(sides: Sides, rows: Mapping[str, pa.Table], kinds: Iterable[str]) -> list[str]:
+def _keys(sides: CopySides, rows: Mapping[str, pa.Table], kinds: Iterable[str]) -> list[str]:
     """Up to ten keys of the rows of these kinds."""
     told = (keys_of_rows(sides.store, rows[kind], sides.terms.key) for kind in kinds)
     return [key for keys in told for key in keys][:MAX_KEYS]
 
 
-def _keys_of_outcomes(sides: Sides, copy: Copied) -> dict[str, list[str]]:
+def _keys_of_outcomes(sides: CopySides, copy: Copied) -> dict[str, list[str]]:
     rows = _kinds(copy)
     rows |= {
         "reopened": rows[APPEARING].filter(copy.back),
@@ -159,7 +159,7 @@ def _keys_of_outcomes(sides: Sides, copy: Copied) -> dict[str, list[str]]:
     return {outcome: _keys(sides, rows, kinds) for outcome, kinds in told.items()}
 
 
-def _change(sides: Sides, copy: Copied, met: Tally) -> Change | None:
+def _change(sides: CopySides, copy: Copied, met: SnapshotTally) -> Change | None:
     place = sides.place
     marks = place.remembers and place.mark is None
     come = rows_that_come(copy, field_ids(sides) if marks else None, marks=marks)

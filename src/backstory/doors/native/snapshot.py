@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from backstory.doors.native.asked import Asked
-from backstory.doors.native.comparing import CONTENT, Sides, compared, sides_of
+from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.comparing import CONTENT, CopySides, compared, sides_of
 from backstory.doors.native.evolution import Evolved, delivered_columns, evolved, made
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
 from backstory.doors.native.refusals import (
@@ -17,10 +17,10 @@ from backstory.doors.native.refusals import (
     refuse_other_content,
     refuse_untyped_key,
 )
-from backstory.doors.native.settings import Settings, agreed, refuse_unknown, settings_of
+from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.small_copy import compared_here
 from backstory.doors.native.source import Source
-from backstory.doors.native.tally import Found, Tally, keys_of_kinds, tally
+from backstory.doors.native.tally import ComparedCopy, SnapshotTally, keys_of_kinds, tally
 from backstory.doors.native.writing import change_of_frames
 from backstory.engine.deliver import Plan
 from backstory.model.change import Committed, Note
@@ -41,12 +41,12 @@ Answer = SnapshotReceipt | SnapshotPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NativeSnapshot:
     """A full copy as a delivery."""
 
     name: TableName
     source: Source
-    asked: Asked
+    asked: SnapshotRequest
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -67,7 +67,7 @@ class Snapshot:
                 note, receipt = self._note(sides, found), self._receipt(sides, found.met)
                 yield Plan(table, found.change(), note, receipt, self.asked.dry_run)
 
-    def _agreed(self, table: StoredTable | None) -> tuple[Evolved, Settings]:
+    def _agreed(self, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
         """The shape and the settings that table and copy agree on."""
         columns, empty = delivered_columns(self.source.frame.schema)
         if table is None:
@@ -79,14 +79,14 @@ class Snapshot:
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _note(self, sides: Sides, found: Found) -> Note:
+    def _note(self, sides: CopySides, found: ComparedCopy) -> Note:
         """What the commit says: its token is a digest of the copy and its instant (V14)."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
         content = [str(self.name), at, names, found.delivered, found.content]
         token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
-    def _receipt(self, sides: Sides, met: Tally) -> Callable[[Committed | None], Answer]:
+    def _receipt(self, sides: CopySides, met: SnapshotTally) -> Callable[[Committed | None], Answer]:
         table, changes = str(self.name), sides.evolved.changes
         if self.asked.dry_run:
             plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back)
@@ -101,7 +101,7 @@ class Snapshot:
 
 
 @contextmanager
-def _compared(sides: Sides) -> Iterator[Found]:
+def _compared(sides: CopySides) -> Iterator[ComparedCopy]:
     """The comparison of both sides: by the driver where it can hold them, else by frames."""
     with sides.store.memory.lease() as lease:
         if (found := compared_here(sides, lease)) is not None:
@@ -110,7 +110,7 @@ def _compared(sides: Sides) -> Iterator[Found]:
     kinds = written(sides.terms)
     with compared(sides, kinds) as outcomes:
         met = tally(sides, outcomes, kinds)
-        yield Found(
+        yield ComparedCopy(
             met,
             outcomes.delivered,
             outcomes.sums[CONTENT],
@@ -119,7 +119,7 @@ def _compared(sides: Sides) -> Iterator[Found]:
         )
 
 
-def _refuse(sides: Sides, found: Found) -> None:
+def _refuse(sides: CopySides, found: ComparedCopy) -> None:
     """Another copy of a stored instant, no rows, too many that go: in this order."""
     asked, met = sides.asked, found.met
     if sides.place.stored and not asked.restate and met.differing:

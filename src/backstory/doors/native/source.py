@@ -21,7 +21,7 @@ from backstory.formats.json.rows import json_columns
 from backstory.formats.memory import unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
-from backstory.formats.produced import UNTOLD, Rows, missing
+from backstory.formats.produced import UNTOLD, ProducedRows, missing
 from backstory.formats.reading import Options, rows_of
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import VALID_FROM, VALID_TO
@@ -82,7 +82,7 @@ def rows_of_files(
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        frame = staged(store, Rows(schema, batches), folder, held).drop(ARRIVAL)
+        frame = staged(store, ProducedRows(schema, batches), folder, held).drop(ARRIVAL)
         path = folder / STAGED
         yield Source(frame, _size(path) if path.exists() else None)
 

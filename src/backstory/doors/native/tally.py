@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backstory.doors.native.comparing import Sides
+from backstory.doors.native.comparing import CopySides
 from backstory.doors.native.receipts import COUNTS
 from backstory.doors.native.refusals import keys_of
 from backstory.errors import MAX_KEYS
 from backstory.model.change import Change
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.strategies.copies.plan import APPEARING, RENEWED, Terms, outcome, version
+from backstory.strategies.copies.plan import APPEARING, RENEWED, CopyTerms, outcome, version
 from backstory.strategies.copies.rows import Written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, STORED, VANISHED, Outcomes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class SnapshotTally:
     """Records by outcome (V36), those there before, and rows: written, rewritten, taken back.
 
     `keys` and `columns` are for dry runs: up to ten keys of each outcome, records that change by column.
@@ -41,27 +41,27 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ComparedCopy:
     """A copy compared: the tally, its rows and a hash of them, up to ten keys of some kinds, the Change."""
 
-    met: Tally
+    met: SnapshotTally
     delivered: int
     content: int
     keys: Callable[..., list[str]]
     change: Callable[[], Change | None]
 
 
-def tally(sides: Sides, found: Outcomes, kinds: Sequence[Written]) -> Tally:
+def tally(sides: CopySides, found: Outcomes, kinds: Sequence[Written]) -> SnapshotTally:
     """The records and rows, of these kinds, that the comparison gives."""
     if found.nothing:
-        return Tally(dict.fromkeys(COUNTS, 0) | {"unchanged": found.same}, found.same)
+        return SnapshotTally(dict.fromkeys(COUNTS, 0) | {"unchanged": found.same}, found.same)
     terms, dry_run, seen = sides.terms, sides.asked.dry_run, found.tallies
     reopened = _known(sides, found).count() if seen[APPEARING] else 0
     changed = seen[CHANGED] + seen[RENEWED]
     numbers = (seen[APPEARING] - reopened, changed, seen[VANISHED], reopened, found.same)
     told = [(row, seen[f"row {place}"]) for place, row in enumerate(kinds)]
     driving = {name: seen.get(f"column {name}", 0) for name in (*terms.compared, *terms.renewed)}
-    return Tally(
+    return SnapshotTally(
         dict(zip(COUNTS, numbers, strict=True)),
         found.same + changed + seen[VANISHED],
         sum(number for _, number in told),
@@ -72,7 +72,7 @@ def tally(sides: Sides, found: Outcomes, kinds: Sequence[Written]) -> Tally:
     )
 
 
-def keys_of_kinds(found: Outcomes, terms: Terms, *wanted: str) -> list[str]:
+def keys_of_kinds(found: Outcomes, terms: CopyTerms, *wanted: str) -> list[str]:
     """Up to ten keys of the actions of these kinds."""
     kinds = outcome(terms)
     keys = [
@@ -85,7 +85,7 @@ def keys_of_kinds(found: Outcomes, terms: Terms, *wanted: str) -> list[str]:
     return keys[:MAX_KEYS]
 
 
-def _appearing(found: Outcomes, terms: Terms) -> "DataFrame":
+def _appearing(found: Outcomes, terms: CopyTerms) -> "DataFrame":
     """The keys of records that were not there at the copy's instant."""
     from pyspark.sql.functions import col
 
@@ -93,7 +93,7 @@ def _appearing(found: Outcomes, terms: Terms) -> "DataFrame":
     return found.actions.where(outcome(terms)[APPEARING]).select(*keys)
 
 
-def _known(sides: Sides, found: Outcomes) -> "DataFrame":
+def _known(sides: CopySides, found: Outcomes) -> "DataFrame":
     """Those of them of which there are versions elsewhere: closed ones, or any where later ones are known."""
     versions, key = sides.stored.where(version()), list(sides.terms.key)
     if sides.terms.in_order:
@@ -102,7 +102,7 @@ def _known(sides: Sides, found: Outcomes) -> "DataFrame":
     return named.join(_appearing(found, sides.terms), key, "left_semi").distinct()
 
 
-def _keys(sides: Sides, found: Outcomes) -> dict[str, list[str]]:
+def _keys(sides: CopySides, found: Outcomes) -> dict[str, list[str]]:
     """Up to ten keys of each outcome but the unchanged."""
     terms, known = sides.terms, _known(sides, found)
     new = _appearing(found, terms).join(known, list(terms.key), "left_anti")

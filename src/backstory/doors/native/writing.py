@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.comparing import Sides
-from backstory.doors.native.tally import Tally
+from backstory.doors.native.comparing import CopySides
+from backstory.doors.native.tally import SnapshotTally
 from backstory.model.change import Change
 from backstory.model.instant import iso
 from backstory.model.layout import VALID_FROM
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def change_of_frames(sides: Sides, found: Outcomes, met: Tally, kinds: Sequence[Written]) -> Change | None:
+def change_of_frames(
+    sides: CopySides, found: Outcomes, met: SnapshotTally, kinds: Sequence[Written]
+) -> Change | None:
     """What is to commit of a comparison by frames; None where nothing changes."""
     place = sides.place
     ids = field_ids(sides) if place.remembers else None
@@ -44,7 +46,7 @@ def change_of_frames(sides: Sides, found: Outcomes, met: Tally, kinds: Sequence[
 
 
 def change_of(
-    sides: Sides, counts: Mapping[str, int], come: Any, gone: Any = None, expected: int | None = None
+    sides: CopySides, counts: Mapping[str, int], come: Any, gone: Any = None, expected: int | None = None
 ) -> Change | None:
     """The rows that come and go with the columns and properties that the copy brings; None for nothing."""
     evolved = sides.evolved
@@ -65,14 +67,14 @@ def change_of(
     )
 
 
-def _places(sides: Sides, gone: "Sequence[DataFrame]", count: int) -> "dict[str, BitMap64] | None":
+def _places(sides: CopySides, gone: "Sequence[DataFrame]", count: int) -> "dict[str, BitMap64] | None":
     """The positions of the rows that go, of which there are so many."""
     if sides.table is None or not gone:
         return None
     return with_paths(sides.store, sides.table, positions_of(reduce(_with, gone), count), sides.salt)
 
 
-def _memory(sides: Sides) -> Mapping[str, str]:
+def _memory(sides: CopySides) -> Mapping[str, str]:
     """The properties with which a memory begins (V28)."""
     place = sides.place
     if not place.begins:
@@ -80,7 +82,7 @@ def _memory(sides: Sides) -> Mapping[str, str]:
     return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
 
 
-def _in_few_files(sides: Sides, parts: "Sequence[DataFrame]", count: int) -> "DataFrame":
+def _in_few_files(sides: CopySides, parts: "Sequence[DataFrame]", count: int) -> "DataFrame":
     """The rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
     rows = reduce(_with, parts)
     return (rows.coalesce(1) if count <= FEW else rows).sortWithinPartitions(*map(quoted, sides.terms.key))
@@ -90,7 +92,7 @@ def _with(one: "DataFrame", other: "DataFrame") -> "DataFrame":
     return one.unionByName(other)
 
 
-def _mark(sides: Sides, columns: "Sequence[int] | None") -> "DataFrame":
+def _mark(sides: CopySides, columns: "Sequence[int] | None") -> "DataFrame":
     """The row that remembers the copy (V31)."""
     from pyspark.sql.functions import lit
 
@@ -100,7 +102,7 @@ def _mark(sides: Sides, columns: "Sequence[int] | None") -> "DataFrame":
     return sides.store.spark.range(1).select(*row_of(terms.columns, own, {}), *ids)
 
 
-def _forgotten(sides: Sides) -> "tuple[DataFrame, DataFrame]":
+def _forgotten(sides: CopySides) -> "tuple[DataFrame, DataFrame]":
     """The stored mark of the copy's instant as one that was taken back (V8), and its place."""
     from pyspark.sql.functions import struct
 
@@ -116,7 +118,7 @@ def _forgotten(sides: Sides) -> "tuple[DataFrame, DataFrame]":
     )
 
 
-def field_ids(sides: Sides) -> tuple[int, ...] | None:
+def field_ids(sides: CopySides) -> tuple[int, ...] | None:
     """The field ids of the delivered columns; None where they are all (V2).
 
     Columns that come get theirs by this very commit: the next ones, in their order.

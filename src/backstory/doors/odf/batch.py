@@ -26,7 +26,7 @@ UNREADABLE_TIME: Final = "unreadable event time"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DeliveredSide:
     """Delivered rows as a side of the plan.
 
     `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
@@ -51,7 +51,7 @@ def batch(
     expected: Expected | None,
     *,
     inferred: bool,
-) -> Batch:
+) -> DeliveredSide:
     """The rows of a frame as those of a dataset; `expected` are its columns, None before the first rows.
 
     `inferred` says that nobody declared the columns: names of the system get a leading `_` then (D32).
@@ -88,7 +88,7 @@ def batch(
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
     known = expected is not None or not any(map(_is_void, frame.schema))
-    return Batch(rows, data, time is not None, dated, has_arrival, known, seen)
+    return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, seen)
 
 
 def _is_void(field: "StructField") -> bool:

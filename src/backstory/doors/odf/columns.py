@@ -27,7 +27,7 @@ from backstory.doors.odf.manifest.data_schema import (
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, Snapshot, encoding_of
 from backstory.errors import Refused
-from backstory.strategies.events.terms import Encoding
+from backstory.strategies.events.terms import EventEncoding
 
 # What may hold a time: times, and years as numbers or texts (decision O5), and a column of NULLs.
 EVENT_TIMES: Final = (
@@ -111,7 +111,7 @@ def reserved(vocab: SetVocab, merge: Merge) -> frozenset[str]:
     found = {vocab.offset_column, vocab.system_time_column}
     if isinstance(merge, Append | Ledger | Snapshot):
         found.add(vocab.operation_type_column)
-    if encoding_of(merge) is Encoding.OBSERVED:
+    if encoding_of(merge) is EventEncoding.OBSERVED:
         found.add(OBSERVED)
     return frozenset(found)
 

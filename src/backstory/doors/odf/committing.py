@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
-from backstory.doors.odf.batch import Batch
+from backstory.doors.odf.batch import DeliveredSide
 from backstory.doors.odf.data_types import declared_schema
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
@@ -32,7 +32,7 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.events.arrow.plan import Events
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.plan import number_events, order
-from backstory.strategies.events.terms import Terms
+from backstory.strategies.events.terms import EventTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,7 +101,7 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
 
 @contextmanager
 def rows_change(
-    meeting: Meeting, event: dict[str, Any], arrived: Batch, found: Happened, terms: Terms
+    meeting: Meeting, event: dict[str, Any], arrived: DeliveredSide, found: Happened, terms: EventTerms
 ) -> Iterator[Change]:
     """The events, numbered, and the block that tells of them."""
     columns, names = meeting.dataset.columns, [field.name for field in arrived.data]
@@ -120,7 +120,7 @@ def rows_change(
 def block_change(
     meeting: Meeting,
     event: dict[str, Any],
-    arrived: Batch | None = None,
+    arrived: DeliveredSide | None = None,
     rows: "DataFrame | pa.Table | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
@@ -217,7 +217,7 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     return hash_of(written)
 
 
-def _properties(meeting: Meeting, arrived: Batch | None) -> dict[str, str]:
+def _properties(meeting: Meeting, arrived: DeliveredSide | None) -> dict[str, str]:
     """The dataset's columns, once they are known."""
     if arrived is None or meeting.dataset.schema is not None:
         return {}

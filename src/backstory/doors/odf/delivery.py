@@ -9,7 +9,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from backstory.doors.odf.batch import Batch, batch, refuse_failed
+from backstory.doors.odf.batch import DeliveredSide, batch, refuse_failed
 from backstory.doors.odf.columns import told_columns
 from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
@@ -22,9 +22,18 @@ from backstory.doors.odf.querying import refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.small_merge import Merging, merge_small
+from backstory.doors.odf.small_merge import SmallMerge, merge_small
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, fetch_hash, head_to_extend, token_of
+from backstory.doors.odf.work import (
+    Head,
+    Meeting,
+    PullRun,
+    Work,
+    cache_of,
+    fetch_hash,
+    head_to_extend,
+    token_of,
+)
 from backstory.engine.deliver import Plan, deliver
 from backstory.formats.wrapping.room import disk_told
 from backstory.journal.chain import blocks
@@ -40,7 +49,7 @@ from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.columns import PLACE, prune_log
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.plan import close_gaps, merge_delivery
-from backstory.strategies.events.terms import Moment, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +64,7 @@ def deliver_file(
     dataset: Callable[[], Registered],
     source: Source,
     fetched: Fetched,
-    run: Run,
+    run: PullRun,
     *,
     after: int | None = None,
 ) -> tuple[DatasetReceipt, bool]:
@@ -129,7 +138,7 @@ def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]
 
 
 def _read(
-    store: Store, dataset: Registered, source: Source, fetched: Fetched, run: Run, held: ExitStack
+    store: Store, dataset: Registered, source: Source, fetched: Fetched, run: PullRun, held: ExitStack
 ) -> "tuple[DataFrame | None, bool, str | None]":
     """The rows of a file, while `held` is open, whether they are few, and of a strict changelog a digest.
 
@@ -197,7 +206,7 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
         with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            merging = Merging(work.store, dataset, arrived, terms, moment)
+            merging = SmallMerge(work.store, dataset, arrived, terms, moment)
             found = merge_small(merging, held) if work.few else None
             if found is None:
                 found = held.enter_context(_merge_large(merging))
@@ -211,7 +220,9 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
 
 
 @contextmanager
-def _change(meeting: Meeting, arrived: Batch, found: Happened, terms: Terms) -> Iterator[Change | None]:
+def _change(
+    meeting: Meeting, arrived: DeliveredSide, found: Happened, terms: EventTerms
+) -> Iterator[Change | None]:
     """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
     if meeting.work.run.dry_run:
         yield Change(+found.counts) if found.rows else None
@@ -228,7 +239,7 @@ def _change(meeting: Meeting, arrived: Batch, found: Happened, terms: Terms) -> 
 
 
 @contextmanager
-def _merge_large(merging: Merging) -> Iterator[Happened]:
+def _merge_large(merging: SmallMerge) -> Iterator[Happened]:
     """The comparison in Spark's tasks."""
     arrived, terms = merging.arrived, merging.terms
     if terms.strategy is Strategy.CHANGELOG and not arrived.placed:
@@ -241,7 +252,7 @@ def _merge_large(merging: Merging) -> Iterator[Happened]:
         yield found
 
 
-def _in_column(instant: datetime | None, arrived: Batch) -> datetime | date | None:
+def _in_column(instant: datetime | None, arrived: DeliveredSide) -> datetime | date | None:
     """An instant as the event-time column has it."""
     return instant.date() if instant is not None and arrived.dated else instant
 

@@ -9,7 +9,7 @@ from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datas
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, inspect_dataset, inspected_file
 from backstory.doors.odf.manifests import find_manifests
-from backstory.doors.odf.pulling import Asked, exit_code, pull
+from backstory.doors.odf.pulling import RunRequest, exit_code, pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt, worst
 from backstory.doors.odf.registry import NAMESPACE, Registered
@@ -19,7 +19,7 @@ from backstory.errors import UsageError
 from backstory.journal.verify import Verdict, verify
 from backstory.model.instant import iso
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.events.terms import Encoding
+from backstory.strategies.events.terms import EventEncoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "NAMESPACE",
     "Added",
-    "Asked",
     "DatasetReceipt",
     "Inspected",
     "Pushed",
+    "RunRequest",
     "Verdict",
     "Watcher",
     "add",
@@ -54,7 +54,7 @@ UNWATCHED = Watcher()
 def pull_all(
     store: Store,
     wanted: Sequence[str | Path],
-    asked: Asked,
+    asked: RunRequest,
     *,
     namespace: str = NAMESPACE,
     every: bool = False,
@@ -103,12 +103,12 @@ def events(
             "Snapshots, upserts and changelogs are read as op or observed, ledgers and appends as op.",
         )
     return encoded(
-        rows, dataset.columns, dataset.table.shape.key if dataset.table else (), Encoding(encoding)
+        rows, dataset.columns, dataset.table.shape.key if dataset.table else (), EventEncoding(encoding)
     )
 
 
 def ingest(
-    store: Store, name: str, pushed: Pushed, asked: Asked, *, namespace: str = NAMESPACE
+    store: Store, name: str, pushed: Pushed, asked: RunRequest, *, namespace: str = NAMESPACE
 ) -> DatasetReceipt:
     """Push files into a dataset; UsageError without any."""
     if not pushed.files:

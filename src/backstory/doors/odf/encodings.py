@@ -7,13 +7,15 @@ from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import OBSERVED
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
-from backstory.strategies.events.terms import LETTERS, Encoding, Op
+from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def encoded(rows: "DataFrame", columns: LogColumns, key: Sequence[str], encoding: Encoding) -> "DataFrame":
+def encoded(
+    rows: "DataFrame", columns: LogColumns, key: Sequence[str], encoding: EventEncoding
+) -> "DataFrame":
     """The rows of a log in an encoding: its system columns with `op` or `observed`, then the data.
 
     Offsets are the stored ones, so the halves of a pair share one. A `D` made of a retraction has the time of
@@ -23,7 +25,7 @@ def encoded(rows: "DataFrame", columns: LogColumns, key: Sequence[str], encoding
     if columns.encoding is encoding:
         return rows
     data = [name for name in rows.columns if name not in columns.system]
-    if encoding is Encoding.OP:
+    if encoding is EventEncoding.OP:
         return _operations(rows, columns, key, data)
     return _letters(rows, columns, data, timed=columns.time not in key)
 

@@ -3,14 +3,22 @@
 from backstory.doors.odf.manifest import fetch as manifest
 from backstory.errors import UsageError
 from backstory.sources import polling
-from backstory.sources.source import EventTime, FilesGlob, FromMetadata, FromPath, FromSystemTime, Source, Url
+from backstory.sources.source import (
+    EventTime,
+    GlobOfFiles,
+    MetadataTime,
+    PathTime,
+    Resource,
+    Source,
+    SystemTime,
+)
 
 
 def source_of(step: manifest.Fetch) -> Source:
     """What the step asks for; UsageError `unsupported-source` for a kind that is parsed only (O12)."""
     match step:
         case manifest.Url():
-            return Url(
+            return Resource(
                 step.url,
                 tuple((header.name, header.value) for header in step.headers),
                 _event_time(step.event_time),
@@ -18,7 +26,7 @@ def source_of(step: manifest.Fetch) -> Source:
                 always=step.refetch is manifest.Refetch.ALWAYS,
             )
         case manifest.FilesGlob():
-            return FilesGlob(
+            return GlobOfFiles(
                 step.path,
                 _event_time(step.event_time),
                 by_event_time=step.order is manifest.Order.BY_EVENT_TIME,
@@ -40,9 +48,9 @@ def check(step: manifest.Fetch) -> None:
 def _event_time(told: manifest.EventTime | None) -> EventTime | None:
     match told:
         case manifest.FromMetadata():
-            return FromMetadata()
+            return MetadataTime()
         case manifest.FromSystemTime():
-            return FromSystemTime()
+            return SystemTime()
         case manifest.FromPath():
-            return FromPath(told.pattern, told.timestamp_format)
+            return PathTime(told.pattern, told.timestamp_format)
     return None

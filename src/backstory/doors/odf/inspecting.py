@@ -18,7 +18,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import iso
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.events.terms import Encoding, Op
+from backstory.strategies.events.terms import EventEncoding, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +93,7 @@ def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "Da
 
 def symbols(dataset: Registered) -> dict[str, dict[Any, str]]:
     """For the column of operations, if the table has one, the symbols of its codes."""
-    if dataset.columns.encoding is not Encoding.OP:
+    if dataset.columns.encoding is not EventEncoding.OP:
         return {}
     return {dataset.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
 

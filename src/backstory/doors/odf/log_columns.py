@@ -13,7 +13,7 @@ from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.events.arrow.plan import Events
 from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
-from backstory.strategies.events.terms import LETTERS, Encoding, Op
+from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,7 +27,7 @@ class LogColumns:
     """The system columns of a table by their names, and how it says what an event does."""
 
     vocab: SetVocab
-    encoding: Encoding | None
+    encoding: EventEncoding | None
 
     @property
     def time(self) -> str:
@@ -40,18 +40,18 @@ class LogColumns:
         vocab = self.vocab
         return {
             "offset": vocab.offset_column,
-            "op": vocab.operation_type_column if self.encoding is Encoding.OP else None,
+            "op": vocab.operation_type_column if self.encoding is EventEncoding.OP else None,
             "system_time": vocab.system_time_column,
             "event_time": vocab.event_time_column,
-            "observed": OBSERVED if self.encoding is Encoding.OBSERVED else None,
+            "observed": OBSERVED if self.encoding is EventEncoding.OBSERVED else None,
         }
 
     @property
     def system(self) -> list[str]:
         """The system columns in their order."""
         vocab = self.vocab
-        op = [vocab.operation_type_column] if self.encoding is Encoding.OP else []
-        observed = [OBSERVED] if self.encoding is Encoding.OBSERVED else []
+        op = [vocab.operation_type_column] if self.encoding is EventEncoding.OP else []
+        observed = [OBSERVED] if self.encoding is EventEncoding.OBSERVED else []
         return [vocab.offset_column, *op, vocab.system_time_column, vocab.event_time_column, *observed]
 
     @property
@@ -135,7 +135,7 @@ class LogColumns:
     def _op(self) -> "Column":
         from pyspark.sql.functions import col, lit, when
 
-        if self.encoding is Encoding.OP:
+        if self.encoding is EventEncoding.OP:
             return col(quoted(self.vocab.operation_type_column))
         if self.encoding is None:
             return lit(int(Op.APPEND))

@@ -11,27 +11,27 @@ from backstory.doors.odf.manifest.merge import (
     UpsertStream,
     Validation,
 )
-from backstory.strategies.events.terms import Encoding, Strategy, Terms
+from backstory.strategies.events.terms import EventEncoding, EventTerms, Strategy
 
 
-def terms_of(merge: Merge, time: str, encoding: Encoding | None, *, timed: bool) -> Terms:
+def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
     """The terms; `time` names the event-time column, and `timed` says whether the source supplies it."""
     if isinstance(merge, Append):
-        return Terms(Strategy.APPEND, encoding=encoding)
+        return EventTerms(Strategy.APPEND, encoding=encoding)
     listed = merge.primary_key.index(time) if time in merge.primary_key else None
     key = tuple(name for name in merge.primary_key if name != time)
     common = {"key": key, "time_at": listed, "time_required": listed is not None, "encoding": encoding}
     match merge:
         case Ledger():
             counts = timed and merge.event_time_in_key
-            found = Terms(
+            found = EventTerms(
                 Strategy.LEDGER,
                 **{**common, "time_at": 0 if listed is None and counts else listed},  # type: ignore[arg-type]
                 on_conflict=merge.on_conflict,
             )
         case Snapshot():
             watched = merge.compare_columns or None  # an empty list watches all columns too
-            found = Terms(
+            found = EventTerms(
                 Strategy.SNAPSHOT,
                 **common,  # type: ignore[arg-type]
                 compare=None if watched is None else _without(watched, time),
@@ -39,10 +39,10 @@ def terms_of(merge: Merge, time: str, encoding: Encoding | None, *, timed: bool)
                 max_retract=merge.max_retract,
             )
         case UpsertStream():
-            found = Terms(Strategy.UPSERT, **common, sequence=merge.sequence_column)  # type: ignore[arg-type]
+            found = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)  # type: ignore[arg-type]
         case ChangelogStream():
             strict = merge.validation is Validation.STRICT
-            found = Terms(Strategy.CHANGELOG, **common, strict=strict)  # type: ignore[arg-type]
+            found = EventTerms(Strategy.CHANGELOG, **common, strict=strict)  # type: ignore[arg-type]
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from backstory.doors.odf.manifest.read import Compression, Decompress, Pipe
+from backstory.doors.odf.manifest.read import Decompress, FileCompression, Pipe
 from backstory.errors import Failed, UsageError
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import Bound, bound_of
@@ -49,7 +49,7 @@ def prepare_file(
         target = folder / f"step-{number}"
         if isinstance(step, Pipe):
             here = _piped(here, step, target, logs, allow_commands=rights.allow_commands)
-        elif step.format is Compression.ZIP:
+        elif step.format is FileCompression.ZIP:
             here = _unzipped(here, step, target)
         else:
             here = _gunzipped(here, step, target)

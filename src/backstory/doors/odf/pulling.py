@@ -21,7 +21,7 @@ from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
 from backstory.doors.odf.receipts import DatasetReceipt, sum_up, worst
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import Head, Meeting, Run, Work, cache_of, head_of, head_to_extend
+from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
 from backstory.journal.log_table import logged
@@ -43,7 +43,7 @@ UNCACHEABLE = "use --fetch-uncacheable to update"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunRequest:
     """What the caller of a pull or a push asks for."""
 
     system_time: datetime | None = None
@@ -55,9 +55,9 @@ class Asked:
     rights: Rights = field(default_factory=Rights)
     progress: Progress = field(default=silent)
 
-    def run(self) -> Run:
+    def run(self) -> PullRun:
         """The run that this begins: its system time is now, unless another was asked for."""
-        return Run(
+        return PullRun(
             self.system_time or datetime.now(UTC),
             self.run_id,
             self.dry_run,
@@ -66,7 +66,7 @@ class Asked:
         )
 
 
-def pull(store: Store, dataset: Registered, asked: Asked) -> DatasetReceipt:
+def pull(store: Store, dataset: Registered, asked: RunRequest) -> DatasetReceipt:
     """Ask the polling source of a dataset; its error, if there is one, stands in the receipt."""
     run = asked.run()
     try:
@@ -91,7 +91,7 @@ def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
     return receipt
 
 
-def _pulled(store: Store, dataset: Registered, asked: Asked, run: Run) -> DatasetReceipt:
+def _pulled(store: Store, dataset: Registered, asked: RunRequest, run: PullRun) -> DatasetReceipt:
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
     head = head_to_extend(store, dataset)
@@ -131,7 +131,7 @@ def _ingested(
     source: SetPollingSource,
     answer: Answer,
     asking: Asking,
-    run: Run,
+    run: PullRun,
     *,
     after: int,
 ) -> Iterator[DatasetReceipt]:
@@ -153,7 +153,7 @@ def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
 
 
 def _asking(
-    store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: Asked, run: Run
+    store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: RunRequest, run: PullRun
 ) -> Asking:
     seen: frozenset[str] = frozenset()
     if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
@@ -175,7 +175,7 @@ def _asking(
     )
 
 
-def _marked(store: Store, dataset: Registered, watermark: datetime, run: Run) -> DatasetReceipt:
+def _marked(store: Store, dataset: Registered, watermark: datetime, run: PullRun) -> DatasetReceipt:
     """Set the watermark by hand, forward only; nothing is polled (decision O20)."""
     if dataset.table is None:
         raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
@@ -188,7 +188,7 @@ class WatermarkDelivery:
 
     name: TableName
     watermark: datetime
-    run: Run
+    run: PullRun
 
     @property
     def tables(self) -> Sequence[TableName]:

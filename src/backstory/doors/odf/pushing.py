@@ -15,7 +15,7 @@ from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Read
-from backstory.doors.odf.pulling import Asked, failure_of, tell_notes
+from backstory.doors.odf.pulling import RunRequest, failure_of, tell_notes
 from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import head_of
@@ -45,7 +45,7 @@ class Pushed:
     input_format: str | None = None
 
 
-def push(store: Store, dataset: Registered, pushed: Pushed, asked: Asked) -> DatasetReceipt:
+def push(store: Store, dataset: Registered, pushed: Pushed, asked: RunRequest) -> DatasetReceipt:
     """Ingest files into a dataset; the first error ends it and stands in the receipt.
 
     What earlier files brought stays. Raises UsageError for a source that the dataset does not have.

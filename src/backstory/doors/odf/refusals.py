@@ -21,8 +21,8 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
+    EventTerms,
     Strategy,
-    Terms,
 )
 
 # What it is, and what to do.
@@ -69,7 +69,7 @@ def refuse_problems(found: Happened, name: str) -> None:
             raise Refused(problem, f"{rows} {what}.", remedy, found.keys(problem))
 
 
-def refuse_retractions(found: Happened, terms: Terms) -> list[str]:
+def refuse_retractions(found: Happened, terms: EventTerms) -> list[str]:
     """A warning where a snapshot retracts more than half; Refused where it retracts more than it may."""
     gone, counts = found.counts["retracted"], found.counts
     if terms.strategy is not Strategy.SNAPSHOT or not gone:

@@ -17,7 +17,7 @@ from backstory.doors.odf.manifest.events import (
 )
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.doors.odf.source_rules import look_at_schema, look_at_source
-from backstory.strategies.events.terms import Encoding
+from backstory.strategies.events.terms import EventEncoding
 
 MANIFEST: Final = Sort("manifest", absent="no-manifest", wrong="wrong-manifest")
 
@@ -66,7 +66,7 @@ def _about(event: Any) -> tuple[str, str | None]:
 
 def _look_at_vocab(events: Sequence[Any], document: Document) -> None:
     """System columns have names of their own, the column `observed` included where there is one."""
-    observed = any(encoding_of(each.merge) is Encoding.OBSERVED for each in events if _is_source(each))
+    observed = any(encoding_of(each.merge) is EventEncoding.OBSERVED for each in events if _is_source(each))
     for number, event in enumerate(events):
         if not isinstance(event, SetVocab):
             continue

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.odf.batch import Batch
+from backstory.doors.odf.batch import DeliveredSide
 from backstory.doors.odf.registry import Registered
 from backstory.engine.staging import FEW_ROWS
 from backstory.formats.memory import TooLarge, unpacked_size
@@ -18,7 +18,7 @@ from backstory.strategies.events.arrow.plan import merge_tables
 from backstory.strategies.events.columns import DELIVERED, LOGGED, PLACE, ROW, SOURCE, TIME
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.plan import is_nested
-from backstory.strategies.events.terms import Moment, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 from backstory.strategies.observed import observed_by
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ ASKED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
+class SmallMerge:
     """A batch, the dataset that it meets, and how they meet."""
 
     store: Store
     dataset: Registered
-    arrived: Batch
-    terms: Terms
+    arrived: DeliveredSide
+    terms: EventTerms
     moment: Moment
 
     @property
@@ -59,7 +59,7 @@ class Merging:
         return self.dataset.columns.logged(rows, [field.name for field in self.arrived.data])
 
 
-def merge_small(merging: Merging, held: ExitStack) -> Happened | None:
+def merge_small(merging: SmallMerge, held: ExitStack) -> Happened | None:
     """What the batch adds to the log; None for what Spark's tasks must find.
 
     That are values with parts, more rows than a query promised, and more events than the driver can hold.
@@ -72,7 +72,7 @@ def merge_small(merging: Merging, held: ExitStack) -> Happened | None:
         return None
 
 
-def _size(merging: Merging) -> int:
+def _size(merging: SmallMerge) -> int:
     """What the rows may take; of a long log only those of the delivered keys."""
     table, columns = merging.dataset.table, len(merging.arrived.data) + len(merging.dataset.columns.system)
     delivered = unpacked_size(FEW_ROWS, columns, 0)
@@ -81,12 +81,12 @@ def _size(merging: Merging) -> int:
     return delivered + unpacked_size(merging.stored, columns, table.bytes)
 
 
-def _is_keyed(merging: Merging) -> bool:
+def _is_keyed(merging: SmallMerge) -> bool:
     """Whether the log is so long that it is asked for the delivered keys; a snapshot is about all records."""
     return merging.stored > SHORT and merging.terms.strategy is not Strategy.SNAPSHOT
 
 
-def _merged(merging: Merging) -> Happened | None:
+def _merged(merging: SmallMerge) -> Happened | None:
     arrived, terms = merging.arrived, merging.terms
     if any(is_nested(each.dataType) for each in arrived.data):
         return None
@@ -109,7 +109,7 @@ def _merged(merging: Merging) -> Happened | None:
     return replace(happened, seen=observed_by(frame)) if arrived.seen else happened
 
 
-def _one_query(arrived: Batch, logged: "DataFrame | None") -> "DataFrame":
+def _one_query(arrived: DeliveredSide, logged: "DataFrame | None") -> "DataFrame":
     """The delivered rows, and with them those of the log; a query may make many rows of few."""
     from pyspark.sql.functions import lit
 
@@ -122,7 +122,7 @@ def _of_side(rows: pa.Table, side: int) -> pa.Table:
     return rows.filter(pc.equal(rows[SOURCE], side)).drop_columns([SOURCE])
 
 
-def _events_of_keys(merging: Merging, delivered: pa.Table) -> pa.Table | None:
+def _events_of_keys(merging: SmallMerge, delivered: pa.Table) -> pa.Table | None:
     """The log's events of the delivered keys; None if they are many, or cannot be asked for."""
     keys = _keys(merging, delivered)
     logged = merging.logged(keys) if keys.num_columns else None
@@ -132,7 +132,7 @@ def _events_of_keys(merging: Merging, delivered: pa.Table) -> pa.Table | None:
     return None if len(found) > MANY else found
 
 
-def _keys(merging: Merging, delivered: pa.Table) -> pa.Table:
+def _keys(merging: SmallMerge, delivered: pa.Table) -> pa.Table:
     """The delivered keys by the table's names of their columns, as far as a log is asked for them."""
     terms, struct = merging.terms, delivered[ROW].combine_chunks()
     keys = {name: struct.field(struct.type.get_field_index(name)) for name in terms.key}

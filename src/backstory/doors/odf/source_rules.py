@@ -12,7 +12,7 @@ from backstory.doors.odf.manifest.merge import OBSERVED, Ledger, Merge, Snapshot
 from backstory.doors.odf.manifest.read import Reading, Sql
 from backstory.errors import UsageError
 from backstory.sources import templates
-from backstory.strategies.events.terms import Encoding, OnConflict
+from backstory.strategies.events.terms import EventEncoding, OnConflict
 
 ENGINES: Final = ("spark", "datafusion")
 INPUT: Final = "input"
@@ -117,12 +117,12 @@ def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Path
 
 
 def _look_at_merge(merge: Merge, document: Document, path: Path_) -> None:
-    if merge.encoding is Encoding.OBSERVED and not isinstance(merge, Snapshot):
+    if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, Snapshot):
         raise document.wrong(
             (*path, "encoding"), f"{merge.kind} has no encoding observed.", "Write op, or take it out."
         )
     corrects = isinstance(merge, Ledger) and merge.on_conflict is OnConflict.CORRECT
-    if corrects and encoding_of(merge) is not Encoding.OP:
+    if corrects and encoding_of(merge) is not EventEncoding.OP:
         raise document.wrong(
             (*path, "onConflict"),
             "corrections are pairs of rows, which only the encoding op can tell.",

@@ -42,7 +42,7 @@ def cache_of(store: Store, dataset: TableName) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PullRun:
     """What one call does to datasets: when, as which run, whether in earnest; `stage` hears what goes on."""
 
     system_time: datetime
@@ -66,7 +66,7 @@ class Work:
     source: Source
     fetched: Fetched
     after: int | None
-    run: Run
+    run: PullRun
     token: str | None
     frame: "DataFrame | None"
     few: bool
@@ -80,7 +80,7 @@ class Work:
         return getattr(self.source, "source_name", POLLED)
 
 
-def token_of(source: Source, fetched: Fetched, run: Run) -> str | None:
+def token_of(source: Source, fetched: Fetched, run: PullRun) -> str | None:
     """What makes a repeated run recognisable (R81): each file of a run has its own; None without a run id.
 
     It is of the file's place for one that was polled, of its name and content for one that was pushed: a

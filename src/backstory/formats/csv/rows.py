@@ -13,7 +13,7 @@ from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.expected import NULL, kind
 from backstory.formats.produced import (
     UNTOLD,
-    Rows,
+    ProducedRows,
     Told,
     in_batches,
     missing,
@@ -27,7 +27,7 @@ from backstory.formats.values.texts import parser
 
 def csv_rows(
     path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, told: Told = UNTOLD
-) -> Rows:
+) -> ProducedRows:
     """The file's rows, with the declared columns or with its own.
 
     With a header columns are found by name, without one by their place. Raises UsageError for a type
@@ -41,7 +41,7 @@ def csv_rows(
     if table.empty:
         if options.header and schema is not None:
             raise source.broken("", "it is empty, without even its header")
-        return Rows(pa.schema([]) if schema is None else schema, iter(()))
+        return ProducedRows(pa.schema([]) if schema is None else schema, iter(()))
     names = [""] if table.names is None else table.names
     if options.header:
         _refuse_names(table, names, needed=schema is None)
@@ -50,7 +50,7 @@ def csv_rows(
     extra = [column for column in names if column not in schema.names]
     if extra and options.strict:
         raise unknown(name, extra)
-    return Rows(schema, _batches(table, schema, _places(table, names, schema)))
+    return ProducedRows(schema, _batches(table, schema, _places(table, names, schema)))
 
 
 def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:

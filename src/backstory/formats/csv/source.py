@@ -7,7 +7,7 @@ from typing import Any
 
 from backstory.errors import Refused
 from backstory.formats.encoded import BOM, REMEDY, utf8_blocks
-from backstory.formats.memory import Lease, Meter
+from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.produced import MEND
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 
@@ -50,7 +50,7 @@ def file_source(path: Path, name: str, encoding: str) -> CsvSource:
 
 
 def delivered_source(
-    file: BatchFile, encoding: Encoding, lease: Lease | None = None, *, mend: str | None = None
+    file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None, *, mend: str | None = None
 ) -> CsvSource:
     """A delivered file in its wrapping, its clear bytes counted as they come; `mend` is another's advice.
 

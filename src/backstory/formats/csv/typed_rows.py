@@ -15,7 +15,7 @@ from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.pieces import Piece
 from backstory.formats.csv.source import delivered_source
 from backstory.formats.csv.table import CsvTable, csv_table
-from backstory.formats.memory import Lease
+from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
 from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parser_type
@@ -34,7 +34,7 @@ def read_csv(
     encoding: Encoding,
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
-    lease: Lease | None = None,
+    lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
     """A delivered file's rows, with the columns of the header that are wanted; none of an empty file.
 
@@ -49,13 +49,13 @@ def read_csv(
         raise file.unreadable("line 1 is no header; the key may be wrong")
     chosen = chosen_columns(file.name, table.names, columns, wanted)
     texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
-    asked = Asked({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
+    asked = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
     if chosen:
         yield from typed_rows(table, asked, file)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WantedTable:
     """What is wanted of a table.
 
     Attributes:
@@ -71,7 +71,7 @@ class Asked:
     leniency: Leniency = field(default=DELIVERED)
 
 
-def typed_rows(table: CsvTable, asked: Asked, file: BatchFile) -> Iterator[Rows]:
+def typed_rows(table: CsvTable, asked: WantedTable, file: BatchFile) -> Iterator[Rows]:
     """The rows a piece at a time, so that memory does not grow with their number.
 
     Arrow's parser makes numbers and times of the text when all cells are as they should be. From the
@@ -114,7 +114,7 @@ class _Fast:
     """Rows as Arrow's parser reads them, as long as it can read them all."""
 
     table: CsvTable
-    asked: Asked
+    asked: WantedTable
     places: Mapping[str, int]
     file: str
     _types: dict[int, pa.DataType] = field(init=False)
@@ -157,7 +157,7 @@ class _Fast:
         return any(pc.any(pc.equal(column, text)).as_py() for text in telling)
 
 
-def _cells(table: CsvTable, asked: Asked, places: list[int], piece: Piece, file: BatchFile) -> Rows:
+def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: Piece, file: BatchFile) -> Rows:
     """The cells of a piece, each looked at as text."""
     text = table.texts(piece, places)
     values, known, mended = {}, {}, Mended()

@@ -13,12 +13,12 @@ from backstory.formats.encoded import decoded, utf8_blocks, utf8_lines
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
-from backstory.formats.json.values import Column, typed
+from backstory.formats.json.values import JsonColumn, typed
 from backstory.formats.produced import (
     BATCH,
     MEND,
     UNTOLD,
-    Rows,
+    ProducedRows,
     Told,
     malformed,
     shortened,
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class JsonDocument:
     """A file of rows; each comes with a number, and `line` tells the line of that number."""
 
     name: str
@@ -98,7 +98,7 @@ def json_rows(
     options: JsonOptions,
     schema: pa.Schema | None,
     told: Told = UNTOLD,
-) -> Rows:
+) -> ProducedRows:
     """The file's rows, with the declared columns or with those that are in it.
 
     A missing key is NULL. Raises Refused for a
@@ -108,7 +108,7 @@ def json_rows(
     document = _document(path, name, options, wanted=schema is not None)
     if schema is None:
         schema = document.columns(told)
-    return Rows(schema, _batches(document, schema))
+    return ProducedRows(schema, _batches(document, schema))
 
 
 def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions) -> pa.Schema:
@@ -119,11 +119,13 @@ def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions) -> pa.
     return inferred(seen, ", ".join(name for _, name in files[:3]), sort=False)
 
 
-def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> Document:
+def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
     """The file as rows; `wanted` tells whether a schema says that there should be any JSON in it."""
     times, codec, geo, strict = options.times, options.encoding, options.geo, options.strict
     if options.lines:
-        return Document(name, lambda: _lines(path, name, codec), lambda number: number, times, geo, strict)
+        return JsonDocument(
+            name, lambda: _lines(path, name, codec), lambda number: number, times, geo, strict
+        )
     keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
     text = _whole(path, name, codec)
     array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
@@ -132,7 +134,7 @@ def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> D
     def line(number: int) -> int:
         return line_of_element(_whole(path, name, codec), keys, number)
 
-    return Document(name, lambda: enumerate(array), line, times, geo, strict)
+    return JsonDocument(name, lambda: enumerate(array), line, times, geo, strict)
 
 
 def _whole(path: Path, name: str, codec: str) -> str:
@@ -174,7 +176,7 @@ def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
     return value
 
 
-def _batches(document: Document, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(document: JsonDocument, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     names = set(schema.names)
     rows = document.objects()
     while part := list(islice(rows, BATCH)):
@@ -186,6 +188,6 @@ def _batches(document: Document, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for row, (_, values) in enumerate(part):
             if document.strict and (extra := [key for key in values if key not in names]):
                 raise unknown(document.name, extra, place(row))
-        column = Column(document.name, place, document.times, document.strict)
+        column = JsonColumn(document.name, place, document.times, document.strict)
         arrays = [typed([values.get(field.name) for _, values in part], field, column) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

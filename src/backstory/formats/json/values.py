@@ -15,7 +15,7 @@ from backstory.formats.values.texts import TimeFormats, parser
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class JsonColumn:
     """Values on their way to a column: of which file, at which places; `strict` refuses undeclared fields."""
 
     name: str
@@ -23,16 +23,16 @@ class Column:
     times: TimeFormats
     strict: bool = False
 
-    def of(self, rows: Sequence[int]) -> "Column":
+    def of(self, rows: Sequence[int]) -> "JsonColumn":
         """The same for values inside those of some rows."""
-        return Column(self.name, lambda row: self.place(rows[row]), self.times, self.strict)
+        return JsonColumn(self.name, lambda row: self.place(rows[row]), self.times, self.strict)
 
     def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that is not of its type."""
         return unreadable(self.name, self.place(row), field.name, _shown(value), told(field))
 
 
-def typed(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+def typed(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     """The values as an array of the field's type; Refused for one that is not of it, or NULL and required."""
     type_ = field.type
     if pa.types.is_struct(type_):
@@ -48,7 +48,7 @@ def typed(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     return built
 
 
-def _scalars(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     """By way of the values' texts: one rule for what a number or a time is, in all formats."""
     kinds = set(map(type, values))
     if not kinds <= _AS_TEXT[_family(field.type)]:
@@ -81,7 +81,7 @@ def _family(type_: pa.DataType) -> str:
     return "time" if pa.types.is_temporal(type_) else "number"
 
 
-def _text(value: Any, row: int, field: pa.Field, column: Column) -> str:
+def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
     """The text of a value that is not NULL; Refused for a kind of value that the type does not take."""
     family = _family(field.type)
     if type(value) is str:
@@ -112,7 +112,7 @@ def _whole(number: Number) -> str:
 _MAX_DIGITS = 40
 
 
-def _structs(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+def _structs(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     _require(values, dict, field, column)
     rows = [row for row, value in enumerate(values) if value is not None]
     inner = column.of(rows)
@@ -131,7 +131,7 @@ def _structs(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     return pa.StructArray.from_arrays(built, fields=list(field.type)).take(spread)
 
 
-def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+def _lists(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     _require(values, list, field, column)
     rows = [row for row, value in enumerate(values) for _ in value or ()]
     items = [item for value in values for item in value or ()]
@@ -143,7 +143,7 @@ def _lists(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
     return built
 
 
-def _maps(values: list[Any], field: pa.Field, column: Column) -> pa.Array:
+def _maps(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     _require(values, dict, field, column)
     rows = [row for row, value in enumerate(values) for _ in value or ()]
     keys = [key for value in values for key in value or ()]
@@ -168,7 +168,7 @@ def _offsets(values: list[Any]) -> pa.Array:
     return pa.array([*built, end], pa.int32())
 
 
-def _require(values: list[Any], kind: type, field: pa.Field, column: Column) -> None:
+def _require(values: list[Any], kind: type, field: pa.Field, column: JsonColumn) -> None:
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, kind):
             raise column.refused(row, field, value)

@@ -13,7 +13,7 @@ from backstory.formats.produced import (
     BATCH,
     MEND,
     UNTOLD,
-    Rows,
+    ProducedRows,
     Told,
     malformed,
     missing,
@@ -26,7 +26,7 @@ from backstory.formats.values.exactly import becomes, exactly, loose, plain_type
 
 def parquet_rows(
     path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, told: Told = UNTOLD
-) -> Rows:
+) -> ProducedRows:
     """The file's rows: the declared columns by name, or all of the file's as types of ours.
 
     Instants without a zone are UTC. Raises Refused for what is not Parquet, a column that is missing
@@ -39,7 +39,7 @@ def parquet_rows(
         schema = pa.schema([_told_or_ours(field, name, told) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=options.strict)
-    return Rows(_loose(schema), _batches(path, name, schema))
+    return ProducedRows(_loose(schema), _batches(path, name, schema))
 
 
 def opened(path: Path) -> pq.ParquetFile:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from backstory.formats.csv.header import chosen_columns
 from backstory.formats.csv.typed_rows import split_unmodified
-from backstory.formats.memory import Lease, Meter
+from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.parquet.batches import batches
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
@@ -29,7 +29,7 @@ def read_parquet(
     encoding: Encoding,
     columns: Mapping[str, ColumnType],
     wanted: frozenset[str],
-    lease: Lease | None = None,
+    lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
     """A delivered file's rows, with the columns that are wanted.
 

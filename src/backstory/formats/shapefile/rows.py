@@ -17,7 +17,7 @@ from backstory.errors import Refused
 from backstory.formats.produced import (
     BATCH,
     UNTOLD,
-    Rows,
+    ProducedRows,
     Told,
     malformed,
     missing,
@@ -49,7 +49,7 @@ def shapefile_rows(
     schema: pa.Schema | None,
     told: Told = UNTOLD,
     bound: Bound | None = None,
-) -> Rows:
+) -> ProducedRows:
     """The file's rows: the declared columns by name, or all fields of the table, then `geometry`.
 
     Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp` is
@@ -77,7 +77,7 @@ def shapefile_rows(
                 raise malformed(
                     called, "", f"column `{field.name}` is of the type `{letter}`, which is not read"
                 )
-        return Rows(schema, _batches(kept.pop_all(), folder, table, encoding, schema))
+        return ProducedRows(schema, _batches(kept.pop_all(), folder, table, encoding, schema))
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:

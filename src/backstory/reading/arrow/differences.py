@@ -15,7 +15,7 @@ from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_known
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, shown_name
 from backstory.reading.rules.differences import Side, differences
-from backstory.reading.rules.versions import Remembered
+from backstory.reading.rules.versions import RememberedRow
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
@@ -68,7 +68,7 @@ def _told_at_either(files: Files, first: datetime, second: datetime, instant: in
     users = history_of(found.table, found.shape).user_columns
     own = found.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
 
-    def told(row: Remembered, known_at: int) -> bool:
+    def told(row: RememberedRow, known_at: int) -> bool:
         end = row.end_known(known_at)
         return row.recorded is not None and row.recorded <= known_at and (end is None or end > instant)
 

@@ -23,7 +23,7 @@ _DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTable:
     """What a table held at a recorded time: the shape of then, and where its rows are.
 
     `until` is that time in microseconds where the rows themselves tell what was known.
@@ -45,20 +45,22 @@ class Known:
         return self.files.rows(self.snapshot, self.fields, list(dict.fromkeys(names)))
 
 
-def known(files: Files, known_at: datetime | None) -> Known:
+def known(files: Files, known_at: datetime | None) -> KnownTable:
     """What the table held then, or holds now; raises what `rows_known` of frames raises."""
     found = files.table
     if known_at is None:
-        return Known(files, found.shape, found.fields, found.snapshot)
+        return KnownTable(files, found.shape, found.fields, found.snapshot)
     if found.shape.layout is Layout.VERSIONS:
         require_known(found, known_at)
     if found.shape.layout in {Layout.VERSIONS, Layout.ODF}:
-        return Known(files, found.shape, found.fields, found.snapshot, micros_of(known_at))
+        return KnownTable(files, found.shape, found.fields, found.snapshot, micros_of(known_at))
     commit = commit_at(_ancestry(found), found.shape.table, known_at)
     if commit is None:
-        return Known(files, found.shape, found.fields, None)
+        return KnownTable(files, found.shape, found.fields, None)
     schema_id = commit.told.get("schema-id")
-    return Known(files, as_it_was(_shape_then(found, schema_id)), found.fields_then(schema_id), commit.told)
+    return KnownTable(
+        files, as_it_was(_shape_then(found, schema_id)), found.fields_then(schema_id), commit.told
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import DELETED, Layout
-from backstory.reading.arrow.known import Known, known
+from backstory.reading.arrow.known import KnownTable, known
 from backstory.reading.arrow.versions import versions
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.iceberg.literals import micros_of
@@ -23,7 +23,7 @@ def current(files: Files, known_at: datetime | None = None) -> pa.Table:
     return held.chosen([each for each in held.found if each.end is None])
 
 
-def live(found: Known) -> pa.Table:
+def live(found: KnownTable) -> pa.Table:
     """The rows of a table without a history; of one that Fivetran marks those that are not deleted."""
     shape = found.shape
     users = shape.user_columns

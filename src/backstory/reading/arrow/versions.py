@@ -10,15 +10,15 @@ from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.types import Kind
-from backstory.reading.arrow.known import Known, instants, micros, within
+from backstory.reading.arrow.known import KnownTable, instants, micros, within
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.versions import endless, history_of, shown_name, warn_of_disorder
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.reading.rules import events as event_rules
 from backstory.reading.rules import versions as rules
 from backstory.reading.rules.differences import alike
-from backstory.reading.rules.events import Event, Log
-from backstory.reading.rules.versions import Endless, Remembered, Sent, Version
+from backstory.reading.rules.events import LogKind, RecordEvent
+from backstory.reading.rules.versions import Endless, RememberedRow, Sent, SpannedRow
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.values import integers
 from backstory.stores.port import DISORDER
@@ -28,13 +28,13 @@ _OPS = {letter: int(op) for op, letter in LETTERS.items() if op is not Op.CORREC
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionRows:
     """The user's columns of rows, under the source's names, and which of them are versions."""
 
     users: pa.Table
-    found: Sequence[Version]
+    found: Sequence[SpannedRow]
 
-    def chosen(self, found: Sequence[Version], *, known: bool = False) -> pa.Table:
+    def chosen(self, found: Sequence[SpannedRow], *, known: bool = False) -> pa.Table:
         """These versions with `valid_from` and `valid_to`; with `known` also while they were told."""
         table = self.users.take(integers([each.place for each in found]))
         columns = {VALID_FROM: [each.start for each in found], VALID_TO: [each.end for each in found]}
@@ -46,7 +46,7 @@ class Versions:
         return table
 
 
-def versions(known: Known) -> Versions:
+def versions(known: KnownTable) -> VersionRows:
     """Every version, as it is known; UsageError for a table that keeps no history.
 
     Refused for a version that nothing tells the end of, Unreadable for what Spark alone reads.
@@ -55,10 +55,10 @@ def versions(known: Known) -> Versions:
     table = known.shape.table
     warn_of_disorder(table, disorderly=known.table.properties.get(DISORDER) == "true")
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
-    return Versions(_users(rows, history), _found(known, history, rows))
+    return VersionRows(_users(rows, history), _found(known, history, rows))
 
 
-def statements(known: Known) -> Versions:
+def statements(known: KnownTable) -> VersionRows:
     """What a native table or an event log told of its records, and while it did (native.md V97)."""
     history = history_of(known.table, known.shape)
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known), *_memory(known)])
@@ -71,10 +71,10 @@ def statements(known: Known) -> Versions:
             if not each.is_fact
             for told in event_rules.unfolded(each.place, each.start, _steps(each))
         ]
-    return Versions(_users(rows, history), found)
+    return VersionRows(_users(rows, history), found)
 
 
-def _steps(row: Remembered) -> list[tuple[int | None, int | None]]:
+def _steps(row: RememberedRow) -> list[tuple[int | None, int | None]]:
     """A row tells two steps: its end before it was last moved, and its end since (V6)."""
     if row.moved is None:
         return [(row.end, row.recorded)]
@@ -89,7 +89,7 @@ def _users(rows: pa.Table, history: History) -> pa.Table:
     return rows.select([each.name for each in history.user_columns]).rename_columns(names)
 
 
-def _own(known: Known) -> list[str]:
+def _own(known: KnownTable) -> list[str]:
     """The columns that tell which rows are versions."""
     shape = known.shape
     if shape.layout is Layout.ODF:
@@ -105,11 +105,11 @@ def _own(known: Known) -> list[str]:
     return [span.start, span.end, *extra, *(_memory(known) if known.until is not None else ())]
 
 
-def _memory(known: Known) -> list[str]:
+def _memory(known: KnownTable) -> list[str]:
     return [RECORDED_AT, MEMORY] if known.shape.layout is Layout.VERSIONS else []
 
 
-def _found(known: Known, history: History, rows: pa.Table) -> list[Version]:
+def _found(known: KnownTable, history: History, rows: pa.Table) -> list[SpannedRow]:
     shape, places = known.shape, range(rows.num_rows)
     if shape.layout is Layout.ODF:
         return event_rules.versions(*_events(known, rows))
@@ -124,7 +124,7 @@ def _found(known: Known, history: History, rows: pa.Table) -> list[Version]:
         gone = _gone(rows, shape.layout.tombstone)
         return rules.adopted(zip(places, starts, ends, gone, strict=True), span)
     if shape.layout is not Layout.FIVETRAN_HISTORY:
-        return list(map(Version, places, starts, ends))
+        return list(map(SpannedRow, places, starts, ends))
     keys = _keys(rows, shape.key)
     flags = rows[span.open].to_pylist()
     try:
@@ -133,7 +133,7 @@ def _found(known: Known, history: History, rows: pa.Table) -> list[Version]:
         raise endless(shape, span) from None
 
 
-def _require_instants(known: Known, names: Sequence[str]) -> None:
+def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
     """Raise Unreadable for spans in naive times, which Spark shows as such."""
     columns = (known.shape.column(name) for name in names)
     if any(each is None or each.type.kind is not Kind.UTC_DATETIME for each in columns):
@@ -151,26 +151,26 @@ def _keys(rows: pa.Table, names: Sequence[str]) -> list[Any]:
     return list(zip(*columns, strict=True)) if names else [()] * rows.num_rows
 
 
-def remembered(rows: pa.Table) -> list[Remembered]:
+def remembered(rows: pa.Table) -> list[RememberedRow]:
     """The rows of layout `versions`, with what they remember where that was read."""
     spans = [range(rows.num_rows), micros(rows, VALID_FROM), micros(rows, VALID_TO)]
     if MEMORY not in rows.column_names:
-        return list(map(Remembered, *spans))
+        return list(map(RememberedRow, *spans))
     memory = rows[MEMORY]
     facts = [role == Role.FACT for role in within(memory, ROLE).to_pylist()]
     moved, before = (micros(within(memory, name)) for name in (ENDED_AT, END_BEFORE))
-    return list(map(Remembered, *spans, micros(rows, RECORDED_AT), facts, moved, before))
+    return list(map(RememberedRow, *spans, micros(rows, RECORDED_AT), facts, moved, before))
 
 
-def _events(known: Known, rows: pa.Table) -> tuple[Log, list[Event]]:
+def _events(known: KnownTable, rows: pa.Table) -> tuple[LogKind, list[RecordEvent]]:
     """The events of a log that it was told of by the known time, and what kind of log it is."""
     names, shape = system_columns(known.table), known.shape
     in_key = names["event_time"] in shape.key
-    log = Log(bool(names["events"]), names["op"] is not None, names["op"] is None and not in_key)
+    log = LogKind(bool(names["events"]), names["op"] is not None, names["op"] is None and not in_key)
     identity = [*shape.key, *([names["event_time"]] if log.each_its_own and not in_key else [])]
     told = micros(rows, names["system_time"])
     events = map(
-        Event,
+        RecordEvent,
         range(rows.num_rows),
         _keys(rows, identity),
         rows[names["offset"]].to_pylist(),

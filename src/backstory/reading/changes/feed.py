@@ -47,7 +47,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FeedRequest:
     """What a feed shall tell: see `backstory changes`."""
 
     since: Where | None = None
@@ -58,7 +58,7 @@ class Asked:
     start: Start | None = None
 
 
-def changes(store: Store, table: TableName, asked: Asked) -> Feed:
+def changes(store: Store, table: TableName, asked: FeedRequest) -> Feed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
     Raises Refused for a range whose snapshots have expired and for a cursor that is lost or expired,
@@ -90,14 +90,14 @@ def changes(store: Store, table: TableName, asked: Asked) -> Feed:
     return Feed(frame, found.since, found.until, move, lambda: moved.release(store))
 
 
-def _tells_itself(table: StoredTable, asked: Asked) -> bool:
+def _tells_itself(table: StoredTable, asked: FeedRequest) -> bool:
     """Whether the table's own rows tell of a range that has expired: one by time, on layout `versions`."""
     ends = (asked.since, asked.until)
     timely = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
     return table.shape.layout is Layout.VERSIONS and asked.cursor is None and timely
 
 
-def _recorded(store: Store, table: StoredTable, lineage: Lineage, asked: Asked) -> Feed:
+def _recorded(store: Store, table: StoredTable, lineage: Lineage, asked: FeedRequest) -> Feed:
     since, until = (
         None if isinstance(end, int | None) else instant_of(end) for end in (asked.since, asked.until)
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.errors import UsageError
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.literals import column
-from backstory.stores.port import Told
+from backstory.stores.port import ToldTable
 from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = "backstory.odf.columns"
 
 
-def system_columns(table: Told) -> Mapping[str, Any]:
+def system_columns(table: ToldTable) -> Mapping[str, Any]:
     """The names of `offset`, `op`, `system_time`, `event_time`, `observed`; `events` is true of ledgers."""
     text = table.properties.get(COLUMNS)
     if text is None:
@@ -31,7 +31,7 @@ def system_columns(table: Told) -> Mapping[str, Any]:
     return told
 
 
-def own_columns(table: Told) -> frozenset[str]:
+def own_columns(table: ToldTable) -> frozenset[str]:
     """The columns that the source did not send; the event time is one of its own where the key names it."""
     own = {name for name in system_columns(table).values() if isinstance(name, str)}
     return frozenset(own - set(table.shape.key))

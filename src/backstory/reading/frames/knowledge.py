@@ -15,7 +15,7 @@ from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, shape_then
-from backstory.stores.port import Told
+from backstory.stores.port import ToldTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +56,7 @@ def as_it_was(shape: Shape) -> Shape:
     return replace(shape, layout=layout_of(None, shape.table.name, frozenset(shape.names)))
 
 
-def require_known(table: Told, known_at: datetime) -> None:
+def require_known(table: ToldTable, known_at: datetime) -> None:
     """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
     since = table.properties.get(KNOWN_FROM)
     if since and known_at < parse_instant(since):

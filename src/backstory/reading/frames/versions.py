@@ -19,7 +19,7 @@ from backstory.reading.frames.knowledge import rows_known
 from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
-from backstory.stores.port import Told
+from backstory.stores.port import ToldTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,7 +32,7 @@ _LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
-def history_of(table: Told, shape: Shape | None = None) -> History:
+def history_of(table: ToldTable, shape: Shape | None = None) -> History:
     """The history that a table of a warehouse keeps; UsageError for a table that keeps none.
 
     `shape` is that of another time.

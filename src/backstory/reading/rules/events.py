@@ -5,13 +5,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backstory.reading.rules.versions import Instant, Version
+from backstory.reading.rules.versions import Instant, SpannedRow
 from backstory.strategies.events.terms import Op
 
 _BRINGS = {Op.APPEND, Op.CORRECT_TO}
 
 
-class Event(NamedTuple):
+class RecordEvent(NamedTuple):
     """An event of a record: its number, what it does, its own time and when the log was told of it."""
 
     place: int
@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogKind:
     """What a log's events are: each one of its own (a ledger), or states of records.
 
     With `corrects` a row says what it does; `timely` are logs whose retractions have a time of their own.
@@ -37,11 +37,11 @@ class Log:
 class Begun(NamedTuple):
     """An event with the instant from which it counts."""
 
-    event: Event
+    event: RecordEvent
     start: Instant
 
 
-def versions(log: Log, events: Iterable[Event]) -> list[Version]:
+def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
     """The events that are versions, from when and to when each was true.
 
     An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
@@ -50,7 +50,7 @@ def versions(log: Log, events: Iterable[Event]) -> list[Version]:
     """
     if log.each_its_own:
         return [
-            Version(event.place, event.time, None)
+            SpannedRow(event.place, event.time, None)
             for event, corrected in _own(log, events)
             if corrected is None
         ]
@@ -60,11 +60,11 @@ def versions(log: Log, events: Iterable[Event]) -> list[Version]:
             ends = [after.start for after in life[number + 1 :] if after.start is not None]
             end = min(ends, default=None)
             if event.op in _BRINGS and (end is None or start is None or end > start):
-                found.append(Version(event.place, start, end))
+                found.append(SpannedRow(event.place, start, end))
     return found
 
 
-def statements(log: Log, events: Iterable[Event]) -> list[Version]:
+def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
     """Each version as it was told: an event until a later one ends it, and anew with each told late."""
     if log.each_its_own:
         return [
@@ -84,7 +84,7 @@ def statements(log: Log, events: Iterable[Event]) -> list[Version]:
     return found
 
 
-def _shortened(event: Event, later: Iterable[Begun]) -> list[tuple[Instant, Instant]]:
+def _shortened(event: RecordEvent, later: Iterable[Begun]) -> list[tuple[Instant, Instant]]:
     """The ends that an event was told to have, and since when."""
     steps: list[tuple[Instant, Instant]] = [(None, event.told)]
     for after in later:
@@ -94,18 +94,18 @@ def _shortened(event: Event, later: Iterable[Begun]) -> list[tuple[Instant, Inst
     return steps
 
 
-def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -> list[Version]:
+def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -> list[SpannedRow]:
     """A statement for each end that a row had since a known time, but for those without length."""
     found = []
     following = [*(known for _, known in steps[1:]), None]
     for (end, known), until in zip(steps, following, strict=True):
         lasts = end is None or (start is not None and end > start)
         if lasts and (until is None or (known is not None and until > known)):
-            found.append(Version(place, start, end, known, until))
+            found.append(SpannedRow(place, start, end, known, until))
     return found
 
 
-def _own(log: Log, events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
+def _own(log: LogKind, events: Iterable[RecordEvent]) -> list[tuple[RecordEvent, RecordEvent | None]]:
     """The events of a ledger that bring something, each with the correction that took it back."""
     if not log.corrects:
         return [(event, None) for event in events]
@@ -117,7 +117,7 @@ def _own(log: Log, events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
     ]
 
 
-def _lives(log: Log, events: Iterable[Event]) -> list[list[Begun]]:
+def _lives(log: LogKind, events: Iterable[RecordEvent]) -> list[list[Begun]]:
     """The events of each record as they were told, with the instants at which they begin."""
     states = (event for event in events if event.op is not None and event.op != Op.CORRECT_FROM)
     return [
@@ -129,7 +129,7 @@ def _lives(log: Log, events: Iterable[Event]) -> list[list[Begun]]:
     ]
 
 
-def _begun(life: list[Event], number: int) -> Instant:
+def _begun(life: list[RecordEvent], number: int) -> Instant:
     """From when an event counts where a retraction has no time of its own: from when it is known.
 
     What is back at the time of its predecessor, or before it, begins when that was known to be gone.
@@ -145,8 +145,8 @@ def _begun(life: list[Event], number: int) -> Instant:
     return event.time
 
 
-def _by_record(events: Iterable[Event]) -> list[list[Event]]:
-    found: dict[Hashable, list[Event]] = defaultdict(list)
+def _by_record(events: Iterable[RecordEvent]) -> list[list[RecordEvent]]:
+    found: dict[Hashable, list[RecordEvent]] = defaultdict(list)
     for event in events:
         found[event.record].append(event)
     return [sorted(life, key=lambda event: event.offset) for life in found.values()]

@@ -15,7 +15,7 @@ _ENDLESS = (TMAX - EPOCH).days * 86_400_000_000 + (TMAX - EPOCH).seconds * 1_000
 Instant = int | None
 
 
-class Version(NamedTuple):
+class SpannedRow(NamedTuple):
     """A row that was true, from when to when, and while a table told so where that is asked."""
 
     place: int
@@ -31,7 +31,7 @@ class Version(NamedTuple):
         return None if self.start is None else self.start <= time
 
 
-class Remembered(NamedTuple):
+class RememberedRow(NamedTuple):
     """A row of layout `versions`: its span, when it was recorded, and the end that it had before (V6)."""
 
     place: int
@@ -61,19 +61,21 @@ class Endless(Exception):
     """A row has no end and does not say that it is open."""
 
 
-def lasting(rows: Iterable[Remembered]) -> list[Version]:
+def lasting(rows: Iterable[RememberedRow]) -> list[SpannedRow]:
     """The native rows that are versions now: those that have length (V3, V5)."""
-    return [Version(each.place, each.start, each.end) for each in rows if _has_length(each.start, each.end)]
+    return [
+        SpannedRow(each.place, each.start, each.end) for each in rows if _has_length(each.start, each.end)
+    ]
 
 
-def lasting_then(rows: Iterable[Remembered], known_at: int) -> list[Version]:
+def lasting_then(rows: Iterable[RememberedRow], known_at: int) -> list[SpannedRow]:
     """The native rows that were versions as it was known at a recorded time (V93)."""
     found = []
     for each in rows:
         end = each.end_known(known_at)
         told = each.recorded is not None and each.recorded <= known_at
         if told and not each.is_fact and _has_length(each.start, end):
-            found.append(Version(each.place, each.start, end))
+            found.append(SpannedRow(each.place, each.start, end))
     return found
 
 
@@ -81,17 +83,17 @@ def _has_length(start: Instant, end: Instant) -> bool:
     return end is None or (start is not None and end > start)
 
 
-def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> list[Version]:
+def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> list[SpannedRow]:
     """The versions that another tool wrote, but for those that stand for a record that was not there."""
     far = span.far or 0
     return [
-        Version(place, start, end if end is not None and end < far else None)
+        SpannedRow(place, start, end if end is not None and end < far else None)
         for place, start, end, gone in rows
         if not gone
     ]
 
 
-def sent(rows: Iterable[Sent]) -> list[Version]:
+def sent(rows: Iterable[Sent]) -> list[SpannedRow]:
     """The versions that Fivetran brought.
 
     One whose successor starts before its end, or within a millisecond of it, reaches up to that start. Raises
@@ -105,7 +107,7 @@ def sent(rows: Iterable[Sent]) -> list[Version]:
         life.sort(key=lambda each: (each.start is not None, each.start or 0))
         following = [*(each.start for each in life[1:]), None]
         found += [
-            Version(each.place, each.start, _reaching(_own_end(each), after))
+            SpannedRow(each.place, each.start, _reaching(_own_end(each), after))
             for each, after in zip(life, following, strict=True)
         ]
     return found

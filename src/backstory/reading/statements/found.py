@@ -27,7 +27,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundHistory:
     """A history that stands in a database, and the types of its columns there."""
 
     engine: Engine
@@ -104,7 +104,7 @@ def life_of(url: str, table: TableName, key: Mapping[str, str]) -> Timeline:
 
 
 @contextmanager
-def _found(url: str, table: TableName) -> Iterator[Found]:
+def _found(url: str, table: TableName) -> Iterator[FoundHistory]:
     with _opened(url) as (engine, dialect_name):
         columns = engine.introspect_table(table.schema, table.name)
         if columns is None:
@@ -114,7 +114,7 @@ def _found(url: str, table: TableName) -> Iterator[Found]:
                 "no-history", f"{table} is no history of a model.", "Name a table that ends in _hist."
             )
         model = History(Shape(table, (), (), Layout.HIST), whole_since=_pruned(engine, dialect_name, table))
-        yield Found(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
+        yield FoundHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
 
 
 def _pruned(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.stores.iceberg.commit import discarding, finish
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.reachable import Files, bare, digested, in_folder, reachable
+from backstory.stores.iceberg.reachable import ReachableFiles, bare, digested, in_folder, reachable
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -111,13 +111,15 @@ def _commit(
     return made, len(done.tasks), between
 
 
-def _gone(before: Files, after: Files, listed: Collection[str], holding: Collection[str]) -> Files:
+def _gone(
+    before: ReachableFiles, after: ReachableFiles, listed: Collection[str], holding: Collection[str]
+) -> ReachableFiles:
     """What was named and is no more; of what nobody named the metadata, and the data with such rows."""
     named = {bare(each) for each in before.all | after.all}
     stray = {each for each in map(bare, listed) if each not in named}
     of_metadata = {each for each in stray if "/metadata/" in each and each.endswith(METADATA)}
     puffin = {each for each in stray if each.endswith(".puffin")}
-    return Files(
+    return ReachableFiles(
         (before.data - after.data) | ({bare(each) for each in holding} & stray),
         (before.deletes - after.deletes) | (puffin - of_metadata),
         (before.statistics - after.statistics) | (of_metadata & puffin),

@@ -9,7 +9,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class ReachableFiles:
     """Locations: rows of `data`, `deletes` that hide some, `statistics`, and `metadata` that names them."""
 
     data: frozenset[str]
@@ -23,7 +23,7 @@ class Files:
         return self.data | self.deletes | self.statistics | self.metadata
 
 
-def reachable(store: Store, table: StoredTable) -> Files:
+def reachable(store: Store, table: StoredTable) -> ReachableFiles:
     """What any snapshot of the table names, and the metadata that it was read from."""
     name = table.shape.table
     with translate_faults(name):
@@ -34,7 +34,7 @@ def reachable(store: Store, table: StoredTable) -> Files:
     current = table.iceberg.operations().current()
     statistics = [*current.statisticsFiles(), *current.partitionStatisticsFiles()]
     lists = [str(each.manifestListLocation()) for each in table.iceberg.snapshots()]
-    return Files(
+    return ReachableFiles(
         frozenset(row["file_path"] for row in rows if row["content"] == 0),
         frozenset(row["file_path"] for row in rows if row["content"] != 0),
         frozenset(str(each.path()) for each in statistics),

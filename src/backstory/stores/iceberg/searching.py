@@ -24,7 +24,7 @@ ID: Final = "parquet.field.id"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFiles:
     """The data files that hold such rows, what was searched, and whether the storage listed its files."""
 
     holding: frozenset[str]
@@ -32,7 +32,7 @@ class Found:
     listed: bool
 
 
-def holding(store: Store, table: StoredTable, condition: "Column", columns: "StructType") -> Found:
+def holding(store: Store, table: StoredTable, condition: "Column", columns: "StructType") -> FoundFiles:
     """The files that any snapshot reads, or that lie in the table's folder, with rows of the condition.
 
     `columns` are those of the condition, with the ids that they have in files.
@@ -44,13 +44,13 @@ def holding(store: Store, table: StoredTable, condition: "Column", columns: "Str
     stray = {each: each for each in listed or {} if each.endswith(".parquet") and "/metadata/" not in each}
     files = {**stray, **named}
     if not files:
-        return Found(frozenset(), {"files": 0, "bytes": 0}, listed is not None)
+        return FoundFiles(frozenset(), {"files": 0, "bytes": 0}, listed is not None)
     with translate_faults(table.shape.table), _by_ids(store.spark):
         rows = store.spark.read.schema(columns).parquet(*sorted(files.values())).where(condition)
         told = rows.select(col("_metadata.file_path").alias("file")).distinct().collect()
     found = (files[bare(unquote(row["file"]))] for row in told)
     size = sum((listed or {}).get(each, 0) for each in files)
-    return Found(frozenset(found), {"files": len(files), "bytes": size}, listed is not None)
+    return FoundFiles(frozenset(found), {"files": len(files), "bytes": size}, listed is not None)
 
 
 def with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tuple[str, ...]]) -> "StructType":

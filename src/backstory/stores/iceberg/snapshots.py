@@ -13,7 +13,7 @@ MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class IcebergSnapshot:
     """One commit; what it was told is asked for name by name, for each answer is a call of Java."""
 
     java: Any
@@ -62,17 +62,17 @@ class Reference:
     max_age_ms: int | None
 
 
-def newest(table: StoredTable) -> Snapshot | None:
+def newest(table: StoredTable) -> IcebergSnapshot | None:
     """The commit whose rows the table has; None for a table that has no commits."""
     return _of(table.iceberg.currentSnapshot())
 
 
-def known(table: StoredTable) -> list[Snapshot]:
+def known(table: StoredTable) -> list[IcebergSnapshot]:
     """Every commit that has not expired, oldest first, also those that were rolled back."""
-    return [Snapshot(java, java.summary()) for java in table.iceberg.snapshots()]
+    return [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
 
 
-def ancestry(table: StoredTable) -> Iterator[Snapshot]:
+def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
     """The commits that made the table what it is, newest first; one that expired ends the walk."""
     found = newest(table)
     while found is not None:
@@ -81,7 +81,7 @@ def ancestry(table: StoredTable) -> Iterator[Snapshot]:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitNote:
     """One commit: its number, what it was told, and whether the rows of now come from it."""
 
     id: int
@@ -90,7 +90,7 @@ class Commit:
     stands: bool
 
 
-def commits(store: Store, table: StoredTable) -> list[Commit]:
+def commits(store: Store, table: StoredTable) -> list[CommitNote]:
     """Every commit that has not expired, in their order; one call of Java, however many there are."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
     known = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
@@ -99,7 +99,7 @@ def commits(store: Store, table: StoredTable) -> list[Commit]:
         standing.add(now)
         now = known[now].get("parent-snapshot-id")
     return [
-        Commit(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
+        CommitNote(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
         for name, each in known.items()
     ]
 
@@ -114,5 +114,5 @@ def references(table: StoredTable) -> list[Reference]:
     return found
 
 
-def _of(java: Any) -> Snapshot | None:
-    return None if java is None else Snapshot(java, java.summary())
+def _of(java: Any) -> IcebergSnapshot | None:
+    return None if java is None else IcebergSnapshot(java, java.summary())

@@ -13,7 +13,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
 from backstory.observe.metrics import COMMITS
-from backstory.stores.memory.store import MemoryStore, MemoryTable, State, Written
+from backstory.stores.memory.store import MemoryStore, MemoryTable, TableState, WrittenRows
 from backstory.stores.names import refuse_names
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, table_exists
@@ -50,7 +50,7 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
         raise table_exists(name)
     if before is not None and not change.anew:
         raise conflict(name)
-    state = _reshaped(State(shape, {}, 0), shape, NOTHING)
+    state = _reshaped(TableState(shape, {}, 0), shape, NOTHING)
     if before is not None:  # a table in place of another one has its past and its properties
         state = replace(
             state,
@@ -85,7 +85,9 @@ def _move(store: MemoryStore, table: TableName, change: Change) -> Committed:
     return Committed(None, change.counts)
 
 
-def _changed(store: MemoryStore, before: State, change: Change, note: Note) -> tuple[State, Committed]:
+def _changed(
+    store: MemoryStore, before: TableState, change: Change, note: Note
+) -> tuple[TableState, Committed]:
     state = before
     if change.back_to is not None:
         state = replace(state, current=_snapshot(state, change.back_to))
@@ -99,14 +101,14 @@ def _changed(store: MemoryStore, before: State, change: Change, note: Note) -> t
     return _written(store, state, change, note, _kept(state, change))
 
 
-def _snapshot(state: State, number: int) -> Written:
+def _snapshot(state: TableState, number: int) -> WrittenRows:
     for written in state.history:
         if written.snapshot.id == number:
             return written
     raise conflict(state.shape.table)
 
 
-def _reshaped(state: State, into: Shape, renamed: Mapping[str, str]) -> State:
+def _reshaped(state: TableState, into: Shape, renamed: Mapping[str, str]) -> TableState:
     """The same rows under other columns: those that do not simply widen begin anew, with NULLs."""
     stored = {renamed.get(each.name, each.name): each.type for each in state.shape.columns}
     known = {renamed.get(name, name): number for name, number in state.numbers.items()}
@@ -131,7 +133,7 @@ def _reshaped(state: State, into: Shape, renamed: Mapping[str, str]) -> State:
     )
 
 
-def _tagged(state: State, tags: Mapping[str, Tag | None]) -> Mapping[str, int | None]:
+def _tagged(state: TableState, tags: Mapping[str, Tag | None]) -> Mapping[str, int | None]:
     """The snapshots that are named, each of which there must be."""
     return {
         name: None if tag is None else _snapshot(state, tag.snapshot).snapshot.id
@@ -144,14 +146,14 @@ def _set(known: Mapping[str, Value], changes: Mapping[str, Value | None]) -> Map
     return {name: value for name, value in both.items() if value is not None}
 
 
-def _touches_rows(before: State, change: Change) -> bool:
+def _touches_rows(before: TableState, change: Change) -> bool:
     """Whether a snapshot comes of it; no row of a table without any is written anew."""
     if change.whole:
         return bool(before.current and before.current.rows.num_rows) or change.snapshot
     return change.snapshot or change.come is not None or change.gone is not None
 
 
-def _kept(state: State, change: Change) -> pa.Table:
+def _kept(state: TableState, change: Change) -> pa.Table:
     """The rows that stay, under the new shape."""
     rows = state.content
     if change.whole:
@@ -161,8 +163,8 @@ def _kept(state: State, change: Change) -> pa.Table:
 
 
 def _written(
-    store: MemoryStore, state: State, change: Change, note: Note, kept: pa.Table
-) -> tuple[State, Committed]:
+    store: MemoryStore, state: TableState, change: Change, note: Note, kept: pa.Table
+) -> tuple[TableState, Committed]:
     come = state.schema.empty_table()
     if change.come is not None:
         come = change.come.select(state.schema.names).cast(state.schema)
@@ -173,7 +175,7 @@ def _written(
         [str(state.numbers[each]) for each in come.schema.names]
     )
     told = {**note.properties(counts), **change.told(MemoryTable(state))}
-    written = Written(Snapshot(next(store.numbers), told), rows)
+    written = WrittenRows(Snapshot(next(store.numbers), told), rows)
     COMMITS.inc()
     after = replace(state, history=(*state.history, written), current=written)
     return after, Committed(written.snapshot.id, counts)

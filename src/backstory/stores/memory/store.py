@@ -32,7 +32,7 @@ _FILE = "memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRows:
     """The rows after a commit, their columns named by number, and what the commit said of itself."""
 
     snapshot: Snapshot
@@ -40,7 +40,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class TableState:
     """A table after a commit of any kind, and no other's equal: it is known by itself.
 
     `numbers` are those of the columns: a column keeps its own under another name, and no other ever has it.
@@ -52,8 +52,8 @@ class State:
     schema_id: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, int] = field(default_factory=dict)
-    history: tuple[Written, ...] = ()
-    current: Written | None = None
+    history: tuple[WrittenRows, ...] = ()
+    current: WrittenRows | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -79,7 +79,7 @@ class State:
 class MemoryTable:
     """A table as it was when it was loaded."""
 
-    state: State
+    state: TableState
 
     @property
     def shape(self) -> Shape:
@@ -128,7 +128,7 @@ class MemoryStore:
 
     catalog: str = "memory"
     memory: Memory = field(default_factory=lambda: Memory(PLENTY))
-    states: dict[TableName, State] = field(default_factory=dict, repr=False)
+    states: dict[TableName, TableState] = field(default_factory=dict, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: Any = field(default_factory=lambda: count(1))
 

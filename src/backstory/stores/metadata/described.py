@@ -14,7 +14,7 @@ from backstory.stores.refusals import no_table
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class DescribedCommit:
     """One commit that has not expired: what it did, and what its writer said of it."""
 
     id: int
@@ -52,12 +52,12 @@ class Described:
         )
 
     @property
-    def commits(self) -> list[Commit]:
+    def commits(self) -> list[DescribedCommit]:
         """Every commit that has not expired, oldest first, also those that were rolled back."""
         return [_commit(each) for each in self.told.get("snapshots") or []]
 
     @property
-    def newest(self) -> Commit | None:
+    def newest(self) -> DescribedCommit | None:
         """The commit whose rows the table has; None for a table that has no commits."""
         return None if self.snapshot is None else _commit(self.snapshot)
 
@@ -123,8 +123,8 @@ def _fields(told: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-def _commit(snapshot: Mapping[str, Any]) -> Commit:
+def _commit(snapshot: Mapping[str, Any]) -> DescribedCommit:
     summary = dict(snapshot.get("summary") or {})
     operation = summary.pop("operation", "")
     committed_at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
-    return Commit(snapshot["snapshot-id"], committed_at, operation, summary)
+    return DescribedCommit(snapshot["snapshot-id"], committed_at, operation, summary)

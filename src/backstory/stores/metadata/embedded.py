@@ -19,7 +19,7 @@ _IS_TABLE = "catalog_name = ? AND coalesce(iceberg_type, 'TABLE') = 'TABLE'"
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddedCatalog:
     """The tables of the warehouse in a folder; a folder without a catalog has none."""
 
     folder: Path

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.formats.memory import Lease, TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.metadata.columns import arrow_of, id_of, projected
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
@@ -29,7 +29,7 @@ class Files:
 
     table: Described
     opener: Opener
-    lease: Lease
+    lease: MemoryLease
 
     def rows(
         self, snapshot: Mapping[str, Any] | None, fields: Sequence[Mapping[str, Any]], names: Sequence[str]

@@ -2,7 +2,7 @@
 
 from backstory.settings import CATALOG, Settings
 from backstory.stores.metadata.described import Opening
-from backstory.stores.metadata.embedded import Embedded
+from backstory.stores.metadata.embedded import EmbeddedCatalog
 
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
@@ -13,7 +13,7 @@ def open_without_spark(settings: Settings) -> Opening | None:
         return None
     properties = settings.catalogs[CATALOG]
     if not properties:
-        return Embedded(settings.warehouse)
+        return EmbeddedCatalog(settings.warehouse)
     from backstory.stores.metadata.with_pyiceberg import open_catalog
 
     return open_catalog(properties)

@@ -40,7 +40,7 @@ _TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
 
 
 @dataclass(frozen=True)
-class Plan(Generic[ColumnT]):
+class DdlPlan(Generic[ColumnT]):
     """The changes of one table, in the order in which they are made; what only deserves a word."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Plan(Generic[ColumnT]):
 
 def plan(
     table: str, columns: Sequence[ColumnT], stored: Mapping[str, str], dialect: Dialect
-) -> Plan[ColumnT]:
+) -> DdlPlan[ColumnT]:
     """The changes that bring a table with `stored` columns (name to type) to these columns.
 
     Columns that only the table has stay. Names compare trimmed and without case. Raises Refused
@@ -104,7 +104,7 @@ def plan(
         if column.name in own:
             doubles = [own[name.lower()] for name in column.former_names if name.lower() in own]
             warnings += [f"DUPLICATE_COLUMN: {table} has {column.name} and {name}" for name in doubles]
-    return Plan(renamed, widened, added, warnings)
+    return DdlPlan(renamed, widened, added, warnings)
 
 
 def _renamed(

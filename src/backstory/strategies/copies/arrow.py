@@ -16,7 +16,7 @@ from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
-from backstory.strategies.copies.plan import Terms
+from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.keys import key_codes
 from backstory.strategies.scd2.arrow.matching import Matched, differ, matched
 
@@ -32,7 +32,7 @@ class Copied:
     that changed whether it makes a version; the others are renewed in place.
     """
 
-    terms: Terms
+    terms: CopyTerms
     delivered: pa.Table
     open: pa.Table
     found: Matched
@@ -65,7 +65,7 @@ class Copied:
         return {name: (self.delivered[name].take(mine), self.open[name].take(theirs)) for name in names}
 
 
-def comparable(terms: Terms) -> bool:
+def comparable(terms: CopyTerms) -> bool:
     """Whether Arrow tells keys and values apart as the rule does: not what is nested, nor floating keys."""
     types = {each.name: each.type for each in terms.columns}
     flat = all(types[name].flat for name in (*terms.compared, *terms.renewed))
@@ -73,7 +73,7 @@ def comparable(terms: Terms) -> bool:
 
 
 def copied(
-    terms: Terms, delivered: pa.Table, open_: pa.Table, closed: pa.Table, *, closes: bool
+    terms: CopyTerms, delivered: pa.Table, open_: pa.Table, closed: pa.Table, *, closes: bool
 ) -> Copied | None:
     """Match a copy with the open versions; `closed` are the keys of those that ended.
 
@@ -116,7 +116,7 @@ def rows_that_go(copy: Copied) -> pa.Table:
     return pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
 
 
-def _moved(terms: Terms, rows: pa.Table) -> dict[str, Values]:
+def _moved(terms: CopyTerms, rows: pa.Table) -> dict[str, Values]:
     told = {ENDED_AT: _instants(terms.recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
     return {
         VALID_TO: _instants(terms.at, len(rows)),
@@ -126,7 +126,7 @@ def _moved(terms: Terms, rows: pa.Table) -> dict[str, Values]:
     }
 
 
-def _left_behind(terms: Terms, rows: pa.Table) -> dict[str, Values]:
+def _left_behind(terms: CopyTerms, rows: pa.Table) -> dict[str, Values]:
     """The statement that a second move of an end would forget is another row, with an id of its own."""
     past = {ROLE: pa.repeat(Role.PAST.value, len(rows))}
     beside = {ROW_ID: pa.nulls(len(rows), pa.int64())} if ROW_ID in rows.column_names else {}
@@ -138,7 +138,7 @@ def _left_behind(terms: Terms, rows: pa.Table) -> dict[str, Values]:
     }
 
 
-def _begun(terms: Terms, count: int) -> dict[str, Values]:
+def _begun(terms: CopyTerms, count: int) -> dict[str, Values]:
     return {
         VALID_FROM: _instants(terms.at, count),
         IS_CURRENT: pa.repeat(True, count),
@@ -146,7 +146,7 @@ def _begun(terms: Terms, count: int) -> dict[str, Values]:
     }
 
 
-def _mark(terms: Terms, columns: Sequence[int] | None) -> pa.Table:
+def _mark(terms: CopyTerms, columns: Sequence[int] | None) -> pa.Table:
     told = {ROLE: Role.FACT.value, KIND: Told.COPY.value, COLUMNS: None if columns is None else list(columns)}
     memory = {name: told.get(name) for name, _ in terms.memory.parts}
     return pa.table(
@@ -164,7 +164,7 @@ def _told(rows: pa.Table, name: str) -> pa.Array:
     return pc.struct_field(rows[MEMORY].combine_chunks(), name)
 
 
-def _memory(terms: Terms, rows: pa.Table, told: Mapping[str, pa.Array]) -> pa.Array:
+def _memory(terms: CopyTerms, rows: pa.Table, told: Mapping[str, pa.Array]) -> pa.Array:
     """What the rows remember, with some of it told anew; fields that feeds add are kept."""
     types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
     values = [told[name] if name in told else _told(rows, name) for name in types]

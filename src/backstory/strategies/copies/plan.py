@@ -32,7 +32,7 @@ APPEARING: Final = "appearing"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CopyTerms:
     """What the copy is compared by; instants are microseconds, `types` Spark's of the columns.
 
     `delivered` are the copy's columns, the key's among them; those `compared` make a version where they
@@ -72,7 +72,7 @@ def marked() -> "Column":
     return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
-def stored_states(rows: "DataFrame", terms: Terms) -> "DataFrame":
+def stored_states(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
     """For each key that the copy can touch the versions that count for it, each as a struct.
 
     `rows` are the table's, with their places.
@@ -100,7 +100,7 @@ def stored_states(rows: "DataFrame", terms: Terms) -> "DataFrame":
     return states.withColumn(NOW, coalesce(column(REPLACED), there))
 
 
-def spoilt(rows: "DataFrame", terms: Terms) -> "DataFrame":
+def spoilt(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
     """The keys of the slice that have two versions at one instant (V119)."""
     from pyspark.sql.functions import count_if
 
@@ -118,7 +118,7 @@ def state(name: str) -> str:
     return f"{STORED}.{quoted(name)}"
 
 
-def differs(terms: Terms) -> "Column":
+def differs(terms: CopyTerms) -> "Column":
     """Whether a record that is on both sides is another one than at the copy's instant."""
     from pyspark.sql.functions import col
 
@@ -134,7 +134,7 @@ def there() -> "Column":
     return col(state(NOW)).isNotNull()
 
 
-def outcome(terms: Terms) -> "dict[str, Column]":
+def outcome(terms: CopyTerms) -> "dict[str, Column]":
     """Which actions are of records that appear, change with a version, are renewed without one, or go."""
     action, known = column("action"), there()
     anew = ~alike(DELIVERED, state(NOW), terms.compared, terms.types)

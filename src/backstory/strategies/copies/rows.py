@@ -20,7 +20,7 @@ from backstory.strategies.copies.plan import (
     NOW,
     RENEWED,
     REPLACED,
-    Terms,
+    CopyTerms,
     outcome,
     state,
 )
@@ -43,12 +43,12 @@ class Written:
     taken_back: bool = False
 
 
-def written(terms: Terms) -> list[Written]:
+def written(terms: CopyTerms) -> list[Written]:
     """The rows that the copy writes, one kind after the other; conditions are of the actions."""
     return _in_order(terms) if terms.in_order else _among_others(terms)
 
 
-def _in_order(terms: Terms) -> list[Written]:
+def _in_order(terms: CopyTerms) -> list[Written]:
     """Nothing is known later: versions end at the copy's instant, begin there, or are renewed in place."""
     from pyspark.sql.functions import lit
 
@@ -60,7 +60,7 @@ def _in_order(terms: Terms) -> list[Written]:
     ]
 
 
-def _renewing(terms: Terms) -> list[Written]:
+def _renewing(terms: CopyTerms) -> list[Written]:
     """Open versions of which only columns without history differ (V18)."""
     now = state(NOW)
 
@@ -71,7 +71,7 @@ def _renewing(terms: Terms) -> list[Written]:
     return [Written(outcome(terms)[RENEWED], row, now)] if terms.renewed else []
 
 
-def _among_others(terms: Terms) -> list[Written]:
+def _among_others(terms: CopyTerms) -> list[Written]:
     """Facts are known at or after the copy's instant: what it says holds up to the next (V30, V31)."""
     from pyspark.sql.functions import col, lit, when
 
@@ -117,7 +117,7 @@ def _among_others(terms: Terms) -> list[Written]:
     ]
 
 
-def _delivered_alike(terms: Terms, other: str) -> "Column":
+def _delivered_alike(terms: CopyTerms, other: str) -> "Column":
     """Whether the delivered row, NULL where it has no column, is like a stored one."""
     there = [name for name in terms.tracked if name in terms.delivered]
     absent = (of(other, name).isNull() for name in terms.tracked if name not in terms.delivered)
@@ -125,7 +125,7 @@ def _delivered_alike(terms: Terms, other: str) -> "Column":
 
 
 def _moving(
-    terms: Terms,
+    terms: CopyTerms,
     row: str,
     where: "Column",
     end: "Column",
@@ -144,7 +144,9 @@ def _moving(
     return [Written(where, now, row, role is not None), Written(where & moves_again(row), left)]
 
 
-def _beginning(terms: Terms, start: "Column", end: "Column", newest: "Newest" = NOTHING) -> "list[Column]":
+def _beginning(
+    terms: CopyTerms, start: "Column", end: "Column", newest: "Newest" = NOTHING
+) -> "list[Column]":
     own = begun(start, end, instant(terms.recorded))
     return row_of(terms.columns, own, _as_newest(_delivered(terms), newest))
 
@@ -159,11 +161,11 @@ def _as_newest(values: "dict[str, Column]", newest: "Newest") -> "dict[str, Colu
     return {**values, **told}
 
 
-def _delivered(terms: Terms) -> "dict[str, Column]":
+def _delivered(terms: CopyTerms) -> "dict[str, Column]":
     return {name: of(DELIVERED, name) for name in terms.delivered}
 
 
-def _values(terms: Terms, row: str) -> "dict[str, Column]":
+def _values(terms: CopyTerms, row: str) -> "dict[str, Column]":
     return {each.name: of(row, each.name) for each in terms.columns}
 
 

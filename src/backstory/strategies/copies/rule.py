@@ -19,7 +19,7 @@ OUTCOMES = ("new", "changed", "closed", "reopened", "unchanged")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """A stored row (V1, V2); a mark has no key and no values."""
 
     key: Key | None
@@ -49,21 +49,21 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StoredCopies:
     """Stored rows; `settled` is None without memory, else no or two instants (V13).
 
     `columns` are those of the data. Columns of `ignored` and `overwritten` make no version.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...] = ()
+    rows: tuple[StoredRow, ...] = ()
     newest: Instant | None = None
     settled: tuple[Instant, ...] | None = None
     ignored: frozenset[str] = frozenset()
     overwritten: frozenset[str] = frozenset()
 
     @property
-    def versions(self) -> list[Row]:
+    def versions(self) -> list[StoredRow]:
         """The rows that are versions, as known now."""
         return [row for row in self.rows if row.is_version]
 
@@ -72,7 +72,7 @@ class Table:
         """The columns whose values make versions."""
         return [name for name in self.columns if name not in self.ignored | self.overwritten]
 
-    def life(self, key: Key) -> list[Row]:
+    def life(self, key: Key) -> list[StoredRow]:
         """The versions of a record."""
         return [row for row in self.versions if row.key == key]
 
@@ -108,11 +108,11 @@ class Copy:
 class Taken:
     """The table after a copy, the same one if nothing was committed, and the records by outcome (V36)."""
 
-    table: Table
+    table: StoredCopies
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def take(table: Table, copy: Copy, recorded: Instant) -> Taken:
+def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
     """The table after the copy; Refused where it would not be right."""
     table = _remembering(table, copy)
     _refuse_instant(table, copy)
@@ -136,7 +136,7 @@ def take(table: Table, copy: Copy, recorded: Instant) -> Taken:
     return Taken(after if changed else table, counts)
 
 
-def _remembering(table: Table, copy: Copy) -> Table:
+def _remembering(table: StoredCopies, copy: Copy) -> StoredCopies:
     """The table with a memory from now on, where the copy is the first that asks for it (V28)."""
     if table.settled is not None or not copy.backfill:
         return table
@@ -144,7 +144,7 @@ def _remembering(table: Table, copy: Copy) -> Table:
     return replace(table, settled=(min(ends), max(ends)) if ends else ())
 
 
-def _refuse_instant(table: Table, copy: Copy) -> None:
+def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
     if table.settled is None:
         if table.newest is not None and copy.at < table.newest:
             raise Refused("time-backwards", "A newer copy is known.")
@@ -157,7 +157,7 @@ def _refuse_instant(table: Table, copy: Copy) -> None:
         raise Refused("settled", "The next copy lacked columns: what they were then comes from before it.")
 
 
-def _refuse_other_content(table: Table, copy: Copy, counts: Mapping[str, int]) -> None:
+def _refuse_other_content(table: StoredCopies, copy: Copy, counts: Mapping[str, int]) -> None:
     """V37: a copy of an instant of which one is stored."""
     marks = [row.start for row in table.rows if row.is_mark]
     stored = copy.at in marks if table.settled is not None else copy.at == table.newest
@@ -166,13 +166,13 @@ def _refuse_other_content(table: Table, copy: Copy, counts: Mapping[str, int]) -
         raise Refused("same-instant", "Another copy of this instant is known.")
 
 
-def _following(table: Table, instant: Instant) -> Instant | None:
+def _following(table: StoredCopies, instant: Instant) -> Instant | None:
     """The next instant after this one of which something is known for every record (V30, V31)."""
     known = [*(row.start for row in table.rows if row.is_mark), *(table.settled or ())[:1]]
     return min((each for each in known if each > instant), default=None)
 
 
-def _said(table: Table, copy: Copy, key: Key) -> Values | None:
+def _said(table: StoredCopies, copy: Copy, key: Key) -> Values | None:
     """What is known of a record at the copy's instant, once it is taken: the step of V22."""
     before = next((row.values for row in table.life(key) if _until(row, copy.at)), None)
     row = copy.rows.get(key)
@@ -183,19 +183,21 @@ def _said(table: Table, copy: Copy, key: Key) -> Values | None:
     return {name: row.get(name) if name in copy.columns else None for name in table.columns}
 
 
-def _until(row: Row, instant: Instant) -> bool:
+def _until(row: StoredRow, instant: Instant) -> bool:
     """Whether a version is what was known just before an instant (V78)."""
     return bool(row.start < instant and (row.end is None or row.end >= instant))
 
 
-def _same(table: Table, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
+def _same(table: StoredCopies, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
     """Whether two states are alike on the tracked ones of the columns."""
     if one is None or other is None:
         return one is other
     return all(one.get(name) == other.get(name) for name in columns if name in table.tracked)
 
 
-def _outcome(table: Table, copy: Copy, key: Key, now: Values | None, said: Values | None) -> dict[str, int]:
+def _outcome(
+    table: StoredCopies, copy: Copy, key: Key, now: Values | None, said: Values | None
+) -> dict[str, int]:
     """What the record counts as: `as_of` its instant before and after (V36)."""
     if now is None:
         return {"reopened" if table.life(key) else "new": 1} if said is not None else {}
@@ -210,7 +212,7 @@ def _outcome(table: Table, copy: Copy, key: Key, now: Values | None, said: Value
 
 
 def _folded(
-    table: Table, key: Key, at: Instant, said: Values | None, following: Instant | None
+    table: StoredCopies, key: Key, at: Instant, said: Values | None, following: Instant | None
 ) -> list[tuple[Instant, Instant | None, Values]]:
     """The record's new life: what was said holds from its instant up to the following one (V23)."""
     stored = {each for row in table.life(key) for each in (row.start, row.end) if each is not None}
@@ -234,17 +236,17 @@ def _folded(
 
 
 def _matched(
-    table: Table,
+    table: StoredCopies,
     key: Key,
     life: Sequence[tuple[Instant, Instant | None, Values]],
     recorded: Instant,
-    unmoved: list[Row] | None,
-) -> list[Row]:
+    unmoved: list[StoredRow] | None,
+) -> list[StoredRow]:
     """The record's stored rows and those of its new life, brought together (V9)."""
     if unmoved is not None:
         return unmoved
     left = {start: (end, values) for start, end, values in life}
-    rows: list[Row] = []
+    rows: list[StoredRow] = []
     for row in table.life(key):
         end, values = left.get(row.start, (None, None))
         if values is not None and _alike(table, values, row.values):
@@ -252,15 +254,15 @@ def _matched(
             rows += move_end(replace(row, values=values), end, recorded)
         else:
             rows += take_back(row, recorded)
-    return [*rows, *(Row(key, values, start, end, recorded) for start, (end, values) in left.items())]
+    return [*rows, *(StoredRow(key, values, start, end, recorded) for start, (end, values) in left.items())]
 
 
-def _alike(table: Table, one: Values, other: Values) -> bool:
+def _alike(table: StoredCopies, one: Values, other: Values) -> bool:
     """Whether values are the same but for what has no history (V9, V18)."""
     return all(one[name] == other[name] for name in table.columns if name not in table.overwritten)
 
 
-def move_end(row: Row, end: Instant | None, recorded: Instant) -> list[Row]:
+def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:
     """The row with another end, and the statement that this would forget (V7)."""
     if end == row.end:
         return [row]
@@ -270,13 +272,13 @@ def move_end(row: Row, end: Instant | None, recorded: Instant) -> list[Row]:
     return [replace(moved, recorded=row.ended_at), replace(row, role=Role.PAST, end=row.start)]
 
 
-def take_back(row: Row, recorded: Instant) -> list[Row]:
+def take_back(row: StoredRow, recorded: Instant) -> list[StoredRow]:
     """The version as one that was told, and is not any more (V8)."""
     moved, *left = move_end(row, row.start, recorded)
     return [replace(moved, role=Role.PAST), *left]
 
 
-def _overwritten(table: Table, copy: Copy, row: Row) -> Row:
+def _overwritten(table: StoredCopies, copy: Copy, row: StoredRow) -> StoredRow:
     """An open version with the copy's values of what is kept without history (V18)."""
     delivered = copy.rows.get(row.key) if row.is_version and row.end is None else None
     names = [name for name in copy.columns if name in table.overwritten]
@@ -286,11 +288,11 @@ def _overwritten(table: Table, copy: Copy, row: Row) -> Row:
 
 
 def _remembered(
-    table: Table, copy: Copy, rows: Sequence[Row], recorded: Instant, *, restated: bool
-) -> list[Row]:
+    table: StoredCopies, copy: Copy, rows: Sequence[StoredRow], recorded: Instant, *, restated: bool
+) -> list[StoredRow]:
     """The rows with the mark of the copy (V31); another mark takes the place of one of other columns."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
-    mark = Row(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)
+    mark = StoredRow(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)
     here = [row for row in rows if row.is_mark and row.start == copy.at]
     if here and (here[0].columns == columns or not restated):
         return list(rows)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.stores.iceberg.literals import instant, literal
-from backstory.strategies.events.terms import Moment, Op, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Moment, Op, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,7 +32,7 @@ def field(struct: str, name: str) -> "Column":
     return col(struct).getField(name)
 
 
-def align(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms) -> "DataFrame":
+def align(logged: "DataFrame | None", delivered: "DataFrame", terms: EventTerms) -> "DataFrame":
     """Both sides, each row with the record's last event (`stored`), the row before and the row after.
 
     Rows of one record stand in the order of the log, then of their arrival, where that has a meaning.
@@ -61,7 +61,7 @@ def align(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms) -> "
     return seen.select(f"{TOLD}.*", BEFORE, AFTER, STORED)
 
 
-def _placed(side: "DataFrame", source: int, terms: Terms) -> "DataFrame":
+def _placed(side: "DataFrame", source: int, terms: EventTerms) -> "DataFrame":
     """The rows of a side as one struct each, and what they are grouped and sorted by.
 
     These are columns of their own: Spark would move and sort all rows once for each window over an
@@ -79,7 +79,7 @@ def _placed(side: "DataFrame", source: int, terms: Terms) -> "DataFrame":
     return side.select(*(each.alias(f"{KEY} {n}") for n, each in enumerate(identity)), *by, told)
 
 
-def prune_log(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "DataFrame":
+def prune_log(logged: "DataFrame", delivered: "DataFrame", terms: EventTerms) -> "DataFrame":
     """The log's rows between the least and the greatest delivered key: no others are meant.
 
     Where keys or times grow, the log's old files are not read then; the delivered keys are read once
@@ -112,7 +112,9 @@ def prune_log(logged: "DataFrame", delivered: "DataFrame", terms: Terms) -> "Dat
     return logged
 
 
-def timed(logged: "DataFrame | None", delivered: "DataFrame", terms: Terms, moment: Moment) -> "DataFrame":
+def timed(
+    logged: "DataFrame | None", delivered: "DataFrame", terms: EventTerms, moment: Moment
+) -> "DataFrame":
     """The delivered rows, those without an event time with that of the event that they mean (decision O13).
 
     It is the newest event of the row's key, one of the same content before all others; else the fallback.

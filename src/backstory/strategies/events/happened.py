@@ -16,7 +16,7 @@ COUNTED: Final = ("unchanged", "conflicts", "absent")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenEvents:
     """Events of one operation: how many, the greatest event time, in microseconds, and how many are late."""
 
     rows: int
@@ -58,13 +58,13 @@ def problem_code(problem: str) -> int:
 
 def summed(
     events: Any,
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, SeenEvents],
     told: Mapping[str, int],
     keys_of: Callable[[int], list[dict[str, Any]]],
     observed: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> Happened:
     """The events, `seen` by operation; `told` are rows by what became of them that made no events."""
-    nothing = Seen(0, None, 0)
+    nothing = SeenEvents(0, None, 0)
     counts = {
         "appended": seen.get(Op.APPEND, nothing).rows,
         "retracted": seen.get(Op.RETRACT, nothing).rows,

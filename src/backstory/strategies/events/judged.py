@@ -18,7 +18,7 @@ from backstory.strategies.events.columns import (
     field,
 )
 from backstory.strategies.events.outcomes import outcomes
-from backstory.strategies.events.terms import Moment, Op, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Moment, Op, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WHAT: Final = "what"
 
 
-def classify(rows: "DataFrame", terms: Terms, moment: Moment) -> "DataFrame":
+def classify(rows: "DataFrame", terms: EventTerms, moment: Moment) -> "DataFrame":
     """The rows with `what` becomes of each."""
     from pyspark.sql import functions
 
@@ -42,7 +42,7 @@ def classify(rows: "DataFrame", terms: Terms, moment: Moment) -> "DataFrame":
 class _Judged:
     """The facts of rows that `align` laid out; none that a rule turns round is ever NULL."""
 
-    terms: Terms
+    terms: EventTerms
     moment: Moment
 
     def does(self, *operations: Op) -> "Column":

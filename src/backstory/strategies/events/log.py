@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backstory.strategies.events.terms import Op, Terms
+from backstory.strategies.events.terms import EventTerms, Op
 
 
-class Rejected(Exception):
+class LogRejected(Exception):
     """The delivery would corrupt the log: what is wrong, and the keys."""
 
     def __init__(self, code: str, keys: Iterable[Any] = ()) -> None:
@@ -19,7 +19,7 @@ class Rejected(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class Arrival:
     """A delivered row: its event time, None where the source has none, and its values.
 
     `op` is what the source says that the row does, where it does.
@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass
-class Outcome:
+class LogOutcome:
     """The events that a delivery adds, what became of how many rows, and the watermark."""
 
     events: list[Event]
@@ -50,19 +50,19 @@ class Outcome:
     watermark: Any = None
 
 
-def state(log: Sequence[Event], terms: Terms) -> dict[Any, Event]:
+def state(log: Sequence[Event], terms: EventTerms) -> dict[Any, Event]:
     """The current event of each record: the last one, if it is no retraction (section 2.10)."""
     last = {identity(terms, event.time, event.values): event for event in log}
     return {key: event for key, event in last.items() if event.op is not Op.RETRACT}
 
 
-def identity(terms: Terms, time: Any, values: Mapping[str, Any]) -> Any:
+def identity(terms: EventTerms, time: Any, values: Mapping[str, Any]) -> Any:
     """What makes two rows the same record."""
     key = key_of(terms, values)
     return (*key, canonical(time)) if terms.time_in_key else key
 
 
-def key_of(terms: Terms, values: Mapping[str, Any]) -> tuple[Any, ...]:
+def key_of(terms: EventTerms, values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The values of the key, so that they compare."""
     return tuple(canonical(values[name]) for name in terms.key)
 

@@ -16,10 +16,10 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
+    EventTerms,
     OnConflict,
     Op,
     Strategy,
-    Terms,
 )
 
 Condition = Any
@@ -77,7 +77,7 @@ class Facts(Protocol):
         """Whether the other half of a correction stands right beside it."""
 
 
-def outcomes(rows: Facts, terms: Terms) -> Rules:
+def outcomes(rows: Facts, terms: EventTerms) -> Rules:
     """What can become of a row, each with its condition; the first that holds is it.
 
     It is appended, corrected, retracted, unchanged, conflicts, absent, told, nothing, or a problem; a
@@ -93,11 +93,11 @@ def outcomes(rows: Facts, terms: Terms) -> Rules:
     return rules[terms.strategy](rows, terms)
 
 
-def _append(rows: Facts, _terms: Terms) -> Rules:
+def _append(rows: Facts, _terms: EventTerms) -> Rules:
     return {"appended": rows.delivered}
 
 
-def _ledger(rows: Facts, terms: Terms) -> Rules:
+def _ledger(rows: Facts, terms: EventTerms) -> Rules:
     again = {
         OnConflict.IGNORE: "conflicts",
         OnConflict.ERROR: KNOWN_CONFLICT,
@@ -115,7 +115,7 @@ def _ledger(rows: Facts, terms: Terms) -> Rules:
     }
 
 
-def _snapshot(rows: Facts, _terms: Terms) -> Rules:
+def _snapshot(rows: Facts, _terms: EventTerms) -> Rules:
     return {
         NULL_KEY: rows.delivered & rows.without_key,
         "retracted": ~rows.delivered & ~rows.followed & rows.known,
@@ -127,7 +127,7 @@ def _snapshot(rows: Facts, _terms: Terms) -> Rules:
     }
 
 
-def _upsert(rows: Facts, _terms: Terms) -> Rules:
+def _upsert(rows: Facts, _terms: EventTerms) -> Rules:
     retracts = rows.does(Op.RETRACT)
     return {
         NULL_KEY: rows.delivered & rows.without_key,
@@ -142,7 +142,7 @@ def _upsert(rows: Facts, _terms: Terms) -> Rules:
     }
 
 
-def _changelog(rows: Facts, terms: Terms) -> Rules:
+def _changelog(rows: Facts, terms: EventTerms) -> Rules:
     wrong = rows.delivered & ~rows.does(*Op)
     if not terms.strict:
         return {WRONG_OP: wrong, "told": rows.delivered}

@@ -13,9 +13,9 @@ from uuid import uuid4
 from backstory.errors import MAX_KEYS
 from backstory.stores.iceberg.literals import literal
 from backstory.strategies.events.columns import LEAD, OP, PLACE, ROW, STORED, TIME, align, field, timed
-from backstory.strategies.events.happened import COUNTED, Happened, Seen, problem_code, summed
+from backstory.strategies.events.happened import COUNTED, Happened, SeenEvents, problem_code, summed
 from backstory.strategies.events.judged import WHAT, classify
-from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
+from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
 from backstory.strategies.observed import observed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ OFFSET: Final = "offset"
 
 @contextmanager
 def merge_delivery(
-    logged: "DataFrame | None", delivered: "DataFrame", terms: Terms, moment: Moment
+    logged: "DataFrame | None", delivered: "DataFrame", terms: EventTerms, moment: Moment
 ) -> Iterator[Happened]:
     """Compare a delivery with a log, both as `sides` lays them out; each is read once.
 
@@ -49,7 +49,7 @@ def merge_delivery(
             greatest(_micros(events)).alias("newest"),
             count(when(late, 1)).alias("late"),
         )
-        seen = {row[OP]: Seen(row["rows"], row["newest"], row["late"]) for row in found.collect()}
+        seen = {row[OP]: SeenEvents(row["rows"], row["newest"], row["late"]) for row in found.collect()}
         counted = observed(events)
 
         def keys_of(op: int) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _micros(events: "DataFrame") -> "Column":
     return unix_date(TIME) * 86_400_000_000 if days else unix_micros(col(TIME))
 
 
-def _events(terms: Terms, moment: Moment) -> "Column":
+def _events(terms: EventTerms, moment: Moment) -> "Column":
     """The events of a judged row: none, one, or the pair of a correction; a problem keeps its row."""
     from pyspark.sql.functions import array, coalesce, col, create_map, element_at, explode, lit, struct, when
 
@@ -102,7 +102,7 @@ def _events(terms: Terms, moment: Moment) -> "Column":
     return explode(built.when(what == "corrected", array(*corrected))).alias("event")
 
 
-def order(terms: Terms, row_fields: Sequence[Any]) -> "list[Column]":
+def order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
     """How events of one commit are sorted (section 2.1, step 7): in full, so that no tie is left open."""
     from pyspark.sql.functions import col
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from backstory.model.guards import exceeds
 from backstory.strategies.events.log import (
+    Arrival,
     Event,
-    Outcome,
-    Rejected,
-    Row,
+    LogOutcome,
+    LogRejected,
     canonical,
     content,
     identity,
@@ -29,17 +29,17 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
+    EventTerms,
     Moment,
     OnConflict,
     Op,
     Strategy,
-    Terms,
 )
 
 Happening = tuple[Op, Any, Mapping[str, Any], Any]  # op, event time, values, the time that it sorts by
 
 
-def ingest(log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment) -> Outcome:
+def ingest(log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment) -> LogOutcome:
     """What the rows, in the order of their arrival, add to the log; raises Rejected."""
     counts: Counter[str] = Counter()
     happened = _MERGE[terms.strategy](log, rows, terms, moment, counts)
@@ -54,17 +54,17 @@ def ingest(log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Mome
         counts.update([name] if name else [])
         if event.op is Op.APPEND and moment.watermark is not None and event.time < moment.watermark:
             counts["late"] += 1
-    return Outcome(events, counts, max(times, default=None))
+    return LogOutcome(events, counts, max(times, default=None))
 
 
 def _append(
-    _log: Sequence[Event], rows: Sequence[Row], _terms: Terms, moment: Moment, _counts: Counter[str]
+    _log: Sequence[Event], rows: Sequence[Arrival], _terms: EventTerms, moment: Moment, _counts: Counter[str]
 ) -> list[Happening]:
     return [_appended(row, moment) for row in rows]
 
 
 def _ledger(
-    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+    log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
     """Section 2.3: rows not seen before; a row without an event time is known by its key alone (O13)."""
     _require_keys(rows, terms)
@@ -80,7 +80,7 @@ def _ledger(
             again += [] if _same(event, row, terms) else [(event, row)]
     counts["unchanged"] += len(known) - len(again)
     if terms.on_conflict is OnConflict.ERROR and again:
-        raise Rejected(KNOWN_CONFLICT, [_key(terms, row.values) for _, row in again])
+        raise LogRejected(KNOWN_CONFLICT, [_key(terms, row.values) for _, row in again])
     if terms.on_conflict is OnConflict.CORRECT:
         _require_one(known, terms)
         for event, row in {event.offset: (event, row) for event, row in again}.values():
@@ -90,7 +90,7 @@ def _ledger(
     return found + [_appended(row, moment) for row in _require_one(fresh, terms)]
 
 
-def _timed(log: Sequence[Event], row: Row, terms: Terms, moment: Moment) -> Row:
+def _timed(log: Sequence[Event], row: Arrival, terms: EventTerms, moment: Moment) -> Arrival:
     """The row with the time of the event that it means, where the time belongs to the identity.
 
     Without a time it means the newest event of its key, one of the same content before all others.
@@ -108,7 +108,7 @@ def _timed(log: Sequence[Event], row: Row, terms: Terms, moment: Moment) -> Row:
 
 
 def _snapshot(
-    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+    log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
     """Section 2.4: the rows are all there is."""
     _require_keys(rows, terms)
@@ -119,22 +119,22 @@ def _snapshot(
         found += _compared(stored.get(key), row, terms, moment, counts)
     gone = [event for key, event in stored.items() if key not in delivered]
     if terms.max_retract is not None and exceeds(len(gone), terms.max_retract, len(stored)):
-        raise Rejected(TOO_MANY_RETRACTED, [_key(terms, event.values) for event in gone])
+        raise LogRejected(TOO_MANY_RETRACTED, [_key(terms, event.values) for event in gone])
     return found + [_retracted(event, moment, terms) for event in gone]
 
 
 def _upsert(
-    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, counts: Counter[str]
+    log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
     """Section 2.5: the last row of each key counts."""
     _require_keys(rows, terms)
     wrong = [row for row in rows if row.op not in {Op.APPEND, Op.RETRACT, Op.CORRECT_TO}]
     if wrong:
-        raise Rejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
+        raise LogRejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
     if terms.sequence is not None:
         sequence = terms.sequence
         if any(row.values[sequence] is None for row in rows):
-            raise Rejected(NULL_SEQUENCE)
+            raise LogRejected(NULL_SEQUENCE)
         rows = sorted(rows, key=lambda row: ranked(row.values[sequence]))
     stored = state(log, terms)
     found: list[Happening] = []
@@ -148,12 +148,12 @@ def _upsert(
 
 
 def _changelog(
-    log: Sequence[Event], rows: Sequence[Row], terms: Terms, moment: Moment, _counts: Counter[str]
+    log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, _counts: Counter[str]
 ) -> list[Happening]:
     """Section 2.6: the rows say themselves what they do; `strict` holds them to V1 to V6."""
     wrong = [row for row in rows if row.op not in set(Op)]
     if wrong:
-        raise Rejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
+        raise LogRejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
     found = []
     now = state(log, terms)
     if terms.strict:
@@ -173,33 +173,33 @@ def _changelog(
     return found
 
 
-def _require_takeable(key: Any, current: Event | None, row: Row) -> None:
+def _require_takeable(key: Any, current: Event | None, row: Arrival) -> None:
     """V3 and V4: what appears is not there, what goes is there, just as it is told."""
     if row.op == Op.APPEND and current is not None:
-        raise Rejected(PRESENT, [key])
+        raise LogRejected(PRESENT, [key])
     if row.op in {Op.RETRACT, Op.CORRECT_FROM}:
         if current is None:
-            raise Rejected(ABSENT, [key])
+            raise LogRejected(ABSENT, [key])
         if not _repeats(current, row):
-            raise Rejected(UNLIKE, [key])
+            raise LogRejected(UNLIKE, [key])
 
 
-def _require_paired(rows: Sequence[Row], place: int, terms: Terms) -> None:
+def _require_paired(rows: Sequence[Arrival], place: int, terms: EventTerms) -> None:
     """V5: `-C` and `+C` of a record stand one after the other."""
     row = rows[place]
     key = identity(terms, row.time, row.values)
     for op, other, beside in ((Op.CORRECT_FROM, Op.CORRECT_TO, 1), (Op.CORRECT_TO, Op.CORRECT_FROM, -1)):
         neighbour = rows[place + beside] if 0 <= place + beside < len(rows) else None
         if row.op == op and not _pairs(neighbour, other, key, terms):
-            raise Rejected(UNPAIRED, [key])
+            raise LogRejected(UNPAIRED, [key])
 
 
-def _pairs(row: Row | None, op: Op, key: Any, terms: Terms) -> bool:
+def _pairs(row: Arrival | None, op: Op, key: Any, terms: EventTerms) -> bool:
     return row is not None and row.op == op and identity(terms, row.time, row.values) == key
 
 
 def _compared(
-    event: Event | None, row: Row, terms: Terms, moment: Moment, counts: Counter[str]
+    event: Event | None, row: Arrival, terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
     """A row that is there against the event that was."""
     if event is None:
@@ -210,71 +210,71 @@ def _compared(
     return _corrected(event, row, moment, terms)
 
 
-def _same(event: Event, row: Row, terms: Terms) -> bool:
+def _same(event: Event, row: Arrival, terms: EventTerms) -> bool:
     names = row.values if terms.compare is None else terms.compare
     moved = terms.compare_time and row.time is not None and canonical(row.time) != canonical(event.time)
     return not moved and all(canonical(event.values[name]) == canonical(row.values[name]) for name in names)
 
 
-def _repeats(event: Event, row: Row) -> bool:
+def _repeats(event: Event, row: Arrival) -> bool:
     """Whether a retraction says what is stored; one without an event time means the stored one."""
     time = event.time if row.time is None else row.time
     return content(time, row.values) == content(event.time, event.values)
 
 
-def _filled(row: Row, moment: Moment) -> Any:
+def _filled(row: Arrival, moment: Moment) -> Any:
     return moment.fallback if row.time is None else row.time
 
 
-def _appended(row: Row, moment: Moment) -> Happening:
+def _appended(row: Arrival, moment: Moment) -> Happening:
     time = _filled(row, moment)
     return Op.APPEND, time, row.values, time
 
 
-def _corrected(event: Event, row: Row, moment: Moment, terms: Terms) -> list[Happening]:
+def _corrected(event: Event, row: Arrival, moment: Moment, terms: EventTerms) -> list[Happening]:
     time = _filled(row, moment)
     new: Happening = (Op.CORRECT_TO, time, row.values, time)
     return [(Op.CORRECT_FROM, event.time, event.values, time), new] if terms.pairs else [new]
 
 
-def _retracted(event: Event, moment: Moment, terms: Terms) -> Happening:
+def _retracted(event: Event, moment: Moment, terms: EventTerms) -> Happening:
     """With its own time as a retraction, with the time of the observation as `D` (decision O3)."""
     time = event.time if terms.retracts_in_place else moment.fallback
     return Op.RETRACT, time, event.values, time
 
 
-def _key(terms: Terms, values: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key(terms: EventTerms, values: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(values[name] for name in terms.key)
 
 
-def _distinct(rows: Sequence[Row]) -> list[Row]:
+def _distinct(rows: Sequence[Arrival]) -> list[Arrival]:
     """Identical rows collapse."""
-    found: dict[Any, Row] = {}
+    found: dict[Any, Arrival] = {}
     for row in rows:
         found.setdefault(content(row.time, row.values), row)
     return list(found.values())
 
 
-def _require_keys(rows: Sequence[Row], terms: Terms) -> None:
+def _require_keys(rows: Sequence[Arrival], terms: EventTerms) -> None:
     missing = [
         row
         for row in rows
         if any(row.values[name] is None for name in terms.key) or (terms.time_required and row.time is None)
     ]
     if missing:
-        raise Rejected(NULL_KEY, [_key(terms, row.values) for row in missing])
+        raise LogRejected(NULL_KEY, [_key(terms, row.values) for row in missing])
 
 
-def _require_one(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
     """The rows, identical ones once; rejected are different ones of one record."""
-    found: dict[Any, Row] = {}
+    found: dict[Any, Arrival] = {}
     for row in _distinct(rows):
         if found.setdefault(identity(terms, row.time, row.values), row) is not row:
-            raise Rejected(CONFLICTING, [_key(terms, row.values)])
+            raise LogRejected(CONFLICTING, [_key(terms, row.values)])
     return list(found.values())
 
 
-def _order(terms: Terms) -> Any:
+def _order(terms: EventTerms) -> Any:
     """Append and Ledger by event time, the others by key; then op, then everything else (step 7)."""
 
     def order(happening: Happening) -> Any:

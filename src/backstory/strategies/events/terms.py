@@ -32,7 +32,7 @@ class Op(IntEnum):
 LETTERS = {Op.APPEND: "I", Op.RETRACT: "D", Op.CORRECT_TO: "U"}  # the `observed` encoding (decision O3)
 
 
-class Encoding(StrEnum):
+class EventEncoding(StrEnum):
     """How the table says what an event does."""
 
     OP = "op"
@@ -48,7 +48,7 @@ class OnConflict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EventTerms:
     """A strategy and its options, in terms of columns.
 
     `key` names data columns; `time_at` is the place among them of an event time that belongs to the
@@ -63,7 +63,7 @@ class Terms:
     time_required: bool = False
     compare: tuple[str, ...] | None = None
     compare_time: bool = True
-    encoding: Encoding | None = None
+    encoding: EventEncoding | None = None
     on_conflict: OnConflict = OnConflict.IGNORE
     max_retract: float | None = None
     strict: bool = True
@@ -91,7 +91,7 @@ class Terms:
     @property
     def pairs(self) -> bool:
         """Whether a change is told by two events, the old row and the new one."""
-        return self.encoding is not Encoding.OBSERVED
+        return self.encoding is not EventEncoding.OBSERVED
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ _Table = dict[_Key, list[Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LiveOutcome:
     """The table after a batch, and how many of the batch's rows found nothing to change."""
 
     rows: list[Row]
@@ -29,7 +29,7 @@ def apply(
     replace: Sequence[Row] = (),
     update: Sequence[Row] = (),
     delete: Sequence[Row] = (),
-) -> Outcome:
+) -> LiveOutcome:
     """The table after a batch: replaced, then updated, then deleted (section 2.8).
 
     `columns` are the request's; a row without one of them comes from a file without it.
@@ -45,7 +45,7 @@ def apply(
     _put_replaced(table, _last_of_each_key(replace, key), columns, blank)
     strays = _put_updated(table, update, key)
     absent = _drop_deleted(table, delete, key)
-    return Outcome([row for rows in table.values() for row in rows], strays + absent)
+    return LiveOutcome([row for rows in table.values() for row in rows], strays + absent)
 
 
 def _by_key(rows: Sequence[Row], key: Sequence[str]) -> _Table:

@@ -11,7 +11,7 @@ from backstory.model.guards import exceeds
 from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tally, now_of, past_of
 
 
-class Rejected(Exception):
+class LoadRejected(Exception):
     """The load would not be right: a code of section 3.6, and the keys."""
 
     def __init__(self, code: str, keys: Sequence[Any] = ()) -> None:
@@ -21,7 +21,7 @@ class Rejected(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class BaseRow:
     """A row of the base: its key, the hash of its attributes, and these."""
 
     key: Any
@@ -62,7 +62,7 @@ class Rules:
 
 def historize(
     history: Sequence[Version],
-    base: Sequence[Row],
+    base: Sequence[BaseRow],
     started: Any,
     run: str,
     hist_key: Callable[[Any, Any], Any],
@@ -75,7 +75,7 @@ def historize(
     rows = _rows(base, rules)
     open_ = _open(history)
     if not rows and open_ and not rules.allow_empty:
-        raise Rejected("EMPTY_SNAPSHOT")
+        raise LoadRejected("EMPTY_SNAPSHOT")
     tally = Tally()
     known = {version.key for version in history}.union(rules.archived)
     after = {version.hist_key: version for version in history}
@@ -99,7 +99,7 @@ def historize(
         if step.closes is not None:
             assert version is not None
             if version.started >= started:
-                raise Rejected("NON_MONOTONIC_TIMESTAMP", [key])
+                raise LoadRejected("NON_MONOTONIC_TIMESTAMP", [key])
             after[version.hist_key] = replace(version, ended=started, state=rules.words[step.closes], run=run)
         if step.begins is not None:
             assert row is not None
@@ -108,22 +108,22 @@ def historize(
             after[built] = Version(built, key, row.row_hash, row.values, started, None, word, run, started)
     ratio = rules.max_delete_ratio
     if ratio is not None and exceeds(len(gone), ratio, len(open_)):
-        raise Rejected("MASS_DELETE", gone)
+        raise LoadRejected("MASS_DELETE", gone)
     return list(after.values()), tally
 
 
-def _rows(base: Sequence[Row], rules: Rules) -> dict[Any, Row]:
+def _rows(base: Sequence[BaseRow], rules: Rules) -> dict[Any, BaseRow]:
     """The rows by key; rejected are NULL keys, NULL hashes and keys that stand there twice."""
     if any(row.key is None for row in base):
-        raise Rejected("NULL_KEY")
+        raise LoadRejected("NULL_KEY")
     hashless = [row.key for row in base if row.row_hash is None]
     if hashless:
-        raise Rejected("NULL_ROW_HASH", hashless)
-    found: dict[Any, Row] = {}
+        raise LoadRejected("NULL_ROW_HASH", hashless)
+    found: dict[Any, BaseRow] = {}
     for row in sorted(base, key=lambda row: repr(row.values)):
         other = found.setdefault(row.key, row)
         if other is not row and not (rules.collapse_identical and other.row_hash == row.row_hash):
-            raise Rejected("DUPLICATE_KEY", [row.key])
+            raise LoadRejected("DUPLICATE_KEY", [row.key])
     return found
 
 
@@ -132,7 +132,7 @@ def _open(history: Sequence[Version]) -> dict[Any, Version]:
     for version in history:
         if version.ended is None:
             if version.key in found:
-                raise Rejected("MULTIPLE_OPEN", [version.key])
+                raise LoadRejected("MULTIPLE_OPEN", [version.key])
             found[version.key] = version
     return found
 
@@ -147,4 +147,4 @@ def _require_later(history: Sequence[Version], key: Any, started: Any) -> None:
     for version in history:
         late = version.started >= started or (version.ended is not None and version.ended > started)
         if version.key == key and late:
-            raise Rejected("NON_MONOTONIC_TIMESTAMP", [key])
+            raise LoadRejected("NON_MONOTONIC_TIMESTAMP", [key])

@@ -12,10 +12,10 @@ from typing import Final
 
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, PREFIX, START
-from backstory.strategies.live_rows.rule import Outcome, Row
+from backstory.strategies.live_rows.rule import LiveOutcome, Row
 from backstory.strategies.unmodified import UNMODIFIED
 
-__all__ = ["TMAX", "Outcome", "Row", "apply"]
+__all__ = ["TMAX", "LiveOutcome", "Row", "apply"]
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -30,7 +30,7 @@ def apply(  # noqa: PLR0917 - the three that say what the table is, and the requ
     replace: Sequence[Row] = (),
     update: Sequence[Row] = (),
     delete: Sequence[Row] = (),
-) -> Outcome:
+) -> LiveOutcome:
     """The table after a history batch: the four steps of section 5.2.
 
     `columns` are the request's. `_fivetran_start` never takes part in matching keys (F15).
@@ -51,7 +51,7 @@ def apply(  # noqa: PLR0917 - the three that say what the table is, and the requ
     _put_replaced(table, replace)
     homeless = _put_updated(table, changes, starts, removed)
     missed = _close_deleted(table, [*delete, *closings])
-    return Outcome(table.rows(), idle + homeless + missed)
+    return LiveOutcome(table.rows(), idle + homeless + missed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from backstory.model.layout import END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.testing.sender.batch_files import AS_FIVETRAN, Row, write_batch_file
-from backstory.testing.sender.copies import Copy, Difference
+from backstory.testing.sender.copies import Difference, SourceCopy
 
 MESSAGE_BYTES = 134_217_728
 _INSTANT = ColumnType(Kind.UTC_DATETIME)
@@ -65,7 +65,7 @@ class Sender:
         )
         self._call("AlterTable", request)
 
-    def bring(self, schema: str, name: str, copy: Copy, rows: Difference, *, history: bool) -> None:
+    def bring(self, schema: str, name: str, copy: SourceCopy, rows: Difference, *, history: bool) -> None:
         """Bring a difference into the table of a copy: it is created, or gets the columns it lacks."""
         known = self.describe(schema, name)
         told = definition(name, copy, copy.key, history=history, known=known)
@@ -123,7 +123,7 @@ class Sender:
 
 
 def definition(
-    name: str, copy: Copy, key: Sequence[str], *, history: bool, known: common.Table | None = None
+    name: str, copy: SourceCopy, key: Sequence[str], *, history: bool, known: common.Table | None = None
 ) -> common.Table:
     """The definition of a copy's table, with system columns; columns of `known` keep their types."""
     kept = {column.name: column for column in known.columns} if known else {}

@@ -33,7 +33,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class SourceCopy:
     """All rows of a source at one time by key, and the keys that stood there more than once."""
 
     key: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Difference:
         return not (self.replace or self.update or self.delete)
 
 
-def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> Copy:
+def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> SourceCopy:
     """The copy in a CSV or Parquet file; an empty file is a copy without rows.
 
     Types of a CSV file's columns are inferred, but for those named in `texts`, which are text.
@@ -67,7 +67,7 @@ def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> Co
     """
     try:
         if path.stat().st_size == 0:
-            return Copy(tuple(key))
+            return SourceCopy(tuple(key))
         table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path, texts)
     except (OSError, pa.ArrowInvalid):
         raise UsageError(
@@ -90,7 +90,7 @@ def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> Co
             repeated.append(instant)
         rows[instant] = row
     columns = tuple(Column(field.name, _type(field.type)) for field in table.schema)
-    return Copy(tuple(key), columns, rows, repeated)
+    return SourceCopy(tuple(key), columns, rows, repeated)
 
 
 def _read_csv(path: Path, texts: Collection[str]) -> pa.Table:
@@ -114,7 +114,7 @@ def _type(type_: pa.DataType) -> ColumnType:
     return ColumnType(_KINDS.get(type_, Kind.STRING))
 
 
-def difference(before: Copy, after: Copy, instant: datetime, *, history: bool) -> Difference:
+def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> Difference:
     """What a source connector would send for the change from one copy to the next, made at `at`.
 
     New keys are replaced, changed ones updated with the unmodified mark on what stayed, vanished

@@ -16,7 +16,7 @@ from backstory.stores.iceberg.literals import column, micros_in, micros_of, quot
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.events import Event, Log, broken_events
+from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
 from backstory.upkeep.laws.lives import Broken, suspects
 from backstory.upkeep.laws.plan import run
 from backstory.upkeep.laws.terms import Law
@@ -34,11 +34,11 @@ OP, TIME, OFFSET, KEYED = (f"{PREFIX}{name}" for name in ("op", "time", "offset"
 class ByEvents:
     """What the rule finds in the events of a record."""
 
-    log: Log
+    log: LogFacts
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
         """How often they break each law."""
-        events = [Event(told[OP], told[TIME], told[KEYED]) for told in rows]
+        events = [LogRow(told[OP], told[TIME], told[KEYED]) for told in rows]
         return {law.value: times for law, times in broken_events(events, self.log).items()}
 
 
@@ -73,10 +73,10 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
 
 
-def _log(table: StoredTable, names: Mapping[str, Any]) -> Log:
+def _log(table: StoredTable, names: Mapping[str, Any]) -> LogFacts:
     told = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
     watermark = None if told is None else micros_of(parse_instant(told))
-    return Log(bool(table.shape.key), names["op"] is not None, _is_strict(table), watermark)
+    return LogFacts(bool(table.shape.key), names["op"] is not None, _is_strict(table), watermark)
 
 
 def _is_strict(table: StoredTable) -> bool:
@@ -105,7 +105,7 @@ def _all(conditions: "Sequence[Column]") -> "Column":
     return reduce(and_, conditions, lit(True))
 
 
-def _surely_follows(log: Log) -> "Column":
+def _surely_follows(log: LogFacts) -> "Column":
     """Whether an event may follow on the one before it, and is no half of a pair."""
     from functools import reduce
     from operator import or_

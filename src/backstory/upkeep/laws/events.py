@@ -30,7 +30,7 @@ _TAKEN: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogFacts:
     """What a log says of itself: whether its rows have keys, how it writes corrections, its watermark."""
 
     keyed: bool
@@ -48,7 +48,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogRow:
     """A row of the log, in the order of offsets; `op` is None where it is none of the four."""
 
     op: int | None
@@ -56,7 +56,7 @@ class Event:
     keyed: bool = True
 
 
-def broken_events(events: Sequence[Event], log: Log) -> Counter[Law]:
+def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
     """How often the events of one record break each law."""
     found: Counter[Law] = Counter()
     before: Op | None = None

@@ -6,19 +6,19 @@ from typing import Any
 
 from backstory.model.remembered import Role, Told
 from backstory.upkeep.laws.remembered import Said, alike, said_of
-from backstory.upkeep.laws.terms import Row, Terms
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 Version = tuple[int, int | None, Mapping[str, Any]]
 
 
-def refolded(rows: Sequence[Row], terms: Terms) -> list[Row] | None:
+def refolded(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | None:
     """The rows as the fold of their facts has them; None where a version needs a row that is gone.
 
     A version that the fold has not is the fact that it stands for, if it is one, else it goes.
     """
     said = said_of(rows, terms)
     standing = {row.start: row for row in said.versions}
-    found: dict[int, Row] = {}
+    found: dict[int, RecordRow] = {}
     for start, end, values in _versions(said, terms):
         row = standing.get(start) or _fact(said, start)
         if row is None:
@@ -28,7 +28,7 @@ def refolded(rows: Sequence[Row], terms: Terms) -> list[Row] | None:
     return [row for row in kept if row is not None]
 
 
-def _versions(said: Said, terms: Terms) -> Iterator[Version]:
+def _versions(said: Said, terms: LawTerms) -> Iterator[Version]:
     """The longest runs of instants over which the values stay equal (V23), from what is settled on."""
     instants = said.instants | {*said.copied, *(each for each in terms.settled or () if each is not None)}
     state: Mapping[str, Any] | None = None
@@ -44,19 +44,19 @@ def _versions(said: Said, terms: Terms) -> Iterator[Version]:
             yield at, end, values
 
 
-def _fact(said: Said, start: int) -> Row | None:
+def _fact(said: Said, start: int) -> RecordRow | None:
     """The last upsert of an instant."""
     upserts = [row for row in said.events.get(start, ()) if row.kind == Told.UPSERT]
     return max(upserts, key=lambda row: row.sequence, default=None)
 
 
-def _as_version(row: Row, end: int | None, values: Mapping[str, Any]) -> Row:
+def _as_version(row: RecordRow, end: int | None, values: Mapping[str, Any]) -> RecordRow:
     told = {name: row.values.get(name) for name in values}
     merged = row.values if alike(told, values) else {**row.values, **values}
     return replace(row, role=None, end=end, flag=end is None, values=merged)
 
 
-def _as_fact(row: Row) -> Row | None:
+def _as_fact(row: RecordRow) -> RecordRow | None:
     """A row that is no version of the fold: an event is silent (V24), what a copy began is nothing."""
     if row.role is not None:
         return row

@@ -26,10 +26,10 @@ from backstory.upkeep.laws.rule import (
     until,
     violations,
 )
-from backstory.upkeep.laws.terms import Law, Row, Terms
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 
-def mended(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The rows as they should have been written; what is not among them goes.
 
     Rows without a key go, for no question ever finds them. What cannot be mended stays as it is: a hash, an
@@ -50,7 +50,7 @@ def mended(rows: Sequence[Row], terms: Terms) -> list[Row]:
     return _as_told(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
 
 
-def _as_told(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def _as_told(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The life that the facts tell; as it is where they do not tell all of it."""
     told = refolded(rows, terms)
     if told is None:
@@ -60,17 +60,17 @@ def _as_told(rows: Sequence[Row], terms: Terms) -> list[Row]:
     return list(rows) if violations(after, terms) else after
 
 
-def _distinct(rows: Iterable[Row]) -> list[Row]:
+def _distinct(rows: Iterable[RecordRow]) -> list[RecordRow]:
     """The rows, of identical ones the first."""
-    found: dict[object, Row] = {}
+    found: dict[object, RecordRow] = {}
     for row in rows:
         found.setdefault(row.place if row.twin is None else row.twin, row)
     return list(found.values())
 
 
-def _one_after_another(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """Versions with starts of their own, each with a length, ending where the next begins at the latest."""
-    starts: dict[int, Row] = {}
+    starts: dict[int, RecordRow] = {}
     for row in sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place)):
         if row.start is not None:
             starts[row.start] = row
@@ -82,7 +82,7 @@ def _one_after_another(rows: Sequence[Row], terms: Terms) -> list[Row]:
     return _marked(cut, {row.place: row for row in rows}, terms)
 
 
-def _ended(row: Row, after: Row | None, terms: Terms) -> Row:
+def _ended(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
     """A version of Fivetran's that tells no end ends by its flag, or by its successor."""
     if not terms.grain or row.end is not None:
         return row
@@ -91,13 +91,13 @@ def _ended(row: Row, after: Row | None, terms: Terms) -> Row:
     return row if after is None else replace(row, end=(after.start or 0) - terms.grain)
 
 
-def _cut(row: Row, after: Row | None, terms: Terms) -> Row:
+def _cut(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
     if after is None or after.start is None or until(row, terms) <= after.start:
         return row
     return replace(row, end=after.start - terms.grain)
 
 
-def _marked(rows: Sequence[Row], before: dict[int, Row], terms: Terms) -> list[Row]:
+def _marked(rows: Sequence[RecordRow], before: dict[int, RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The rows with the flags and states that their ends ask for."""
     if terms.flagged:
         told = [row.end is None and terms.grain > 0 for row in rows]
@@ -120,7 +120,7 @@ def _marked(rows: Sequence[Row], before: dict[int, Row], terms: Terms) -> list[R
     return found
 
 
-def _of_its_kind(row: Row) -> Row:
+def _of_its_kind(row: RecordRow) -> RecordRow:
     """A version that has a length has no role, and says nothing that only memory says."""
     if row.role is not None and not is_version(row):
         return row
@@ -129,13 +129,13 @@ def _of_its_kind(row: Row) -> Row:
     return replace(row, role=None, scope=None, kind=None)
 
 
-def _may_stay(row: Row, terms: Terms) -> bool:
+def _may_stay(row: RecordRow, terms: LawTerms) -> bool:
     """Whether a memory row is one of those that are written, told at a time that can be, and not settled."""
     settled = row.role == Role.FACT and remembered.is_settled(row.start, terms)
     return not settled and remembered.is_of_its_kind(row) and remembered.is_recorded(row, terms.newest)
 
 
-def _recorded(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def _recorded(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """Versions told at times that can be; a step that cannot be is forgotten."""
     known = [each.written for each in rows if each.written is not None]
     newest = max(known, default=0) if terms.newest is None else terms.newest
@@ -152,7 +152,7 @@ def _recorded(rows: Sequence[Row], terms: Terms) -> list[Row]:
     return found
 
 
-def _without_repeated(versions: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
     """Of facts of one instant and sequence the version, else the one recorded last."""
     facts = [row for row in others if remembered.is_fact(row)]
     chosen = {_said(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))}
@@ -160,13 +160,13 @@ def _without_repeated(versions: Sequence[Row], others: Sequence[Row]) -> list[Ro
     return [row for row in others if not remembered.is_fact(row) or chosen[_said(row)] == row.place]
 
 
-def _said(row: Row) -> tuple[object, ...]:
+def _said(row: RecordRow) -> tuple[object, ...]:
     """What there is one fact of: an event's instant and sequence, a mark's kind and scope too."""
     event = row.keyed and row.kind in remembered.EVENTS
     return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
 
 
-def _without_overlaps(versions: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+def _without_overlaps(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
     """No two rows tell of one instant at one time: past ones go, and versions forget their earlier end."""
     told = list(versions)
     for place, row in enumerate(told):

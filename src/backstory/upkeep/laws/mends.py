@@ -18,7 +18,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.upkeep.laws.lives import lives
 from backstory.upkeep.laws.mending import mended
 from backstory.upkeep.laws.rule import violations
-from backstory.upkeep.laws.terms import Row
+from backstory.upkeep.laws.terms import RecordRow
 from backstory.upkeep.laws.told import PREFIX, Judged
 
 GONE, COME, TOLD = 0, 1, 2
@@ -26,7 +26,7 @@ ACT, SAID = f"{PREFIX}act", f"{PREFIX}told"
 
 
 @dataclass
-class Tally:
+class MendTally:
     """What was mended: rows by outcome, laws that were broken, records, some of them before and after.
 
     `left` are the laws that stay broken, with up to ten keys of each.
@@ -38,7 +38,7 @@ class Tally:
     samples: list[dict[str, Any]] = field(default_factory=list)
     left: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "MendTally") -> None:
         """Count what another task did."""
         self.counts += other.counts
         self.laws += other.laws
@@ -52,7 +52,7 @@ class Tally:
         return json.dumps(self.__dict__)
 
     @classmethod
-    def of(cls, text: str) -> "Tally":
+    def of(cls, text: str) -> "MendTally":
         """What `to_json` told."""
         told = json.loads(text)
         return cls(**{**told, "counts": Counter(told["counts"]), "laws": Counter(told["laws"])})
@@ -60,7 +60,7 @@ class Tally:
 
 def mend(judged: Judged, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The acts of mending: rows that go, rows that come, and one row that tells of both."""
-    tally, schema = Tally(), None
+    tally, schema = MendTally(), None
     for life in lives(batches, judged.identity):
         schema = life.select(list(names)).schema
         acts = _mended(judged, names, life, tally)
@@ -71,7 +71,7 @@ def mend(judged: Judged, names: Sequence[str], batches: Iterable[pa.RecordBatch]
         yield from _acts(nothing, nothing, tally.to_json()).to_batches()
 
 
-def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: Tally) -> pa.Table | None:
+def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTally) -> pa.Table | None:
     told = life.to_pylist()
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
     twins = [repr([row[name] for name in names if name not in places]) for row in told]
@@ -116,7 +116,7 @@ def _acts(gone: pa.Table, come: pa.Table, told: str | None = None) -> pa.Table:
     return pa.table(columns, names=[ACT, SAID, *rows.column_names])
 
 
-def _written(judged: Judged, rows: pa.Table, mended_: Sequence[Row]) -> pa.Table:
+def _written(judged: Judged, rows: pa.Table, mended_: Sequence[RecordRow]) -> pa.Table:
     """The stored rows with the ends, flags, states and memory that they should have had."""
     span = judged.shape.layout.span
     assert span is not None
@@ -139,7 +139,7 @@ def _written(judged: Judged, rows: pa.Table, mended_: Sequence[Row]) -> pa.Table
     return rows
 
 
-def _values(rows: pa.Table, mended_: Sequence[Row]) -> dict[str, Any]:
+def _values(rows: pa.Table, mended_: Sequence[RecordRow]) -> dict[str, Any]:
     """The tracked values of versions that their facts tell otherwise."""
     names = {name: None for row in mended_ for name in row.values}
     told = {name: [row.values[name] for row in mended_] for name in names}
@@ -157,7 +157,7 @@ def _instants(micros: Sequence[int | None], type_: pa.DataType) -> pa.Array:
     return numbers.cast(type_) if zoned else numbers.cast(pa.timestamp("us")).cast(type_)
 
 
-def _memory(row: Row, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
     said = {
         **(before or {}),
         memory.ROLE: row.role,
@@ -173,7 +173,7 @@ def _instant(micros: int | None) -> datetime | None:
     return None if micros is None else EPOCH + timedelta(microseconds=micros)
 
 
-def _shown(judged: Judged, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _shown(judged: Judged, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
     """The rows by what the layout's own columns say of them, by their starts; never their values."""
     span = judged.shape.layout.span
     assert span is not None

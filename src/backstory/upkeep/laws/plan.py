@@ -17,7 +17,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
 from backstory.upkeep.laws.rule import broken_keys, violations
-from backstory.upkeep.laws.terms import LAWS, Law, Mark, Row, Terms
+from backstory.upkeep.laws.terms import LAWS, Law, LawTerms, RecordRow, RememberedMark
 from backstory.upkeep.laws.told import FLOOR, NEXT, PREFIX, Judged, healthy, key_columns, told_columns
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class ByLife:
 class ByKey:
     """What the rule finds in the rows of a key that are to be one."""
 
-    terms: Terms
+    terms: LawTerms
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
         """How often they break each law."""
         read = [
-            Row(place, None, keyed=told[f"{PREFIX}keyed"], hash=told.get(f"{PREFIX}hash"))
+            RecordRow(place, None, keyed=told[f"{PREFIX}keyed"], hash=told.get(f"{PREFIX}hash"))
             for place, told in enumerate(rows)
         ]
         return {law.value: times for law, times in broken_keys(read, self.terms).items()}
@@ -57,7 +57,7 @@ def judged_by(store: Store, table: StoredTable) -> Judged:
     """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
     shape, span = table.shape, table.shape.layout.span
     assert span is not None
-    terms = Terms(
+    terms = LawTerms(
         flagged=bool(span.flag),
         stated=bool(span.state),
         hashed=Law.ROW_HASH in LAWS[shape.layout],
@@ -93,7 +93,7 @@ def tracked(table: StoredTable) -> tuple[str, ...]:
     return tuple(name for name in names if not told[TRACK] or name in told[TRACK])
 
 
-def _marks(store: Store, table: StoredTable) -> tuple[Mark, ...]:
+def _marks(store: Store, table: StoredTable) -> tuple[RememberedMark, ...]:
     """What a table remembers of every key; Iceberg prunes by the key, which is NULL in marks only."""
     rows = store.spark.table(store.sql_name(table.shape.table))
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
@@ -101,14 +101,14 @@ def _marks(store: Store, table: StoredTable) -> tuple[Mark, ...]:
         told = rows.select(*(value.alias(name) for name, value in _said(rows, table).items())).toArrow()
     found = []
     for each in told.to_pylist():
-        row = Judged(table.shape, Terms()).row(0, each)
+        row = Judged(table.shape, LawTerms()).row(0, each)
         if row.kind is not None and row.start is not None and row.ended_at is None:
-            found.append(Mark(row.start, row.kind, row.sequence, row.scope))
+            found.append(RememberedMark(row.start, row.kind, row.sequence, row.scope))
     return tuple(found)
 
 
 def _said(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
-    return told_columns(rows, Judged(table.shape, Terms()))
+    return told_columns(rows, Judged(table.shape, LawTerms()))
 
 
 def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
@@ -146,7 +146,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
 
     shape = table.shape
     hashed = Law.ROW_HASH in LAWS[shape.layout]
-    judged = Judged(shape, Terms(hashed=hashed))
+    judged = Judged(shape, LawTerms(hashed=hashed))
     if not judged.identity:
         return {}
     key = [quoted(name) for name in judged.identity]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backstory.model.remembered import Role, Told
-from backstory.upkeep.laws.terms import INFINITY, Law, Row, Terms
+from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow
 
 MARKS = frozenset({Told.COPY, Told.TRUNCATE})
 EVENTS = frozenset({Told.UPSERT, Told.DELETE})
@@ -14,7 +14,7 @@ EVENTS = frozenset({Told.UPSERT, Told.DELETE})
 State = Mapping[str, Any] | None
 
 
-def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
+def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
     """A law for each row, or pair of rows, that breaks one of the six."""
     for row in rows:
         if not is_of_its_kind(row):
@@ -30,7 +30,7 @@ def broken_memory(rows: Sequence[Row], terms: Terms) -> Iterator[Law]:
         yield from [Law.FOLD] * _unfolded(keyed, terms)
 
 
-def is_of_its_kind(row: Row) -> bool:
+def is_of_its_kind(row: RecordRow) -> bool:
     """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
     without_length = row.start is not None and row.end == row.start
     if row.role is None:
@@ -43,7 +43,7 @@ def is_of_its_kind(row: Row) -> bool:
     return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, Told.VOID}))
 
 
-def is_recorded(row: Row, newest: int | None) -> bool:
+def is_recorded(row: RecordRow, newest: int | None) -> bool:
     """Whether it was told at a time, before its end was moved, and neither is after the newest commit."""
     if row.written is None:
         return False
@@ -52,7 +52,7 @@ def is_recorded(row: Row, newest: int | None) -> bool:
     return known and times == sorted(set(times))
 
 
-def is_settled(at: int | None, terms: Terms) -> bool:
+def is_settled(at: int | None, terms: LawTerms) -> bool:
     """Whether an instant lies in the settled interval, bounds included (V29)."""
     if terms.settled is None or at is None:
         return False
@@ -63,7 +63,7 @@ def is_settled(at: int | None, terms: Terms) -> bool:
 Statement = tuple[int, int, int, int]
 
 
-def statements(row: Row) -> list[Statement]:
+def statements(row: RecordRow) -> list[Statement]:
     """From and to which recorded time it was told that the version held from and to which instant (V6)."""
     if row.role == Role.FACT or row.start is None or row.written is None:
         return []
@@ -76,11 +76,11 @@ def statements(row: Row) -> list[Statement]:
     return [each for each in told if each[0] < each[1] and each[2] < each[3]]
 
 
-def overlapping(rows: Sequence[Row]) -> int:
+def overlapping(rows: Sequence[RecordRow]) -> int:
     """The pairs of rows of a record of which both were told at one time of one instant."""
     told = sorted(((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2])
     found = 0
-    open_: list[Row] = []
+    open_: list[RecordRow] = []
     for start, _, row in told:
         open_ = [each for each in open_ if max((one[3] for one in statements(each)), default=0) > start]
         found += sum(_meet(each, row) for each in open_)
@@ -88,7 +88,7 @@ def overlapping(rows: Sequence[Row]) -> int:
     return found
 
 
-def _meet(one: Row, other: Row) -> bool:
+def _meet(one: RecordRow, other: RecordRow) -> bool:
     return any(
         max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
         for a in statements(one)
@@ -96,14 +96,14 @@ def _meet(one: Row, other: Row) -> bool:
     )
 
 
-def is_fact(row: Row) -> bool:
+def is_fact(row: RecordRow) -> bool:
     """Whether a row stands for an event that still holds (V4)."""
     if row.role is None:
         return row.kind == Told.UPSERT
     return row.role == Role.FACT and row.ended_at is None
 
 
-def _repeated(rows: Sequence[Row], terms: Terms) -> int:
+def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     """The facts of one instant and sequence beyond the first (V53), a truncate among those of every key.
 
     Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
@@ -117,7 +117,7 @@ def _repeated(rows: Sequence[Row], terms: Terms) -> int:
     return repeated + len(cleared & set(events))
 
 
-def _says(row: Row) -> bool:
+def _says(row: RecordRow) -> bool:
     return row.kind in EVENTS
 
 
@@ -125,8 +125,8 @@ def _says(row: Row) -> bool:
 class Said:
     """What tells a life: versions by their starts, events by instant, instants of copies, truncates."""
 
-    versions: Sequence[Row]
-    events: Mapping[int, Sequence[Row]]
+    versions: Sequence[RecordRow]
+    events: Mapping[int, Sequence[RecordRow]]
     copied: Collection[int]
     cleared: Mapping[int, tuple[Any, ...]]
 
@@ -141,7 +141,7 @@ class Said:
         ended = {row.end for row in self.versions if row.end is not None}
         return self.begun | ended | set(self.events) | set(self.cleared)
 
-    def at(self, instant: int, terms: Terms) -> State:
+    def at(self, instant: int, terms: LawTerms) -> State:
         """The values of the version that covers an instant."""
         covering = [
             row
@@ -150,7 +150,7 @@ class Said:
         ]
         return {name: covering[-1].values.get(name) for name in terms.tracked} if covering else None
 
-    def after(self, state: State, instant: int, terms: Terms) -> State:
+    def after(self, state: State, instant: int, terms: LawTerms) -> State:
         """What is known after the facts of an instant; a copy's is right by itself, as what is settled is.
 
         What a copy listed is read off the table (V31).
@@ -160,10 +160,10 @@ class Said:
         return _told(state, self.events.get(instant, []), self.cleared.get(instant), terms)
 
 
-def said_of(rows: Sequence[Row], terms: Terms) -> Said:
+def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
     """What the rows of a record tell of its life, and the marks that speak of every key."""
     versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
-    events: dict[int, list[Row]] = {}
+    events: dict[int, list[RecordRow]] = {}
     for row in rows:
         if is_fact(row) and row.start is not None and _says(row):
             events.setdefault(row.start, []).append(row)
@@ -179,7 +179,7 @@ def alike(one: State, other: State) -> bool:
     return one == other or repr(one) == repr(other)
 
 
-def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
+def _unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     """The instants at which the life is not what the facts make of the state before (V23, V24)."""
     said = said_of(rows, terms)
     begun, wrong = said.begun, 0
@@ -192,9 +192,11 @@ def _unfolded(rows: Sequence[Row], terms: Terms) -> int:
     return wrong
 
 
-def _told(state: State, events: Sequence[Row], cleared: tuple[Any, ...] | None, terms: Terms) -> State:
+def _told(
+    state: State, events: Sequence[RecordRow], cleared: tuple[Any, ...] | None, terms: LawTerms
+) -> State:
     """What is known after the events of one instant (V22), a truncate among them by its sequence."""
-    steps: list[tuple[tuple[Any, ...], Row | None]] = [(row.sequence, row) for row in events]
+    steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
     steps += [] if cleared is None else [(cleared, None)]
     for _, row in sorted(steps, key=lambda each: each[0]):
         if row is None or row.kind == Told.DELETE:

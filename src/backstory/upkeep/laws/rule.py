@@ -11,14 +11,14 @@ from itertools import pairwise
 from typing import Final
 
 from backstory.upkeep.laws.remembered import broken_memory
-from backstory.upkeep.laws.terms import INFINITY, Law, Row, Terms
+from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow
 
 HASH: Final = re.compile("[0-9a-f]{64}|erased")
 NEW, CHANGED, DELETED = "new", "changed", "deleted"
 WORDS: Final = frozenset({NEW, CHANGED, DELETED})
 
 
-def violations(rows: Sequence[Row], terms: Terms) -> Counter[Law]:
+def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     """How often the rows of one record break each law; rows without a key are of no record."""
     found: Counter[Law] = Counter()
     if terms.remembers:
@@ -33,7 +33,7 @@ def violations(rows: Sequence[Row], terms: Terms) -> Counter[Law]:
     return +found
 
 
-def broken_keys(rows: Sequence[Row], terms: Terms) -> Counter[Law]:
+def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     """The same of a table that has each record once."""
     found: Counter[Law] = Counter()
     keyed = [row for row in rows if row.keyed]
@@ -44,45 +44,45 @@ def broken_keys(rows: Sequence[Row], terms: Terms) -> Counter[Law]:
     return +found
 
 
-def is_mark(row: Row) -> bool:
+def is_mark(row: RecordRow) -> bool:
     """Whether a row of no key speaks of all of them (V3)."""
     return row.role == "fact" and row.kind in {"copy", "truncate"}
 
 
-def is_version(row: Row) -> bool:
+def is_version(row: RecordRow) -> bool:
     """Whether a row is a version: it has no role, or a length in spite of one (V116)."""
     return row.role is None or (row.start is not None and (row.end is None or row.end > row.start))
 
 
-def is_open(row: Row, terms: Terms) -> bool:
+def is_open(row: RecordRow, terms: LawTerms) -> bool:
     """Whether its end says that it is still true."""
     if terms.far is not None and row.end is not None:
         return row.end >= terms.far
     return row.end is None and not terms.grain
 
 
-def until(row: Row, terms: Terms) -> int:
+def until(row: RecordRow, terms: LawTerms) -> int:
     """The instant that a version does not reach; of one that tells no end, its own start."""
     if is_open(row, terms):
         return INFINITY
     return (row.start or 0) if row.end is None else row.end
 
 
-def has_length(row: Row, terms: Terms) -> bool:
+def has_length(row: RecordRow, terms: LawTerms) -> bool:
     """Whether it was true at some instant; a closed one ends a grain before its successor begins."""
     if row.start is None or (row.end is None and not is_open(row, terms)):
         return False
     return row.start < until(row, terms) + terms.grain
 
 
-def in_order(rows: Sequence[Row], terms: Terms) -> list[Row]:
+def in_order(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """Versions that have a length, by their starts."""
     return sorted(
         (row for row in rows if has_length(row, terms)), key=lambda row: (row.start or 0, until(row, terms))
     )
 
 
-def _spans(versions: Sequence[Row], terms: Terms) -> Iterator[Law]:
+def _spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
     """A law for each version that breaks it by its start or its end."""
     starts = Counter(row.start for row in versions if row.start is not None)
     for times in starts.values():
@@ -101,7 +101,7 @@ def _spans(versions: Sequence[Row], terms: Terms) -> Iterator[Law]:
     yield from [Law.ONE_OPEN] * (open_ - 1)
 
 
-def marked(row: Row, versions: Sequence[Row], terms: Terms) -> bool:
+def marked(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
     """Whether flag, state and end agree. A state is judged where the record has no words of a model's own."""
     if terms.flagged:
         return row.flag is is_open(row, terms)

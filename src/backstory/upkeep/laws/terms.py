@@ -53,7 +53,7 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RememberedMark:
     """A remembered copy or truncate: it speaks of every key."""
 
     at: int
@@ -63,7 +63,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LawTerms:
     """What a table says of all its records.
 
     `flagged` and `stated`: rows say in a flag, or in a state, whether they are open. `grain` and `far` are
@@ -80,13 +80,13 @@ class Terms:
     remembers: bool = False
     newest: int | None = None
     settled: tuple[int | None, int] | None = None
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[RememberedMark, ...] = ()
     tracked: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordRow:
     """A stored row of one record: `place` tells it from the others, `keyed` that its key is whole.
 
     `twin` is the same for rows that are identical in all columns. The rest is what the layout's columns say;

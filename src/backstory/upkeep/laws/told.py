@@ -13,7 +13,7 @@ from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, La
 from backstory.model.schema import Shape
 from backstory.model.types import Kind
 from backstory.stores.iceberg.literals import column, micros_in
-from backstory.upkeep.laws.terms import Row, Terms
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,7 +31,7 @@ class Judged:
     """How the records of a table are told apart and shown, and by which terms they are judged."""
 
     shape: Shape
-    terms: Terms
+    terms: LawTerms
     valued: bool = False
 
     @property
@@ -47,13 +47,13 @@ class Judged:
         """The columns by which people know a record."""
         return self.shape.key or self.identity
 
-    def row(self, place: int, told: Mapping[str, Any], twin: object = None) -> Row:
+    def row(self, place: int, told: Mapping[str, Any], twin: object = None) -> RecordRow:
         """A row of the rule, of what `told` gave."""
         said = {name: told[PREFIX + name] for name in FIELDS}
         sequence = said["sequence"]
         said["sequence"] = () if sequence is None else tuple(sequence.values())
         values = {name: told[name] for name in self.terms.tracked} if self.valued else {}
-        return Row(place, **said, values=values, twin=twin)
+        return RecordRow(place, **said, values=values, twin=twin)
 
 
 def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
@@ -106,7 +106,7 @@ def _whole(names: Sequence[str]) -> "Column":
     return reduce(and_, (column(name).isNotNull() for name in names), lit(True))
 
 
-def healthy(terms: Terms) -> "Column":
+def healthy(terms: LawTerms) -> "Column":
     """Whether nothing is wrong with a row, given the start of the next version; NULL: not surely."""
     from pyspark.sql.functions import lit
 
@@ -128,7 +128,7 @@ def healthy(terms: Terms) -> "Column":
     return sure & lit(not terms.marks)
 
 
-def _surely_recorded(terms: Terms) -> "Column":
+def _surely_recorded(terms: LawTerms) -> "Column":
     """No memory, recorded times in order, and told to end before any later version was told of."""
     from pyspark.sql.functions import coalesce, lit
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.strategies.scd2.arrow.matching import matched
-from backstory.strategies.scd2.arrow.versions import Moment, begins, closes, tally
+from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
 from backstory.strategies.scd2.pair import Pair
-from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import WORDS, State
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
@@ -68,7 +68,7 @@ def test_a_small_load_is_the_rules(life):
     history = []
     for number, rows in enumerate(bases, start=1):
         instant, run = DAY + timedelta(seconds=number), f"r{number}"
-        base = [Row(key, f"#{value}", {"a": value}) for key, value in rows.items()]
+        base = [BaseRow(key, f"#{value}", {"a": value}) for key, value in rows.items()]
         within = (lambda version: version.values["a"] == scope) if scope else (lambda _: True)
         rules = Rules(within, allow_empty=True, archived=archived, words=words)
         expected, counted = historize(
@@ -88,7 +88,7 @@ def test_a_small_load_is_the_rules(life):
         closed = {version.key for version in history if version.ended is not None} | archived
         came = live["b_key"].take(found.appeared).to_pylist()
         seen = pa.array([key for key in came if key in closed], pa.string())
-        moment = Moment(instant, run)
+        moment = LoadMoment(instant, run)
         ended = made(closes(pair(words), open_, found, moment))
         begun = begins(pair(words), live, found, seen, moment)
         begun = begun.append_column("h_key", pa.nulls(len(begun), pa.string()))

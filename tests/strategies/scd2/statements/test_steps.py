@@ -9,7 +9,7 @@ import pytest
 from backstory.dialects import DuckDB
 from backstory.stores.sql.placeholders import resolved
 from backstory.strategies.scd2.pair import Archived, Pair
-from backstory.strategies.scd2.rule import Row, Rules, Version, historize
+from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.statements.count import tally
 from backstory.strategies.scd2.statements.merge import actions, hist_merge
 from backstory.strategies.scd2.statements.steps import hist_steps
@@ -111,7 +111,7 @@ def test_statements_and_merge_do_what_the_rule_does(words):
         for seed in range(25):
             versions, archived, base = life(seed)
             rules = Rules(lambda v: v.values["a"] != "spared", archived=archived, words=words)
-            rows = [Row(key, a, {"a": a}) for key, a in base if a != "flagged"]
+            rows = [BaseRow(key, a, {"a": a}) for key, a in base if a != "flagged"]
             expected, found = historize(
                 versions, rows, second(10), "r1", lambda key, at: f"{key}@{at:%Y-%m-%d %H:%M:%S.%f}", rules
             )

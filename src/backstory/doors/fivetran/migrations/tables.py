@@ -18,7 +18,7 @@ from backstory.stores.tables import rows_of
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TablePair:
     """A source and a target."""
 
     store: Store
@@ -35,14 +35,14 @@ class Pair:
         return found
 
 
-def copy(pair: Pair, _asked: sdk.CopyTable) -> Change:
+def copy(pair: TablePair, _asked: sdk.CopyTable) -> Change:
     """Make the target a copy of the source: columns, types, key and rows; replace one that is there."""
     stored = pair.stored()
     marks = {DISORDER: "true"} if stored.disorderly else {}
     return _filled(replace(stored.shape, table=pair.target), rows_of(pair.store, stored), marks)
 
 
-def copy_to_history(pair: Pair, asked: sdk.CopyTableToHistoryMode) -> Change:
+def copy_to_history(pair: TablePair, asked: sdk.CopyTableToHistoryMode) -> Change:
     """Make the target a history table of the source's rows; the source stays as it is (6.7)."""
     stored = pair.stored()
     if stored.shape.layout is Layout.FIVETRAN_HISTORY:
@@ -57,7 +57,7 @@ def _filled(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> Chan
     return Change(come=rows, into=shape, anew=True, counted="inserted", properties=marks)
 
 
-def rename(pair: Pair) -> tuple[StoredTable | None, Change | None]:
+def rename(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     """Give the table another name; done before is done."""
     source, target = load(pair.store, pair.source), load(pair.store, pair.target)
     if source is None and target:

@@ -156,7 +156,7 @@ class DatasetKind(StrEnum):
     DERIVATIVE = "Derivative"
 
 
-class Content(Part):
+class DatasetContent(Part):
     """The dataset."""
 
     name: Annotated[str, StringConstraints(pattern=NAME)]
@@ -169,4 +169,4 @@ class DatasetSnapshot(Part):
 
     kind: Annotated[Literal["DatasetSnapshot"], cased("DatasetSnapshot")]
     version: Literal[1]
-    content: Content
+    content: DatasetContent

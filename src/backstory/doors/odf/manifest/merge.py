@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded
-from backstory.strategies.events.terms import Encoding, OnConflict
+from backstory.strategies.events.terms import EventEncoding, OnConflict
 
 
 class OnLate(StrEnum):
@@ -32,7 +32,7 @@ OBSERVED: Final = "observed"
 class Merging(Part):
     """What all strategies share; None is the strategy's own encoding."""
 
-    encoding: Annotated[Encoding, worded(Encoding)] | None = None
+    encoding: Annotated[EventEncoding, worded(EventEncoding)] | None = None
 
 
 class Append(Merging):
@@ -83,10 +83,10 @@ class ChangelogStream(Merging):
 Merge = Annotated[Append | Ledger | Snapshot | UpsertStream | ChangelogStream, ByKind("merge")]
 
 
-def encoding_of(merge: Merge) -> Encoding | None:
+def encoding_of(merge: Merge) -> EventEncoding | None:
     """How the events of a source say what happened; None if all of them are additions and say nothing."""
     if merge.encoding is not None:
         return merge.encoding
     if isinstance(merge, Snapshot):
-        return Encoding.OBSERVED
-    return Encoding.OP if isinstance(merge, UpsertStream | ChangelogStream) else None
+        return EventEncoding.OBSERVED
+    return EventEncoding.OP if isinstance(merge, UpsertStream | ChangelogStream) else None

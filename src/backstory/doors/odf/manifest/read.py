@@ -9,7 +9,7 @@ from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded, wrong
 
 
-class Compression(StrEnum):
+class FileCompression(StrEnum):
     """What packed a file."""
 
     GZIP = "Gzip"
@@ -20,7 +20,7 @@ class Decompress(Part):
     """Unpack; `subPath` names the entry of a zip, globs are allowed."""
 
     kind: Annotated[Literal["Decompress"], cased("Decompress")] = "Decompress"
-    format: Annotated[Compression, worded(Compression)]
+    format: Annotated[FileCompression, worded(FileCompression)]
     sub_path: str | None = None
 
 
@@ -136,7 +136,7 @@ Read = Annotated[
 ]
 
 
-class Step(Part):
+class QueryStep(Part):
     """A query of several; the one without an alias is the output."""
 
     alias: str | None = None
@@ -157,7 +157,7 @@ class Sql(Part):
     engine: str = "spark"
     version: str | None = None
     query: str | None = None
-    queries: tuple[Step, ...] | None = None
+    queries: tuple[QueryStep, ...] | None = None
     temporal_tables: tuple[TemporalTable, ...] | None = None
 
 

@@ -5,21 +5,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backstory.strategies.events.arrow.codes import LACKING, identities
-from backstory.strategies.events.arrow.sides import NOBODY, Neighbours, Places, Sides, Truths, neighbours
+from backstory.strategies.events.arrow.sides import NOBODY, EventSides, Neighbours, Places, Truths, neighbours
 from backstory.strategies.events.outcomes import outcomes
-from backstory.strategies.events.terms import Op, Strategy, Terms
+from backstory.strategies.events.terms import EventTerms, Op, Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedSides:
     """The sides, the place of each record's last event, and the rows by what becomes of them."""
 
-    sides: Sides
+    sides: EventSides
     stored: Places
     becomes: dict[str, Places]
 
 
-def judge(sides: Sides, terms: Terms, fallback: int) -> Judged:
+def judge(sides: EventSides, terms: EventTerms, fallback: int) -> JudgedSides:
     """What becomes of each row; `fallback` is the event time of those without one."""
     beside = neighbours(sides, terms)
     facts = _Facts(sides, beside, terms, fallback)
@@ -32,13 +32,13 @@ def judge(sides: Sides, terms: Terms, fallback: int) -> Judged:
     rules = outcomes(facts, terms)
     chosen = np.select(list(rules.values()), range(len(rules)), NOBODY)
     found = {name: np.flatnonzero(chosen == place) for place, name in enumerate(rules)}
-    return Judged(facts.sides, beside.stored, found)
+    return JudgedSides(facts.sides, beside.stored, found)
 
 
 class _Facts:
     """The facts as truth values, a number for each row."""
 
-    def __init__(self, sides: Sides, beside: Neighbours, terms: Terms, fallback: int) -> None:
+    def __init__(self, sides: EventSides, beside: Neighbours, terms: EventTerms, fallback: int) -> None:
         self.sides, self._beside, self._terms, self._fallback = sides, beside, terms, fallback
         self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[beside.before]
         self.times_before[beside.before == NOBODY] = fallback

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
 from backstory.strategies.events.arrow.codes import LACKING, ranks
-from backstory.strategies.events.arrow.judged import Judged, judge
-from backstory.strategies.events.arrow.sides import Places, Sides, fill_times, lay_out
+from backstory.strategies.events.arrow.judged import JudgedSides, judge
+from backstory.strategies.events.arrow.sides import EventSides, Places, fill_times, lay_out
 from backstory.strategies.events.columns import TIME
-from backstory.strategies.events.happened import COUNTED, Happened, Seen, problem_code, summed
-from backstory.strategies.events.terms import PROBLEMS, Moment, Op, Strategy, Terms
+from backstory.strategies.events.happened import COUNTED, Happened, SeenEvents, problem_code, summed
+from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
 
 DAY: Final = 86_400_000_000
 
@@ -40,7 +40,7 @@ class _Made:
         return _Made(self.ops[places], self.times[places], self.rows[places], self.leads[places])
 
 
-def merge_tables(logged: pa.Table | None, delivered: pa.Table, terms: Terms, moment: Moment) -> Happened:
+def merge_tables(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> Happened:
     """Compare a delivery with the events of its records, both as tables of the columns of a side.
 
     The events of what happened are `Events`, sorted as they get their offsets.
@@ -67,7 +67,7 @@ def merge_tables(logged: pa.Table | None, delivered: pa.Table, terms: Terms, mom
     return summed(events, seen, told, keys_of)
 
 
-def _made(judged: Judged, terms: Terms, fallback: int) -> Iterator[_Made]:
+def _made(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
     """The events of rows, by what becomes of these; a problem keeps its row."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)
@@ -99,7 +99,7 @@ def _joined(parts: list[_Made]) -> _Made:
     return _Made(*(np.concatenate(each) for each in columns)) if parts else _Made(*[empty] * 4)
 
 
-def _order(made: _Made, sides: Sides, terms: Terms) -> Places:
+def _order(made: _Made, sides: EventSides, terms: EventTerms) -> Places:
     """How events of one commit are sorted (section 2.1, step 7): in full, so that no tie is left open."""
     if terms.strategy is Strategy.CHANGELOG:
         return np.argsort(sides.places[made.rows], kind="stable")
@@ -115,11 +115,11 @@ def _order(made: _Made, sides: Sides, terms: Terms) -> Places:
     return np.lexsort(by[::-1])
 
 
-def _seen(times: np.ndarray, type_: pa.DataType, watermark: int | None) -> Seen:
+def _seen(times: np.ndarray, type_: pa.DataType, watermark: int | None) -> SeenEvents:
     told = times[times != LACKING]
     unit = DAY if pa.types.is_date32(type_) else 1
     late = 0 if watermark is None else int(np.count_nonzero(told < watermark))
-    return Seen(len(times), int(told.max()) * unit if len(told) else None, late)
+    return SeenEvents(len(times), int(told.max()) * unit if len(told) else None, late)
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from backstory.strategies.events.arrow.codes import LACKING, identities, integers, ranks
 from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
-from backstory.strategies.events.terms import Op, Terms
+from backstory.strategies.events.terms import EventTerms, Op
 
 NOBODY: Final = -1
 
@@ -17,7 +17,7 @@ Places = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class EventSides:
     """The rows of the log, so many as are `logged`, and behind them the delivered ones, in their order.
 
     `data` are their columns; `ops`, `times` and `places` are numbers, of which `LACKING` stands for NULL.
@@ -35,7 +35,7 @@ class Sides:
         return np.arange(len(self.ops)) >= self.logged
 
 
-def lay_out(logged: pa.Table | None, delivered: pa.Table) -> Sides:
+def lay_out(logged: pa.Table | None, delivered: pa.Table) -> EventSides:
     """Both sides; of each the columns are `op`, `time`, `row` (a struct of the data) and `place`.
 
     They may differ in what can be NULL, and in how wide numbers are.
@@ -45,7 +45,7 @@ def lay_out(logged: pa.Table | None, delivered: pa.Table) -> Sides:
     ops, times, places = (
         np.concatenate([integers(each[name]) for each in sides]) for name in (OP, TIME, PLACE)
     )
-    return Sides(data, ops, times, places, len(data) - len(delivered))
+    return EventSides(data, ops, times, places, len(data) - len(delivered))
 
 
 def _data(side: pa.Table) -> pa.Table:
@@ -53,7 +53,7 @@ def _data(side: pa.Table) -> pa.Table:
     return pa.table(struct.flatten(), names=[field.name for field in struct.type])
 
 
-def fill_times(sides: Sides, terms: Terms, fallback: int) -> Sides:
+def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSides:
     """The sides, delivered rows without an event time with that of the event that they mean (decision O13).
 
     It is the newest event of the row's key, one of the same content before all others; else the fallback.
@@ -85,7 +85,7 @@ class Neighbours:
     stored: Places
 
 
-def neighbours(sides: Sides, terms: Terms) -> Neighbours:
+def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
     """Who stands beside whom: events by their offsets, then delivered rows as they arrived."""
     record = identities(sides.data, terms.key, *([sides.times] if terms.time_in_key else []))
     by = [sides.places, sides.delivered, record]

@@ -16,7 +16,7 @@ INSTANT = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class LoadMoment:
     """A load's instant and the id of its run."""
 
     instant: datetime
@@ -38,7 +38,7 @@ def tally(found: Matched, seen: int) -> Tally:
     return Tally(cases)
 
 
-def closes(pair: Pair, open_: pa.Table, found: Matched, moment: Moment) -> pa.Table:
+def closes(pair: Pair, open_: pa.Table, found: Matched, moment: LoadMoment) -> pa.Table:
     """The open versions whose record changed or vanished, whole, with their end."""
     parts = [
         _closed(open_.take(places), pair.words[state], moment)
@@ -48,7 +48,7 @@ def closes(pair: Pair, open_: pa.Table, found: Matched, moment: Moment) -> pa.Ta
     return pa.concat_tables(parts)
 
 
-def begins(pair: Pair, live: pa.Table, found: Matched, seen: pa.Array, moment: Moment) -> pa.Table:
+def begins(pair: Pair, live: pa.Table, found: Matched, seen: pa.Array, moment: LoadMoment) -> pa.Table:
     """The versions that begin, of the base's rows that appeared or changed, yet without keys of their own.
 
     `seen` are the keys of the records that had versions before and have none open.
@@ -68,7 +68,7 @@ def begins(pair: Pair, live: pa.Table, found: Matched, seen: pa.Array, moment: M
     return pa.concat_tables(parts)
 
 
-def _begun(pair: Pair, rows: pa.Table, word: str, moment: Moment) -> pa.Table:
+def _begun(pair: Pair, rows: pa.Table, word: str, moment: LoadMoment) -> pa.Table:
     columns = {pair.key: pair.key, **pair.mirrored, ROW_HASH: ROW_HASH}
     begun = pa.table({name: rows[source] for name, source in columns.items()})
     begun = begun.append_column(STARTED, _instants(begun, moment.instant))
@@ -78,7 +78,7 @@ def _begun(pair: Pair, rows: pa.Table, word: str, moment: Moment) -> pa.Table:
     return begun.append_column(LOADED_AT, _instants(begun, moment.instant))
 
 
-def _closed(rows: pa.Table, word: str, moment: Moment) -> pa.Table:
+def _closed(rows: pa.Table, word: str, moment: LoadMoment) -> pa.Table:
     values = {
         ENDED: _instants(rows, moment.instant),
         STATE: pa.repeat(word, len(rows)),
