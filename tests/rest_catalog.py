@@ -93,7 +93,9 @@ def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command += ["-cp", ":".join(map(str, path)), "org.apache.iceberg.rest.RESTCatalogServer"]
     warehouse = folder / "warehouse"
-    told = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port)}
+    # A writer waits for another one; in the memory that the server takes by itself it would fail.
+    uri = f"jdbc:sqlite:{folder}/rest.db?busy_timeout=60000"
+    told = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port), "CATALOG_URI": uri}
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(command, env={**os.environ, **told}, stdout=log, stderr=log)
     try:

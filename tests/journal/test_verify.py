@@ -37,7 +37,7 @@ from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store, existing, load
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-ROWS = pa.schema(
+SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
         ("system_time", pa.timestamp("us", "UTC")),
@@ -86,7 +86,7 @@ class Place:
         )
         number = 0 if head is None else head.sequence + 1
         rows = [(before + 1 + place, NOON, value, [number]) for place, value in enumerate(values)]
-        table_rows = pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
+        table_rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
         event = {
             "start": before + 1 if rows else None,
             "end": before + len(rows) if rows else None,

@@ -245,7 +245,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
         told = statements(known(files, None))
         assert same(told.chosen(told.found, known=True), statements_of_frames(store, found).toArrow()) > 3
     if name in APART:
-        assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 2
+        assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
         learnt = differences.diff_known(files, first, then, at)
         same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
     if name in DELETED:

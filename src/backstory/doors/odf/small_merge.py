@@ -62,7 +62,8 @@ class SmallMerge:
 def merge_small(merging: SmallMerge, held: ExitStack) -> Happened | None:
     """What the batch adds to the log; None for what Spark's tasks must find.
 
-    That are values with parts, more rows than a query promised, and more events than the driver can hold.
+    That are values with parts, rows that have nothing but a time, more rows than a query promised, and more
+    events than the driver can hold.
     """
     lease = held.enter_context(merging.store.memory.lease())
     try:
@@ -88,7 +89,7 @@ def _is_keyed(merging: SmallMerge) -> bool:
 
 def _merged(merging: SmallMerge) -> Happened | None:
     arrived, terms = merging.arrived, merging.terms
-    if any(is_nested(each.dataType) for each in arrived.data):
+    if not arrived.data or any(is_nested(each.dataType) for each in arrived.data):
         return None
     logged = None if _is_keyed(merging) or not terms.looks_back else merging.logged()
     frame = _one_query(arrived, logged)
