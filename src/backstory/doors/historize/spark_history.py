@@ -132,8 +132,9 @@ def planned_history(
             "NULL_ROW_HASH": column(ColumnRole.ROW_HASH).isNull(),
         }
         key, compared = work.load.dataset.key, _compared(work, live)
-        with outcomes(compared, open_, key, _changed(), versions_scope(work), checks) as found:
-            _refuse(work, live, before, found)
+        with outcomes(compared, open_, key, _changed(), versions_scope(work), checks) as joined:
+            _refuse(work, live, before, joined)
+            found = _kept(work, joined)
             begun = beginning(work, found, before, late=late)
             if late:
                 _refuse_late(work, found, begun, before)
@@ -144,6 +145,16 @@ def planned_history(
             yield PlannedHistory(
                 outcome, found.nothing, newest, lambda table: _change(work, table, found, begun, counts)
             )
+
+
+def _kept(work: SparkWork, found: Outcomes) -> Outcomes:
+    """The same actions as rows of their own.
+
+    Spark computes again what it had computed from a table that is newer now, and the base is committed first.
+    """
+    if found.nothing or work.run.dry_run:
+        return found
+    return replace(found, actions=found.actions.localCheckpoint())
 
 
 def _open() -> "Column":
