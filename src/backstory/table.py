@@ -1,6 +1,6 @@
 """A table to read: its rows, and the lives of its records."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of
-from backstory.model.table import TableName, table_name
+from backstory.model.table import TableName
 from backstory.spark.settled import in_settled_session
-
-ODF = "odf"  # the namespace of datasets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,18 +23,6 @@ if TYPE_CHECKING:
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewound import Rewound
-
-
-def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
-    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
-
-    Raises UsageError for what names no table at all.
-    """
-    dataset = TableName(ODF, text)
-    if text and is_there(dataset):
-        return dataset
-    table = table_name(text)
-    return table if is_there(table) else None
 
 
 @in_settled_session

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstory import settings
 from backstory.model.instant import instant_of
-from backstory.model.table import table_name
-from backstory.table import ODF, Table, maintain_each, named
+from backstory.model.table import ODF, named, table_name
+from backstory.table import Table, maintain_each
 
 Files = str | Path | Sequence[str | Path]
 

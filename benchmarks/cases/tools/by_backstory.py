@@ -1,22 +1,13 @@
 """backstory's native tables; the broken file is given as a file, as users have it."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from on_spark import Source
+from in_warehouse import FIRST, Kept
 from telling import FOLDER, run, table
 
-import backstory
 
-FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Native:
+class Native(Kept):
     """`warehouse.snapshot` of each copy."""
-
-    def __init__(self):
-        self.warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml")
-        self.warehouse.spark.catalog.setCurrentCatalog("backstory")
-        self.source = Source(self.warehouse.spark)
 
     def bring(self, case, copy, number):
         at = copy["at"] if copy["at"] is not None else number * 86_400_000

@@ -1,14 +1,11 @@
 """backstory's histories by a model, with `hash_profile: strict_v2`."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from on_spark import Source
+from in_warehouse import FIRST, Kept
 from telling import FOLDER, run, table
 
-import backstory
-
-FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = {
     "BIGINT": {"datatype": "BIGINT"},
     "INT": {"datatype": "INTEGER"},
@@ -19,13 +16,8 @@ TYPES = {
 }
 
 
-class Model:
+class Model(Kept):
     """`warehouse.historize` of a model that is written anew where the columns are others."""
-
-    def __init__(self):
-        self.warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml")
-        self.warehouse.spark.catalog.setCurrentCatalog("backstory")
-        self.source = Source(self.warehouse.spark)
 
     def bring(self, case, copy, number):
         name = table(case)

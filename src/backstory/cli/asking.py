@@ -10,8 +10,7 @@ from backstory.cli.options import Options
 from backstory.cli.output import show
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
-from backstory.model.table import table_name
-from backstory.table import named
+from backstory.model.table import meanings, named, table_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,9 +61,10 @@ def answer_from_files(options: Options, table: str, question: Callable[["Files"]
     try:
         settings = options.settings()
         catalog = open_without_spark(settings)
-        name = None if catalog is None else named(table, lambda each: catalog.describe(each) is not None)
-        found = None if name is None or catalog is None else catalog.describe(name)
-        if found is None or catalog is None:
+        if catalog is None:
+            return None
+        found = next(filter(None, map(catalog.describe, meanings(table))), None)
+        if found is None:
             return None
         with Memory(settings.driver_memory).lease() as lease:
             return question(Files(found, catalog.opener(found), lease))

@@ -12,9 +12,9 @@ from backstory.cli.output import console, errors, show
 from backstory.cli.starting import busy
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
-from backstory.model.table import table_name
+from backstory.model.table import named, table_name
 from backstory.reading.timelines import Axis, Timeline, require_axis
-from backstory.table import Table, named
+from backstory.table import Table
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog

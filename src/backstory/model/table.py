@@ -1,8 +1,11 @@
 """A table's name."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from backstory.errors import UsageError
+
+ODF = "odf"  # the schema of datasets
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,3 +25,18 @@ def table_name(text: str) -> TableName:
     if not schema or not name:
         raise UsageError("no-table", f"{text!r} does not name a table.", "Write it as schema.table.")
     return TableName(schema, name)
+
+
+def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
+    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
+
+    Raises UsageError for what names no table at all.
+    """
+    return next(filter(is_there, meanings(text)), None)
+
+
+def meanings(text: str) -> Iterator[TableName]:
+    """The tables that a text may name, the dataset's first; raises UsageError for one that names no other."""
+    if text:
+        yield TableName(ODF, text)
+    yield table_name(text)

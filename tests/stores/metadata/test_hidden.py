@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
-from backstory.stores.iceberg.vectors import _framed
+from backstory.stores.framed import framed
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 
 MARKED = BitMap64([1, 1 << 40])
@@ -33,7 +33,7 @@ def hidden(contents, *files):
 
 
 def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say():
-    blob = _framed(MARKED)
+    blob = framed(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data", "other", "other"], "pos": [7, 2, 3]}), older)
     contents = {"v": b"PFA1" + blob + b"of another file", "p": older.getvalue().to_pybytes()}
@@ -44,7 +44,7 @@ def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say
 
 
 def test_what_is_not_whole_or_not_by_position_is_left_to_spark():
-    blob = _framed(MARKED)
+    blob = framed(MARKED)
     spoilt = blob[:-4] + struct.pack(">I", 1)
     for contents, told in (
         ({"v": b"PFA1" + spoilt}, vector("v", spoilt)),

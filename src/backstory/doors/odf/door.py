@@ -12,12 +12,13 @@ from backstory.doors.odf.manifests import find_manifests
 from backstory.doors.odf.pulling import RunRequest, exit_code, pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt, worst
-from backstory.doors.odf.registry import NAMESPACE, Registered
+from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import UsageError
 from backstory.journal.verify import Verdict, verify
 from backstory.model.instant import iso
+from backstory.model.table import ODF
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import EventEncoding
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
-    "NAMESPACE",
     "Added",
     "DatasetReceipt",
     "Inspected",
@@ -56,7 +56,7 @@ def pull_all(
     wanted: Sequence[str | Path],
     asked: RunRequest,
     *,
-    namespace: str = NAMESPACE,
+    namespace: str = ODF,
     every: bool = False,
     watcher: Watcher = UNWATCHED,
 ) -> list[DatasetReceipt]:
@@ -88,9 +88,7 @@ def pull_all(
     return receipts
 
 
-def events(
-    store: Store, name: str, encoding: str | None = None, *, namespace: str = NAMESPACE
-) -> "DataFrame":
+def events(store: Store, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
     """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
     dataset = registry.existing(store, namespace, name)
     rows = store.spark.table(store.sql_name(dataset.name))
@@ -108,7 +106,7 @@ def events(
 
 
 def ingest(
-    store: Store, name: str, pushed: Pushed, asked: RunRequest, *, namespace: str = NAMESPACE
+    store: Store, name: str, pushed: Pushed, asked: RunRequest, *, namespace: str = ODF
 ) -> DatasetReceipt:
     """Push files into a dataset; UsageError without any."""
     if not pushed.files:
@@ -119,7 +117,7 @@ def ingest(
     return receipt
 
 
-def listed(store: Store, *, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
+def listed(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
     """The datasets: name, kind of source, when it was pulled last, rows, watermark."""
     found = []
     for each in registry.datasets(store, namespace):
@@ -139,7 +137,7 @@ def listed(store: Store, *, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
     return found
 
 
-def inspect(store: Store, name: str, *, namespace: str = NAMESPACE) -> Inspected:
+def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head; UsageError if there is no such dataset."""
     return inspect_dataset(store, registry.existing(store, namespace, name))
 
@@ -151,7 +149,7 @@ def is_file(one: str | Path) -> bool:
 
 
 def verified(
-    store: Store, names: Sequence[str], *, namespace: str = NAMESPACE, every: bool = False
+    store: Store, names: Sequence[str], *, namespace: str = ODF, every: bool = False
 ) -> list[Verdict]:
     """Whether datasets are what their commits said; UsageError for an unknown name, before any is read."""
     found = [registry.existing(store, namespace, name) for name in names]

@@ -19,7 +19,6 @@ from backstory.reading.frames.event_logs import COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
-NAMESPACE = "odf"
 
 
 @dataclass(frozen=True, slots=True)

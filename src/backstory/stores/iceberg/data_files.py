@@ -19,7 +19,7 @@ from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.partitions import parted
-from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 ROWS_IN_FILE = 500_000
@@ -141,7 +141,7 @@ def _known(field: pa.Field, number: int, told: Any) -> pa.Field:
         type_ = pa.map_(key, _known(type_.item_field, told["value-id"], told["value"]))
     elif pa.types.is_list(type_):
         type_ = pa.list_(_known(type_.value_field, told["element-id"], told["element"]))
-    return pa.field(field.name, type_, field.nullable, {"PARQUET:field_id": str(number)})
+    return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(number)})
 
 
 def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:

@@ -10,11 +10,12 @@ from pyroaring import BitMap64
 
 from backstory.errors import Refused
 from backstory.model.places import FILE, POSITION
+from backstory.stores.framed import unframed
 from backstory.stores.iceberg.data_files import download, split_offsets
 from backstory.stores.iceberg.moves import VECTOR, Hidden
 from backstory.stores.iceberg.scripts import FileLine
 from backstory.stores.iceberg.store import StoredTable
-from backstory.stores.iceberg.vectors import FILE_PATH, POSITION_IN_FILE, positions_by_file, unframed
+from backstory.stores.iceberg.vectors import FILE_PATH, POSITION_IN_FILE, positions_by_file
 
 
 def hidden_by(table: StoredTable) -> Hidden:
@@ -24,7 +25,10 @@ def hidden_by(table: StoredTable) -> Hidden:
     def read(location: str, format_: str, place: tuple[int, int], hidden: str) -> Mapping[str, BitMap64]:
         content = download(table, location, *place)
         if format_ == VECTOR:
-            return {hidden: unframed(content)}
+            positions = unframed(content)
+            if positions is None:
+                raise _spoilt(location)
+            return {hidden: positions}
         if format_ != "PARQUET":
             raise _unreadable(format_)
         rows = pq.read_table(io.BytesIO(content), columns=[FILE_PATH, POSITION_IN_FILE])
@@ -43,6 +47,14 @@ def _unreadable(format_: str) -> Refused:
         "delete-format",
         f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
         "Compact the table (`backstory maintain`), and read the changes from then on.",
+    )
+
+
+def _spoilt(location: str) -> Refused:
+    return Refused(
+        "deletion-vector-spoilt",
+        f"The deletion vector in {location} is not whole: its checksum does not hold.",
+        "Bring the file back from a copy, or `backstory rewind` the table to a commit before it.",
     )
 
 

@@ -8,13 +8,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
 from backstory.stores.names import refuse_names
 
+# What Parquet files name the id of a column by.
+FIELD_ID: Final = b"PARQUET:field_id"
 _ICEBERG = {
     Kind.BOOLEAN: "boolean",
     Kind.SHORT: "int",

@@ -1,8 +1,6 @@
 """Mark stored rows as deleted: deletion vectors, or position delete files before format version 3."""
 
-import struct
 import uuid
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
+from backstory.stores.framed import framed
 from backstory.stores.iceberg.data_files import upload
 from backstory.stores.iceberg.jvm import (
     older_positions,
@@ -20,12 +19,11 @@ from backstory.stores.iceberg.jvm import (
     position_index,
     vector_writer,
 )
+from backstory.stores.iceberg.schema import FIELD_ID
 from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.refusals import conflict
 
-# How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
-MAGIC = bytes.fromhex("d1d33964")
 VECTORS_SINCE = 3
 POSITION_DELETES = "POSITION_DELETES"
 
@@ -86,30 +84,19 @@ def _write_vectors(
     writer = vector_writer(store.jvm, table.iceberg, previous)
     for file, marked in positions.items():
         task = tasks[file]
-        index = position_index(store.jvm, task, file, _framed(marked), len(marked))
+        index = position_index(store.jvm, task, file, framed(marked), len(marked))
         writer.delete(file, index, task.spec(), task.file().partition())
     writer.close()
     result = writer.result()
     return Deletions(list(result.deleteFiles()), list(result.rewrittenDeleteFiles()))
 
 
-def _framed(marked: BitMap64) -> bytes:
-    """The positions as a deletion vector has them: bytes, for one call a file instead of a row."""
-    bitmap = MAGIC + marked.serialize()
-    return struct.pack(">I", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap))
-
-
-def unframed(framed: bytes) -> BitMap64:
-    """The positions of a deletion vector's bytes."""
-    return BitMap64.deserialize(framed[len(MAGIC) + 4 : -4])
-
-
 PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
 FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
 _DELETES = pa.schema(
     [
-        pa.field(FILE_PATH, pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD)}),
-        pa.field(POSITION_IN_FILE, pa.int64(), False, {"PARQUET:field_id": str(POSITION_FIELD)}),
+        pa.field(FILE_PATH, pa.string(), False, {FIELD_ID: str(PATH_FIELD)}),
+        pa.field(POSITION_IN_FILE, pa.int64(), False, {FIELD_ID: str(POSITION_FIELD)}),
     ]
 )
 

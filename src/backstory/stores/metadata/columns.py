@@ -1,16 +1,15 @@
 """Columns of a Parquet file as columns of the table that it is of, by the ids of their fields."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
-from backstory.stores.iceberg.schema import columns_told
+from backstory.stores.iceberg.schema import FIELD_ID, columns_told
 from backstory.stores.metadata.hidden import Unreadable
 
-_ID: Final = b"PARQUET:field_id"
 Field = Mapping[str, Any]
 
 
@@ -34,7 +33,7 @@ def _flat(told: str) -> Column:
 
 def id_of(field: pa.Field) -> int | None:
     """The id of a file's field; None for one that has none."""
-    told = (field.metadata or {}).get(_ID)
+    told = (field.metadata or {}).get(FIELD_ID)
     return None if told is None else int(told)
 
 

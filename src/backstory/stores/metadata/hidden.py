@@ -1,20 +1,16 @@
 """Which rows of data files are deleted: by deletion vectors, or by the position delete files before them."""
 
-import struct
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
+from backstory.stores.framed import unframed
 from backstory.stores.metadata.manifests import POSITIONS, VECTOR, Opener
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyroaring import BitMap64
-
-# How Iceberg frames the bitmap in a deletion vector (its table specification, Puffin blob types).
-_MAGIC: Final = bytes.fromhex("d1d33964")
 
 
 class Unreadable(Exception):
@@ -57,19 +53,16 @@ def told_of(file: "DataFile") -> Mapping[str, Any]:
 
 
 def _add_vector(found: Hidden, told: Mapping[str, Any], source: IO[bytes]) -> None:
-    from pyroaring import BitMap64
-
     file, offset, length = (
         told[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
     )
     if None in {file, offset, length}:
         raise Unreadable("a deletion vector of no data file")
     source.seek(offset)
-    framed = source.read(length)
-    bitmap, checked = framed[4:-4], framed[-4:]
-    if bitmap[:4] != _MAGIC or checked != struct.pack(">I", zlib.crc32(bitmap)):
+    positions = unframed(source.read(length))
+    if positions is None:
         raise Unreadable("a deletion vector that is not whole")
-    found.hide(file, BitMap64.deserialize(bitmap[4:]))
+    found.hide(file, positions)
 
 
 def _add_positions(found: Hidden, file: "DataFile", source: IO[bytes]) -> None:
