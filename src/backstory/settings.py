@@ -14,7 +14,18 @@ CATALOG = "backstory"
 CATALOG_FILE = "catalog.db"  # of an embedded warehouse
 SECTIONS = {"catalog", "catalogs", "delivery", "odf", "serve", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
-DRIVER_MEMORY = 1 << 30
+# How much of it a container may have, by the two versions of Linux's control groups.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def _sixth_of_memory() -> int:
+    """A sixth of what the machine has, or the container may have; at least 1 GiB."""
+    limits = (Path(each).read_text().strip() for each in _LIMITS if Path(each).exists())
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1 << 30, min([machine, *(int(each) for each in limits if each.isdigit())]) // 6)
+
+
+DRIVER_MEMORY = _sixth_of_memory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,7 @@ def _format_version(tables: Mapping[str, Any]) -> int:
 
 
 def _driver_memory(delivery: Mapping[str, Any]) -> int:
-    found = _bytes(delivery.get("driver-memory", "1g"))
+    found = _bytes(delivery["driver-memory"]) if "driver-memory" in delivery else DRIVER_MEMORY
     if set(delivery) - {"driver-memory"} or found is None:
         raise UsageError(
             "unknown-setting",

@@ -104,7 +104,7 @@ def take_by_arrow(rows, copy, recorded, *, marks):
         pa.schema([pa.field(name, pa.int64()) for name in ("k", *copy.columns)]),
     )
     told = terms(copy.at, recorded, copy.columns)
-    found = copied(told, delivered, open_, closed, closes=copy.closes)
+    found = copied(told, delivered, open_, lambda: closed, closes=copy.closes)
     come = rows_that_come(
         found, [DATA.index(n) for n in copy.columns] if len(copy.columns) < 3 else None, marks=marks
     )
@@ -167,7 +167,7 @@ def test_a_key_of_several_columns_is_one():
     open_ = open_.append_column(FILE, pa.array(["f"])).append_column(POSITION, pa.array([0], pa.int64()))
     delivered = pa.table({"k": ["a", "ab"], "l": ["bc", "c"], "v": ["x", "y"]})
     closed = pa.table({"k": ["a"], "l": ["bc"]})
-    found = copied(told, delivered, open_, closed, closes=True)
+    found = copied(told, delivered, open_, lambda: closed, closes=True)
     assert (found.back.to_pylist(), found.anew.to_pylist(), found.driving) == ([True], [True], {"v": 1})
     come = rows_that_come(found, marks=False).select(["k", "l", "v", "is_current"]).to_pylist()
     assert [tuple(row.values()) for row in come] == [

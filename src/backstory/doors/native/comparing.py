@@ -49,12 +49,13 @@ NO_KEY: Final = "no key"
 class CopySides:
     """A copy and its table, side by side, and where the copy stands among what is known.
 
-    `size` is what the copy's rows take of the driver's memory, None where nobody but Spark's plan tells.
-    With the `salt` files are coded on their way through the join.
+    `delivered` and `stored` have the columns that the table will have. With the `salt` files are coded on
+    their way through the join.
     """
 
     store: Store
     table: StoredTable | None
+    source: Source
     evolved: Evolved
     settings: TableSettings
     asked: SnapshotRequest
@@ -62,7 +63,6 @@ class CopySides:
     terms: CopyTerms
     delivered: "DataFrame"
     stored: "DataFrame"
-    size: int | None
     salt: int = field(default_factory=lambda: uuid4().time_low)
 
     @property
@@ -85,7 +85,7 @@ def sides_of(
     place = placed(table, stored if table else None, asked)
     delivered = source.frame.selectExpr(*(_cast(evolved, each, each.name) for each in evolved.delivered))
     terms = _terms(evolved, stored.schema, settings, place, asked)
-    return CopySides(store, table, evolved, settings, asked, place, terms, delivered, stored, source.size)
+    return CopySides(store, table, source, evolved, settings, asked, place, terms, delivered, stored)
 
 
 def _terms(

@@ -1,9 +1,10 @@
 """The rows of a source as a frame: files that the house's readers read, or a table of the warehouse."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_columns
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_columns
-from backstory.formats.memory import unpacked_size
+from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, ProducedRows, missing
@@ -26,37 +27,64 @@ from backstory.formats.reading import Options, rows_of
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
-from backstory.reading.frames.point_in_time import current
+from backstory.reading.frames.point_in_time import current, keeps_all
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.store import Store, existing, load
+from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.metadata.columns import packed_size
+from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MEND: Final = "Nothing was written; mend the file, or bring its rows from Python."
 Known = Mapping[str, pa.Field]
+# Reads columns as far as a lease can hold them.
+Reading = Callable[[Sequence[str], MemoryLease], pa.Table | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells."""
+    """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells.
+
+    `rows` gives them, in columns of these names, without Spark: None where it must read them.
+    """
 
     frame: "DataFrame"
     size: int | None = None
+    rows: Reading | None = None
 
 
 def rows_of_table(store: Store, table: TableName) -> Source:
     """What is true now in a table of the warehouse, in the source's columns."""
     rows, stored = current(store, table), existing(store, table)
     size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
-    history = stored.shape.layout in HISTORIES
-    return Source(rows.drop(VALID_FROM, VALID_TO) if history else rows, size)
+    if stored.shape.layout in HISTORIES:
+        return Source(rows.drop(VALID_FROM, VALID_TO), size)
+    return Source(rows, size, partial(_read_table, store, stored) if keeps_all(stored.shape) else None)
+
+
+def _read_table(
+    store: Store, stored: StoredTable, names: Sequence[str], lease: MemoryLease
+) -> pa.Table | None:
+    """The rows of a table all of whose rows are true."""
+    called = {each.source: each.name for each in stored.shape.user_columns}
+    try:
+        return LocalRows(store, stored, lease).read([called[name] for name in names]).rename_columns(names)
+    except Unreadable:
+        return None
 
 
 def rows_of_arrow(store: Store, rows: pa.Table) -> Source:
     """The rows of an Arrow table."""
-    return Source(frame_of(store, rows.replace_schema_metadata()), max(1, rows.nbytes))
+    size = max(1, rows.nbytes)
+
+    def here(names: Sequence[str], lease: MemoryLease) -> pa.Table:
+        lease.hold("copy", size)
+        return rows.select(names)
+
+    return Source(frame_of(store, rows.replace_schema_metadata()), size, here)
 
 
 @contextmanager
@@ -76,7 +104,7 @@ def rows_of_files(
             path = files[0].path
             if plain_parquet(path, None, known):
                 frame = local_parquet(store, as_ours(path, folder), pq.read_schema(path))
-                yield Source(frame, _size(path))
+                yield Source(frame, _size(path), partial(_read_parquet, path, frozenset()))
                 return
         schema = _columns(files, options, known)
         batches = chain.from_iterable(
@@ -84,7 +112,20 @@ def rows_of_files(
         )
         frame = staged(store, ProducedRows(schema, batches), folder, held).drop(ARRIVAL)
         path = folder / STAGED
-        yield Source(frame, _size(path) if path.exists() else None)
+        if not path.exists():
+            yield Source(frame)
+            return
+        empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
+        yield Source(frame, _size(path), partial(_read_parquet, path, empty))
+
+
+def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str], lease: MemoryLease) -> pa.Table:
+    """Columns of a file; those that are `empty` have no type of their own."""
+    with pq.ParquetFile(path) as file:
+        lease.hold("copy", packed_size(file.metadata, names))
+        rows = file.read(columns=list(names)).select(names)
+    lease.hold("copy", rows.nbytes)
+    return pa.table([pa.nulls(len(rows)) if name in empty else rows[name] for name in names], names=names)
 
 
 def _size(path: Path) -> int:

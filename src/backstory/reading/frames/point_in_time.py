@@ -35,6 +35,12 @@ def current(store: Store, table: TableName, known_at: datetime | None = None) ->
     return _not_deleted(rows, shape).select(*users)
 
 
+def keeps_all(shape: Shape) -> bool:
+    """Whether all rows of a table are true now."""
+    marks = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
+    return not marks and shape.layout not in HISTORIES
+
+
 def delivered_rows(store: Store, shape: Shape) -> "DataFrame":
     """The rows of a table with every column; of one that Fivetran marks those that are true now."""
     from pyspark.sql.functions import col

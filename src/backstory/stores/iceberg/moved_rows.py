@@ -145,7 +145,8 @@ def moved_rows(
         ]
         hidden = hidden_by(table)
         wanted = touched(changes, hidden)
-        standing = standing_files(store.jvm, table.iceberg, since, wanted, files) if since and wanted else []
+        scan = table.iceberg.newScan().useSnapshot(since) if since and wanted else None
+        standing = [] if scan is None else standing_files(store.jvm, scan, files, wanted)
         found = moves(standing, changes, wanted, hidden)
         sizes = {line.location: line for each in changes for line in each.lines} | {
             line.location: line for line in standing

@@ -24,6 +24,11 @@ class Partition:
     told: str = ""
 
 
+def parted_ids(table: Any) -> set[int]:
+    """The ids of the columns that a table's partitions are of, or once were."""
+    return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
+
+
 def parted(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
     """The rows by partition of an Iceberg table; None where the driver cannot name it.
 

@@ -57,6 +57,7 @@ _TELL: Final = f"""
     .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString()).append('\\t')
     .append(rows || deletes.contentSizeInBytes() == null ? "0" : deletes.contentSizeInBytes().toString())
     .append('\\t').append(rows || deletes.referencedDataFile() == null ? "" : deletes.referencedDataFile())
+    .append('\\t').append(file.firstRowId() == null ? "" : file.firstRowId().toString())
     .append('\\t').append(file.location()).append('\\n');
   if (rows) files.put(file.location(), file);
 """
@@ -81,7 +82,7 @@ StringBuilder told = new StringBuilder();
 try {{
   for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
-    if (!locations.contains((({ICEBERG}.DataFile) task.file()).location())) continue;
+    if (locations != null && !locations.contains((({ICEBERG}.DataFile) task.file()).location())) continue;
     String sign = "=";
     {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) task.file();
     {{ {_TELL} }}
@@ -139,6 +140,9 @@ for (java.util.Iterator each = old.values().iterator(); each.hasNext();) {{
 }}
 return told.toString();
 """
+_WHERE_NULL: Final = f"""
+return ({ICEBERG}.TableScan) table.newScan().filter({ICEBERG}.expressions.Expressions.isNull(column));
+"""
 # Spark asks a task for its pieces before it plans: one whose groups are chosen gives those, and no others.
 _TASKS: Final = f"""
 java.util.List tasks = new java.util.ArrayList();
@@ -194,6 +198,7 @@ class FileLine:
     length: int
     hidden: str
     location: str
+    first_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +246,16 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
     return _lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
 
 
-def standing_files(
-    jvm: Any, table: Any, snapshot: int, locations: Iterable[str], files: Any
-) -> list[FileLine]:
-    """Of these files those that a snapshot has, each followed by what hides rows of it."""
+def standing_files(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
+    """The files of rows of a scan, or those at `locations`, each followed by what hides rows of it."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
-    return _lines(ask(table.newScan().useSnapshot(snapshot), _set(jvm, locations), files))
+    return _lines(ask(scan, None if locations is None else _set(jvm, locations), files))
+
+
+def scan_where_null(jvm: Any, table: Any, column: str) -> Any:
+    """A scan of the files that may have rows without a value of a column."""
+    types = {"table": f"{ICEBERG}.Table", "column": "java.lang.String"}
+    return script(jvm, _WHERE_NULL, f"{ICEBERG}.TableScan", **types)(table, column)
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
@@ -284,7 +293,8 @@ def _set(jvm: Any, values: Iterable[object]) -> Any:
 def _lines(told: str) -> list[FileLine]:
     found = []
     for line in told.split("\n")[:-1]:
-        sign, content, format_, *numbers, hidden, location = line.split("\t")
+        sign, content, format_, *numbers, hidden, row, location = line.split("\t")
         count, size, offset, length = map(int, numbers)
-        found.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location))
+        first = int(row) if row else None
+        found.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location, first))
     return found

@@ -1,9 +1,10 @@
 """Columns of a Parquet file as columns of the table that it is of, by the ids of their fields."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
@@ -37,6 +38,49 @@ def id_of(field: pa.Field) -> int | None:
     return None if told is None else int(told)
 
 
+def read_fields(
+    file: pq.ParquetFile, wanted: Sequence[Field], parted: Collection[int], held: Callable[[int], None]
+) -> pa.Table:
+    """The rows of an opened file, with these fields of its table.
+
+    `parted` are the ids of the fields that partitions are of. `held` is told how many bytes the rows take,
+    first at least, then in truth; it may refuse. Raises Unreadable where the rows would not be exact.
+    """
+    fields = {id_of(each): each for each in file.schema_arrow}
+    if None in fields:
+        raise Unreadable("fields without ids")
+    if any(each["id"] in parted and each["id"] not in fields for each in wanted):
+        raise Unreadable("a column that only the partition tells")
+    asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
+    held(packed_size(file.metadata, asked))
+    read, rows = file.read(columns=asked), file.metadata.num_rows
+    held(read.nbytes)
+    columns = dict(zip(read.column_names, read.columns, strict=True))
+    found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
+    values = [
+        projected(each, found[each["id"]].combine_chunks() if each["id"] in found else None, rows)
+        for each in wanted
+    ]
+    return pa.table(values, names=[each["name"] for each in wanted])
+
+
+def packed_size(metadata: pq.FileMetaData, names: Collection[str]) -> int:
+    """The bytes of columns as a file has them, unpacked but for dictionaries: no more than they take here."""
+    places = [
+        place
+        for place in range(metadata.num_columns)
+        if metadata.schema.column(place).path.partition(".")[0] in names
+    ]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return sum(each.column(place).total_uncompressed_size for each in groups for place in places)
+
+
+def parted_ids(told: Mapping[str, Any]) -> set[int]:
+    """The ids of the fields that a table's partitions are of, or were."""
+    specs = told.get("partition-specs") or []
+    return {each["source-id"] for spec in specs for each in spec["fields"]}
+
+
 def projected(told: Field, values: pa.Array | None, rows: int) -> pa.Array:
     """A file's values as those of a field of the table; NULLs where the file is older than the field.
 
@@ -52,7 +96,7 @@ def projected(told: Field, values: pa.Array | None, rows: int) -> pa.Array:
 def _as(told: Any, values: pa.Array) -> pa.Array:
     wanted, stored = arrow_of(told), values.type
     if isinstance(told, str):
-        if not _widens(stored, wanted):
+        if not widens(stored, wanted):
             raise Unreadable(f"{stored} as {told}")
         return values.cast(wanted)
     if told["type"] == "struct":
@@ -76,7 +120,7 @@ def _struct(told: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _same(told: Any, stored: pa.DataType) -> bool:
     """Whether a file's nested type is that of the table, field for field."""
     if isinstance(told, str):
-        return _widens(stored, arrow_of(told))
+        return widens(stored, arrow_of(told))
     if told["type"] == "list":
         parts = (
             [(told["element-id"], told["element"], stored.value_field)] if pa.types.is_list(stored) else []
@@ -96,7 +140,7 @@ def _same(told: Any, stored: pa.DataType) -> bool:
     )
 
 
-def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
+def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the stored type is one of the wanted type, and Iceberg reads it so."""
     t = pa.types
     if t.is_timestamp(wanted):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -9,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.stores.metadata.columns import arrow_of, id_of, projected
+from backstory.stores.metadata.columns import arrow_of, parted_ids, read_fields
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 from backstory.stores.metadata.manifests import DATA, Opener, live_files
-from backstory.stores.metadata.values import integers
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -64,33 +64,10 @@ class Files:
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
         with self.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
-            groups = (opened.metadata.row_group(number) for number in range(opened.num_row_groups))
-            self.lease.hold(file.file_path, sum(each.total_byte_size for each in groups))
-            fields = {id_of(each): each for each in opened.schema_arrow}
-            if None in fields:
-                raise Unreadable("fields without ids")
-            self._require_stored(wanted, fields)
-            asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
-            read = opened.read(columns=asked)
-        columns = dict(zip(read.column_names, read.columns, strict=True))
-        parts = []
-        for each in wanted:
-            found = fields.get(each["id"])
-            values = None if found is None else columns[found.name].combine_chunks()
-            rows = read.num_rows if asked else file.record_count
-            parts.append(projected(each, values, rows))
-        table = pa.table(parts, schema=schema)
-        return table if hidden is None else table.take(_left(hidden, table.num_rows))
-
-    def _require_stored(self, wanted: Sequence[Mapping[str, Any]], fields: Mapping[int | None, Any]) -> None:
-        """Raise Unreadable where a file leaves out a column that only its partition tells."""
-        parted = {
-            each["source-id"]
-            for spec in self.table.told.get("partition-specs") or []
-            for each in spec["fields"]
-        }
-        if any(each["id"] in parted and each["id"] not in fields for each in wanted):
-            raise Unreadable("a column that only the partition tells")
+            table = read_fields(
+                opened, wanted, parted_ids(self.table.told), partial(self.lease.hold, file.file_path)
+            ).cast(schema)
+        return table if hidden is None else table.filter(left(hidden, table.num_rows))
 
 
 def _require_small(snapshot: Mapping[str, Any]) -> None:
@@ -109,8 +86,10 @@ def _sorted_out(snapshot: Mapping[str, Any], opener: Opener) -> "tuple[list[Data
     return data, deletes
 
 
-def _left(hidden: "BitMap64", rows: int) -> pa.Array:
-    """The places of the rows that are not hidden."""
-    left = np.ones(rows, dtype=bool)
-    left[np.fromiter(hidden, dtype=np.int64, count=len(hidden))] = False
-    return integers(np.flatnonzero(left))
+def left(hidden: "BitMap64", rows: int) -> pa.Array:
+    """Which rows of a file are not hidden."""
+    found = np.ones(rows, dtype=bool)
+    found[np.fromiter(hidden, dtype=np.int64, count=len(hidden))] = False
+    return pa.Array.from_buffers(
+        pa.bool_(), rows, [None, pa.py_buffer(np.packbits(found, bitorder="little"))]
+    )

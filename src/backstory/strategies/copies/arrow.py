@@ -4,7 +4,7 @@ In order means that nothing is known from the copy's instant on: versions end at
 renewed in place (V7, V9, V18).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, 
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
 from backstory.strategies.copies.plan import CopyTerms
-from backstory.strategies.keys import key_codes
+from backstory.strategies.keys import flagged, key_codes
 from backstory.strategies.scd2.arrow.matching import Matched, differ, matched
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -73,9 +73,9 @@ def comparable(terms: CopyTerms) -> bool:
 
 
 def copied(
-    terms: CopyTerms, delivered: pa.Table, open_: pa.Table, closed: pa.Table, *, closes: bool
+    terms: CopyTerms, delivered: pa.Table, open_: pa.Table, closed: Callable[[], pa.Table], *, closes: bool
 ) -> Copied | None:
-    """Match a copy with the open versions; `closed` are the keys of those that ended.
+    """Match a copy with the open versions; `closed` reads the keys of those that ended, if they matter.
 
     None where a row has no key, or rows of one side share one. Without `closes` nothing vanishes.
     """
@@ -83,8 +83,9 @@ def copied(
     found = matched(delivered, open_, terms.key, (*terms.compared, *terms.renewed), scope)
     if found is None:
         return None
-    (came, gone), _ = key_codes([delivered.take(found.appeared), closed], terms.key)
-    back = pc.is_in(pa.array(came), value_set=pa.array(gone))
+    ended = closed() if len(found.appeared) else delivered.schema.empty_table()
+    (came, gone), count = key_codes([delivered.take(found.appeared), ended], terms.key)
+    back = pa.array(flagged(gone, count)[came])
     mine, theirs = found.changed
     anew = differ((delivered[name].take(mine), open_[name].take(theirs)) for name in terms.compared)
     if anew is None:
@@ -113,7 +114,8 @@ def rows_that_come(copy: Copied, columns: Sequence[int] | None = None, *, marks:
 def rows_that_go(copy: Copied) -> pa.Table:
     """The places of the stored rows that are written anew."""
     renewed = copy.open.take(copy.found.changed[1].filter(pc.invert(copy.anew)))
-    return pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
+    places = pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
+    return places.cast(pa.schema([(FILE, pa.string()), (POSITION, pa.int64())]))
 
 
 def _moved(terms: CopyTerms, rows: pa.Table) -> dict[str, Values]:

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.keys import key_codes
+from backstory.strategies.keys import flagged, key_codes, last_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +47,30 @@ def matched(
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
-    left, right = map(pa.array, key_codes([delivered, stored], key)[0])
-    if any(pc.count_distinct(each).as_py() < len(each) for each in (left, right)):
+    (left, right), count = key_codes([delivered, stored], key)
+    if any(np.bincount(each, minlength=1).max() > 1 for each in (left, right)):
         return None
-    found = pc.index_in(left, right)
-    there = found.is_valid()
-    mine, theirs = _places(there), found.drop_null().cast(pa.int64())
-    changed = differ((delivered[name].take(mine), stored[name].take(theirs)) for name in compared)
-    if changed is None:
-        changed = pa.repeat(False, len(mine))
-    gone = pc.invert(pc.is_in(right, left))
-    counts = pc.fill_null(scope.combine_chunks(), False)
+    place = last_of(right, count)[left]
+    there, gone = place >= 0, ~flagged(left, count)[right]
+    mine, theirs = np.flatnonzero(there), place[there]
+    pairs = ((_taken(delivered[name], mine), _taken(stored[name], theirs)) for name in compared)
+    found = differ(pairs)
+    changed = np.zeros(len(mine), bool) if found is None else np.asarray(found)
+    counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
     return Matched(
-        _places(pc.invert(there)),
-        (mine.filter(changed), theirs.filter(changed)),
-        _places(pc.and_(gone, counts)),
-        _places(pc.and_(gone, pc.invert(counts))),
-        (mine.filter(pc.invert(changed)), theirs.filter(pc.invert(changed))),
+        pa.array(np.flatnonzero(~there)),
+        (pa.array(mine[changed]), pa.array(theirs[changed])),
+        pa.array(np.flatnonzero(gone & counts)),
+        pa.array(np.flatnonzero(gone & ~counts)),
+        (pa.array(mine[~changed]), pa.array(theirs[~changed])),
     )
 
 
-def _places(holds: pa.Array) -> pa.Array:
-    return pc.indices_nonzero(holds).cast(pa.int64())
+def _taken(values: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
+    """The values at these places, which often are all of them in their order."""
+    if len(places) == len(values) and (np.diff(places) == 1).all():
+        return values
+    return values.take(pa.array(places))
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:

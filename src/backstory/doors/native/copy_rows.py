@@ -1,0 +1,185 @@
+"""Both sides of a copy as Arrow tables: read from files of this machine, what is elsewhere by Spark."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.comparing import CopySides
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
+from backstory.model.layout import MEMORY, VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import ROLE
+from backstory.stores.iceberg.frames import collected
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.local_rows import NAMED, LocalRows
+from backstory.stores.iceberg.positions import FEW
+from backstory.stores.metadata.columns import widens
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.copies.plan import version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DELIVERED, OPEN, CLOSED = "delivered", "open versions", "closed versions"
+# A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
+PARTS: Final = 64
+UNTOLD: Final = 1 << 60
+SCANS: Final = frozenset(["Project", "Filter", "LogicalRelation", "RelationV2"])
+PLACES: Final = (FILE, POSITION, ROW_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRows:
+    """The copy's rows, the open versions with their places and ids, and the keys of closed versions.
+
+    They are in the types that the table will have; `closed` reads them, and may raise TooLarge.
+    """
+
+    delivered: pa.Table
+    open: pa.Table
+    closed: Callable[[], pa.Table]
+
+
+def copy_rows(sides: CopySides, lease: MemoryLease) -> CopyRows | None:
+    """Both sides; None where the lease cannot hold them."""
+    try:
+        delivered = _delivered_here(sides, lease)
+        stored = _stored_here(sides, lease)
+        if delivered is not None and stored is not None:
+            return CopyRows(delivered, *stored)
+        return _by_spark(sides, lease, delivered, stored)
+    except TooLarge:
+        return None
+
+
+def _delivered_here(sides: CopySides, lease: MemoryLease) -> pa.Table | None:
+    """The copy's rows from files of this machine; None where Spark must read or convert them."""
+    schema = _schemas(sides)[DELIVERED]
+    rows = None if sides.source.rows is None else sides.source.rows(schema.names, lease)
+    return None if rows is None or not _fit(rows.schema, schema) else rows.cast(schema)
+
+
+def _stored_here(sides: CopySides, lease: MemoryLease) -> tuple[pa.Table, Callable[[], pa.Table]] | None:
+    """The open versions and a reader of closed ones; None where Spark must read or convert them."""
+    schemas, before = _schemas(sides), sides.evolved.stored
+    if sides.table is None or before is None or not sides.table.rows:
+        return schemas[OPEN].empty_table(), schemas[CLOSED].empty_table
+    was = arrow_schema({each.name: each.type for each in before.columns})
+    now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
+    if not _fit(was, pa.schema([now.field(name) for name in was.names])):
+        return None
+    here = LocalRows(sides.store, sides.table, lease)
+    old = {new: name for name, new in sides.evolved.renamed.items()}
+
+    def read(side: str) -> pa.Table:
+        names = [each for each in schemas[side].names if each in {*was.names, *PLACES}]
+        asked = [old.get(name, name) for name in names]
+        without = VALID_TO if side == OPEN else None
+        rows = here.read(asked, [VALID_TO, MEMORY], _CHOSEN[side], without=without).rename_columns(names)
+        return _lengthened(rows, schemas[side])
+
+    try:
+        return read(OPEN), lambda: read(CLOSED)
+    except Unreadable:
+        return None
+
+
+def _open(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(_version(rows), pc.is_null(rows[VALID_TO]))
+
+
+def _closed(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(_version(rows), pc.is_valid(rows[VALID_TO]))
+
+
+def _version(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+
+
+_CHOSEN: Final = {OPEN: _open, CLOSED: _closed}
+
+
+def _lengthened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in these columns; those that they lack are new, and NULL."""
+    there = set(rows.column_names)
+    values = [rows[each.name] if each.name in there else pa.nulls(len(rows), each.type) for each in schema]
+    return pa.table(values, names=schema.names).cast(schema)
+
+
+def _fit(came: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether all values of these columns are values of those."""
+    pairs = zip(came, wanted, strict=True)
+    return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
+
+
+def _by_spark(
+    sides: CopySides,
+    lease: MemoryLease,
+    delivered: pa.Table | None,
+    stored: tuple[pa.Table, Callable[[], pa.Table]] | None,
+) -> CopyRows | None:
+    """What could not be read here by Spark, in one query; None for more rows than are few."""
+    frames: dict[str, DataFrame] = {}
+    few = min(FEW, sides.store.memory.most // (CELL * max(1, len(sides.terms.delivered))))
+    sure = sides.source.size is not None or _scans(sides.delivered)
+    if delivered is None:
+        lease.hold("copy", sides.source.size or _planned_size(sides.delivered))
+        frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
+    if stored is None and sides.table is not None:
+        table = sides.table
+        lease.hold("table", unpacked_size(table.rows, len(table.shape.columns), table.bytes))
+        is_open, versions = column(VALID_TO).isNull(), sides.stored.where(version())
+        frames[OPEN] = versions.where(is_open)
+        frames[CLOSED] = versions.where(~is_open).select(*map(quoted, sides.terms.key))
+    schemas, found = _schemas(sides), collected(frames)
+    rows = {side: each.select(schemas[side].names).cast(schemas[side]) for side, each in found.items()}
+    if delivered is None:
+        delivered = rows[DELIVERED]
+        if not sure and len(delivered) > few:
+            return None
+        lease.hold("copy", max(1, delivered.nbytes))
+    if stored is None:
+        stored = rows[OPEN], lambda: rows[CLOSED]
+    return CopyRows(delivered, *stored)
+
+
+def _scans(frame: "DataFrame") -> bool:
+    """Whether the rows are those of files or tables, all or fewer: then their plan does not tell too few."""
+    plans = [frame._jdf.queryExecution().optimizedPlan()]  # noqa: SLF001 - Python has no name for it
+    while plans:
+        plan = plans.pop()
+        if plan.nodeName() not in SCANS:
+            return False
+        plans += [plan.children().apply(place) for place in range(int(plan.children().size()))]
+    return True
+
+
+def _planned_size(frame: "DataFrame") -> int:
+    """What the rows may take by Spark's own plan; little where it does not tell, but reads from few parts."""
+    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
+    size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
+    if size < UNTOLD:
+        return max(1, size * UNPACKED)
+    parts = 0
+    for place in range(int(leaves.size())):
+        leaf = leaves.apply(place)
+        if leaf.nodeName() != "LogicalRDD":
+            return size
+        parts += int(leaf.rdd().getNumPartitions())
+    return 1 if parts <= PARTS else size
+
+
+def _schemas(sides: CopySides) -> dict[str, pa.Schema]:
+    """The columns of each side, in the types that the table will have."""
+    columns = {each.name: each.type for each in sides.evolved.shape.columns}
+    place = [pa.field(FILE, NAMED), pa.field(POSITION, pa.int64())]
+    ids = [pa.field(ROW_ID, pa.int64())] if sides.ids else []
+    return {
+        DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
+        OPEN: pa.schema([*arrow_schema(columns), *place, *ids]),
+        CLOSED: arrow_schema({name: columns[name] for name in sides.terms.key}),
+    }

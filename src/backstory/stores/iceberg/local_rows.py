@@ -1,0 +1,111 @@
+"""The rows of a table whose files lie on this machine, read here: as Spark's tasks read them, or not.
+
+Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from backstory.formats.memory import MemoryLease
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.stores.iceberg.hiding import hidden_by
+from backstory.stores.iceberg.lineage import FIELD_IDS
+from backstory.stores.iceberg.moves import BY_VALUE, ROWS
+from backstory.stores.iceberg.partitions import parted_ids
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.scripts import FileLine, scan_where_null, standing_files
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.metadata.columns import arrow_of, read_fields
+from backstory.stores.metadata.embedded import local
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import left
+
+# Beyond so many files Spark's tasks read them faster.
+MOST_FILES: Final = 1_000
+NAMED: Final = pa.dictionary(pa.int32(), pa.string())
+Chosen = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRows:
+    """A table as it stands, whose files are read here as far as the lease can hold them."""
+
+    store: Store
+    table: StoredTable
+    lease: MemoryLease
+
+    def read(
+        self,
+        names: Sequence[str],
+        of: Sequence[str] = (),
+        chosen: Chosen | None = None,
+        *,
+        without: str | None = None,
+    ) -> pa.Table:
+        """The chosen rows, or all, with these columns; `_file`, `_pos` and `_row_id` may be among them.
+
+        `chosen` tells of the columns `of` a file's rows which are. Where all of them are `without` a value of
+        a column, files that have none such are passed over. Raises Unreadable for what cannot be read exactly
+        here, TooLarge for more than the lease can hold.
+        """
+        lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
+        fields = {each["name"]: each for each in fields_of(self.store.jvm, self.table.iceberg.schema())}
+        fields = {ROW_ID: lineage, **fields}
+        parted, parts = parted_ids(self.table.iceberg), []
+        for line, hidden in self._files(without):
+            held = partial(self.lease.hold, f"{line.location} without {without}")
+            with pq.ParquetFile(local(line.location)) as opened:
+                alive = None if hidden is None else left(hidden, line.count)
+                if chosen is not None:
+                    these = chosen(read_fields(opened, [fields[name] for name in of], parted, held))
+                    alive = these if alive is None else pc.and_(these, alive)
+                    if not pc.any(alive).as_py():
+                        continue
+                asked = [fields[name] for name in names if name not in {FILE, POSITION}]
+                rows = _placed(read_fields(opened, asked, parted, held), line).select(names)
+            parts.append(rows if alive is None or pc.all(alive).as_py() else rows.filter(alive))
+            held(parts[-1].nbytes)
+        types = {FILE: NAMED, POSITION: pa.int64()}
+        schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
+        return pa.concat_tables(
+            part.cast(schema) for part in parts or [schema.empty_table()]
+        ).unify_dictionaries()
+
+    def _files(self, without: str | None) -> Iterator[tuple[FileLine, BitMap64 | None]]:
+        """The files of rows, with the positions that are hidden in each."""
+        jvm, iceberg = self.store.jvm, self.table.iceberg
+        scan = iceberg.newScan() if without is None else scan_where_null(jvm, iceberg, without)
+        lines = standing_files(jvm, scan, jvm.java.util.HashMap())
+        files = [line for line in lines if line.content == ROWS]
+        if len(files) > MOST_FILES:
+            raise Unreadable(f"{len(files)} files")
+        hidden: dict[str, BitMap64] = {}
+        reading = hidden_by(self.table)
+        for line in lines:
+            if line.content == BY_VALUE:
+                raise Unreadable("deletions by equality")
+            if line.content != ROWS:
+                for name, positions in reading(line).items():
+                    hidden[name] = hidden[name] | positions if name in hidden else positions
+        for line in files:
+            if line.format != "PARQUET" or not local(line.location).is_file():
+                raise Unreadable(f"{line.format} in {line.location}")
+            yield line, hidden.get(line.location)
+
+
+def _placed(rows: pa.Table, line: FileLine) -> pa.Table:
+    """The rows of a file with their places, and the ids that they have from it or brought with them."""
+    positions = np.arange(line.count, dtype=np.int64)
+    if ROW_ID in rows.column_names and line.first_row is not None:
+        ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
+        rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)
+    file = pa.DictionaryArray.from_arrays(pa.array(np.zeros(line.count, np.int32)), [line.location])
+    return rows.append_column(FILE, file).append_column(POSITION, pa.array(positions))

@@ -1,0 +1,68 @@
+"""Rows that are read here are those that Spark reads, with their places and ids."""
+
+import pyarrow.compute as pc
+import pytest
+
+from backstory.formats.memory import Memory, TooLarge
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.table import TableName
+from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.hidden import Unreadable
+
+LIFE = """
+CREATE TABLE {t} (k int, v string, n decimal(9,2), at timestamp, s struct<a: int, b: array<string>>)
+  USING iceberg PARTITIONED BY (years(at)) TBLPROPERTIES ('format-version'='{version}',
+  'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read')
+INSERT INTO {t} SELECT id, concat('v', id), id / 3, timestamp'2024-01-01' + make_interval(0, 0, 0, id * 30),
+  named_struct('a', id, 'b', array('x', NULL)) FROM range(40)
+INSERT INTO {t} VALUES (100, NULL, NULL, NULL, NULL)
+DELETE FROM {t} WHERE k % 7 = 3
+ALTER TABLE {t} ADD COLUMN late string
+ALTER TABLE {t} ALTER COLUMN k TYPE bigint
+ALTER TABLE {t} RENAME COLUMN v TO word
+UPDATE {t} SET late = 'now', word = concat(word, '!') WHERE k % 5 = 0
+DELETE FROM {t} WHERE k = 100 OR k % 7 = 4
+"""
+NAMES = ["k", "word", "n", "at", "s", "late"]
+
+
+def lived(store, name, version):
+    table = f"{store.catalog}.here.{name}"
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
+    for statement in LIFE.strip().replace("\n  ", " ").split("\n"):
+        store.spark.sql(statement.format(t=table, version=version))
+    return existing(store, TableName("here", name))
+
+
+def by_place(rows):
+    return sorted(rows.to_pylist(), key=lambda row: (row[FILE], row[POSITION]))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_are_those_that_spark_reads(store, version):
+    """Of deleted, updated and evolved rows, in partitions: all of them, some, and none of a file that is passed."""
+    stored = lived(store, f"format_{version}", version)
+    names = [*NAMES, FILE, POSITION, *([ROW_ID] if version > 2 else [])]
+    frame = store.spark.table(store.sql_name(stored.shape.table)).select(*names)
+    with Memory(1 << 30).lease() as lease:
+        here = LocalRows(store, stored, lease)
+        found = here.read(names)
+        assert by_place(found) == by_place(frame.toArrow())
+        assert found.schema.field("k").type == "int64"
+        late = here.read(names, ["late"], lambda rows: pc.is_valid(rows["late"]))
+        assert by_place(late) == by_place(frame.where("late IS NOT NULL").toArrow())
+        assert here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), without="at").num_rows == 0
+    with Memory(600).lease() as lease, pytest.raises(TooLarge):
+        LocalRows(store, stored, lease).read(names)
+
+
+def test_what_spark_alone_reads_is_left_to_it(store):
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
+    with Memory(1 << 30).lease() as lease:
+        orc = f"{store.catalog}.here.orc"
+        store.spark.sql(
+            f"CREATE TABLE {orc} USING iceberg TBLPROPERTIES ('write.format.default'='orc') AS SELECT 1 k"
+        )
+        with pytest.raises(Unreadable):
+            LocalRows(store, existing(store, TableName("here", "orc")), lease).read(["k"])
