@@ -1,17 +1,21 @@
 """How much clear text deliveries may hold: together on the driver, and each file against a bomb."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from backstory.errors import Failed
 from backstory.formats.wrapping.batch_file import BatchFile
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 # A file that grows beyond both is no delivery: real ones, of distinct keys, grow ten- to thirtyfold.
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 
-# Bytes of the driver's memory: of a value of a stored row, and for one of a Parquet file.
-CELL, UNPACKED = 64, 8
+# Bytes of the driver's memory: of a value of a stored row, of one of a text, and for one of a Parquet file.
+CELL, TEXT, UNPACKED = 64, 32, 8
 
 # A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
 CLEAR_TEXT_SHARE = 6
@@ -31,6 +35,15 @@ class TooLarge(Failed):
 def unpacked_size(rows: int, columns: int, size: int) -> int:
     """What the rows of Parquet files of this size may take, as Arrow tables."""
     return max(1, rows * columns * CELL, size * UNPACKED)
+
+
+def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
+    """The same for columns of these types, more exactly; texts are taken for short ones."""
+    from pyarrow.types import is_decimal, is_primitive
+
+    fixed = [each.bit_width for each in types if is_primitive(each) or is_decimal(each)]
+    widths = [*(max(each // 8, 1) for each in fixed), *[TEXT] * (len(types) - len(fixed))]
+    return max(1, rows * sum(widths), size * UNPACKED)
 
 
 class Memory:

@@ -5,30 +5,20 @@ the history knows already), is planned by frames; both are held to one rule.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.historize.collisions import differing, warn_of_collisions
 from backstory.doors.historize.columns import business_keys, foreign_keys, user_columns
+from backstory.doors.historize.local_sides import BASE, BROKEN, IN_SCOPE, LIVE, OPEN, STAGED
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.preflight import mass_delete
 from backstory.doors.historize.receipts import LoadOutcome
-from backstory.doors.historize.small_rows import (
-    BASE,
-    BROKEN,
-    IN_SCOPE,
-    LIVE,
-    OPEN,
-    STAGED,
-    hold_rows,
-    read_rows,
-    seen_keys,
-    version_keys,
-)
+from backstory.doors.historize.small_rows import SmallRows, read_rows, seen_keys, version_keys
 from backstory.doors.historize.spark_base import PlannedBase, base_plan, with_base
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, outcome_of
 from backstory.doors.historize.spark_standing import TablePlan
@@ -40,6 +30,7 @@ from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.scd2.arrow.matching import Matched, matched
 from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
@@ -58,9 +49,10 @@ class SmallLoad:
     """A load whose rows are here, by side."""
 
     work: SparkWork
-    rows: Mapping[str, pa.Table]
+    rows: SmallRows
     hist: TablePlan
     newest: datetime | None
+    lease: MemoryLease
 
 
 def plan_small(
@@ -69,11 +61,14 @@ def plan_small(
     """The plan of a load that the lease can hold and that nothing speaks against, else None."""
     newest = None if hist.table is None else newest_of(work.store, hist.table)
     late = newest is not None and newest >= work.run.instant
-    if late or not _plain(work.run) or not _held(work, lease, base, hist):
+    if late or not _plain(work.run):
         return None
     began = time.monotonic()
-    with translate_faults(base.wanted.table):
-        small = SmallLoad(work, read_rows(work, base, hist), hist, newest)
+    try:
+        with translate_faults(base.wanted.table):
+            small = SmallLoad(work, read_rows(work, base, hist, lease), hist, newest, lease)
+    except TooLarge:
+        return None
     if not work.run.skip_base:
         return _with_base(small, loaded, began)
     history = _history(small, small.rows[BASE], loaded)
@@ -84,14 +79,6 @@ def _plain(run: LoadRun) -> bool:
     """Whether counts are all that the load has to tell, and no row becomes another one before it."""
     upkeep = run.rehash or run.rehash_base or run.relabel is not None
     return not (run.dry_run or upkeep) and (run.skip_base or run.stage is not None)
-
-
-def _held(work: SparkWork, lease: MemoryLease, base: TablePlan, hist: TablePlan) -> bool:
-    try:
-        hold_rows(work, lease, base, hist)
-    except TooLarge:
-        return False
-    return True
 
 
 def _with_base(small: SmallLoad, loaded: LoadOutcome, began: float) -> Planned | None:
@@ -125,6 +112,8 @@ def _base_match(small: SmallLoad) -> Matched | None:
 def _moved(small: SmallLoad, found: Matched) -> bool:
     """Whether a record that appeared has the business keys of one that vanished."""
     names = [each.name for each in business_keys(small.work.load.dataset)]
+    if not len(found.appeared) or not len(found.vanished) + len(found.kept):
+        return False
     came = small.rows[STAGED].select(names).take(found.appeared)
     went = small.rows[BASE].select(names).take(pa.concat_arrays([found.vanished, found.kept]))
     apart = [each.group_by(names).aggregate([]).num_rows for each in (came, went)]
@@ -140,16 +129,18 @@ def _base_change(small: SmallLoad, found: Matched, table: StoredTable) -> Change
         appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
     come = shaped(pa.concat_tables([appeared, came]), table.shape.columns)
     gone = stored.select([FILE, POSITION]).take(pa.concat_arrays([known, found.vanished]))
-    return Change(gone=gone, come=come)
+    return Change(gone=gone.cast(PLACE), come=come)
 
 
 def _live_after(small: SmallLoad, found: Matched) -> pa.Table:
     """The rows that the base will have and that are not flagged as deleted."""
     staged, stored = small.rows[STAGED], small.rows[BASE]
     names = [name for name in staged.column_names if name != BROKEN]
-    came = staged.take(pa.concat_arrays([found.appeared, found.changed[0]])).select(names)
-    stays = stored.take(pa.concat_arrays([found.same[1], found.kept])).select(names)
-    rows = pa.concat_tables([came, stays])
+    came = staged.select(names).take(pa.concat_arrays([found.appeared, found.changed[0]]))
+    gone = np.ones(len(stored), bool)
+    gone[np.concatenate([found.same[1], found.kept])] = False
+    stays = stored.select(names)
+    rows = pa.concat_tables([came, stays.filter(pa.array(~gone)) if gone.any() else stays])
     return rows.filter(pc.fill_null(rows[LIVE], False))
 
 
@@ -165,7 +156,7 @@ def _history(small: SmallLoad, live: pa.Table, loaded: LoadOutcome) -> PlannedHi
         return None
     if mass_delete(rules, len(found.vanished), len(open_)) or _late_effective(small, live, found):
         return None
-    seen = seen_keys(work, small.hist, live[load.dataset.key].take(found.appeared))
+    seen = seen_keys(work, small.hist, small.lease, live[load.dataset.key].take(found.appeared))
     outcome = outcome_of(tally(found, len(seen)), len(live), loaded, began)
 
     def change(table: StoredTable) -> Change:
@@ -185,15 +176,29 @@ def _late_effective(small: SmallLoad, live: pa.Table, found: Matched) -> bool:
 
 
 def _versions(small: SmallLoad, live: pa.Table, found: Matched, seen: pa.Array, table: StoredTable) -> Change:
-    work, pair, open_ = small.work, small.work.load.pair, small.rows[OPEN]
+    work, pair = small.work, small.work.load.pair
     moment = LoadMoment(work.run.instant, work.run.run_id)
     begun = begins(pair, live, found, seen, moment)
     begun = begun.append_column(pair.hist_key, version_keys(work, begun[pair.key]))
-    ended = closes(pair, open_, found, moment)
+    ended = _ended(small, found, moment)
     parts = [shaped(each, table.shape.columns) for each in (begun, ended) if len(each)]
-    gone = ended.select([FILE, POSITION])
+    gone = ended.select([FILE, POSITION]).cast(PLACE)
     come = pa.concat_tables(parts, promote_options="default")
     return Change(gone=gone, come=come, expected=len(come))
+
+
+def _ended(small: SmallLoad, found: Matched, moment: LoadMoment) -> pa.Table:
+    """The open versions that close, read whole for these records alone."""
+    key, open_ = small.work.load.dataset.key, small.rows[OPEN]
+    changed, vanished = (open_[key].take(places) for places in (found.changed[1], found.vanished))
+    wanted = pa.chunked_array([*changed.chunks, *vanished.chunks], changed.type)
+    whole = small.rows.whole(wanted)
+    other, gone = (_places_of(whole[key], each) for each in (changed, vanished))
+    return closes(small.work.load.pair, whole, replace(found, changed=(other, other), vanished=gone), moment)
+
+
+def _places_of(keys: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.Array:
+    return pc.indices_nonzero(pc.is_in(keys, value_set=wanted.combine_chunks()))
 
 
 def _warn_of_collisions(small: SmallLoad, found: Matched) -> None:

@@ -1,13 +1,25 @@
 """The rows of a small load, read once, in one query, and held by the driver as Arrow tables."""
 
-from collections.abc import Iterator, Mapping
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.historize.local_sides import (
+    BASE,
+    BROKEN,
+    IN_SCOPE,
+    LIVE,
+    OPEN,
+    STAGED,
+    local_sides,
+    open_versions,
+    seen_here,
+)
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_base import base_scope, broken, staged_rows
 from backstory.doors.historize.spark_history import live_rows, versions_scope
@@ -15,7 +27,8 @@ from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import UNPACKED, MemoryLease, unpacked_size
+from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
+from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
@@ -31,39 +44,54 @@ from backstory.strategies.scd2.frames.cases import KEY
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-STAGED, BASE, OPEN = "staged", "base", "open versions"
-# What is asked of each row beside its values; no column of a model has a blank in its name.
-LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
+
+@dataclass(frozen=True, slots=True)
+class SmallRows:
+    """The rows of a load by side; `whole` gives the open versions of records with these keys, whole."""
+
+    sides: Mapping[str, pa.Table]
+    whole: Callable[[pa.ChunkedArray], pa.Table]
+
+    def __getitem__(self, side: str) -> pa.Table:
+        return self.sides[side]
 
 
-def hold_rows(work: SparkWork, lease: MemoryLease, base: TablePlan, hist: TablePlan) -> None:
-    """Hold what the rows of stage, base and history may take; TooLarge if it is more than is left."""
-    for table in filter(None, (base.table, hist.table)):
-        lease.hold(str(table.shape.table), _size(table))
-    if work.run.stage is not None and not work.run.skip_base:
-        lease.hold(work.run.stage.name, _stage_size(work))
+def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLease) -> SmallRows:
+    """Rows by side, with the types that the tables have: of the stage, the base and the open versions.
+
+    With a base that is taken as it stands there is no stage, and `BASE` has its live rows. Tables of files on
+    this machine are read here, what else there is by Spark in one query. Raises TooLarge for more than the
+    lease can hold.
+    """
+    here = dict(local_sides(work, base, hist, lease))
+    frames = {side: frame for side, frame in _sides(work, base, hist) if side not in here}
+    for side in frames:
+        lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
+    read = dict(_typed(collected(frames), base.into, hist.into)) if frames else {}
+    for side, rows in read.items():
+        lease.hold(side, max(1, rows.nbytes))
+    whole = partial(open_versions, work, hist, lease) if OPEN in here else partial(_of_keys, work, read[OPEN])
+    return SmallRows({**here, **read}, whole)
 
 
-def _size(table: StoredTable) -> int:
-    return unpacked_size(table.rows, len(table.shape.columns), table.bytes)
+def _of_keys(work: SparkWork, rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.is_in(rows[work.load.dataset.key], value_set=keys.combine_chunks()))
 
 
-def _stage_size(work: SparkWork) -> int:
+def _size(work: SparkWork, plan: TablePlan | None) -> int:
+    """What the rows of a side that Spark reads may take; None for the stage."""
     stage = work.run.stage
-    assert stage is not None
+    if plan is not None or stage is None:
+        return 1 if plan is None or plan.table is None else _size_of(plan.table)
     if stage.path is None:
         found = load(work.store, TableName(*stage.table))
-        return 1 if found is None else _size(found)
+        return 1 if found is None else _size_of(found)
     size = stage.path.stat().st_size if stage.path.is_file() else 0
     return max(1, size * (UNPACKED if stage.format is Format.PARQUET else 1))
 
 
-def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, pa.Table]:
-    """Rows by side, with the types that the tables have: of the stage, the base and the open versions.
-
-    With a base that is taken as it stands there is no stage, and `BASE` has its live rows.
-    """
-    return dict(_typed(collected(dict(_sides(work, base, hist))), base.into, hist.into))
+def _size_of(table: StoredTable) -> int:
+    return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)
 
 
 def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "Iterator[tuple[str, DataFrame]]":
@@ -105,21 +133,23 @@ def _typed(rows: Mapping[str, pa.Table], base: Shape, hist: Shape) -> Iterator[t
         yield side, table.cast(pa.schema(fields))
 
 
-def seen_keys(work: SparkWork, before: TablePlan, keys: pa.ChunkedArray) -> pa.Array:
+def seen_keys(work: SparkWork, before: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Array:
     """Those of the keys whose records have versions that ended, archived ones too."""
     nobody = pa.array([], pa.string())
     if not len(keys) or not (before.filled or work.load.archive):
         return nobody
+    if (here := seen_here(work, before, lease, keys)) is not None:
+        return here
     with translate_faults(before.wanted.table):
         closed = before.rows.where(column(ColumnRole.ENDED).isNotNull())
         found = of_keys(work.store, seen(work.load.pair, closed, archived(work)), pa.table({KEY: keys}))
         return pc.unique(found.toArrow()[KEY]).cast(pa.string())
 
 
-def version_keys(work: SparkWork, keys: pa.ChunkedArray) -> pa.Array:
+def version_keys(work: SparkWork, keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """The keys of the versions that the load begins for these records; the pepper is in no plan."""
     name = work.load.dataset.key
     secret = {other: pa.repeat(value, len(keys)) for other, value in work.secret.items()}
     rows = frame_of(work.store, pa.table({name: keys, **secret}))
-    found = rows.alias("r").select(work.sql(work.load.pair.version_key("r"))).collect()
-    return pa.array([made for (made,) in found], pa.string())
+    found = rows.alias("r").select(work.sql(work.load.pair.version_key("r"))).toArrow()
+    return found.column(0).cast(pa.string())

@@ -1,0 +1,121 @@
+"""Base and open versions of a small load from files of this machine, where Spark need not read them."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.historize.model import ColumnRole
+from backstory.doors.historize.scopes import hist_scope
+from backstory.doors.historize.spark_standing import TablePlan
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.local_rows import NAMED, LocalRows
+from backstory.stores.iceberg.slice import of_keys
+from backstory.stores.metadata.hidden import Unreadable
+
+STAGED, BASE, OPEN = "staged", "base", "open versions"
+# What is asked of each row beside its values; no column of a model has a blank in its name.
+LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
+
+
+def local_sides(
+    work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLease
+) -> Iterator[tuple[str, pa.Table]]:
+    """The base's rows and what a load compares of open versions, each if it can be read here.
+
+    Both are so where the tables stay as they are, and no condition of the model's is asked of their rows.
+    Raises TooLarge for more than the lease can hold.
+    """
+    load, rules = work.load, work.load.dataset.historization
+    if not load.live("v") and not (load.deletes_base and load.delete_scope):
+        names = _base_names(work, base)
+        if names and (rows := _read(base, work, lease, names)) is not None:
+            yield BASE, rows if work.run.skip_base else _told(rows, counts=load.deletes_base)
+    if not load.closes_deleted or not hist_scope(load.dataset, load.hist, load.dialect, "v"):
+        dating = rules.effective_dating
+        names = [load.dataset.key, ColumnRole.ROW_HASH, *([dating.column] if dating else [])]
+        if (rows := _read(hist, work, lease, list(dict.fromkeys(names)), open_=True)) is not None:
+            yield OPEN, rows.append_column(IN_SCOPE, pa.repeat(load.closes_deleted, len(rows)))
+
+
+def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Table:
+    """All columns of the open versions of these records, with their places and ids."""
+    key = work.load.dataset.key
+    schema = pa.schema([*arrow_schema({each.name: each.type for each in hist.into.columns}), *_place(hist)])
+    wanted = keys.combine_chunks()
+    if hist.table is None or not len(wanted):
+        return schema.empty_table()
+
+    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        return pc.and_(pc.is_null(rows[ColumnRole.ENDED]), pc.is_in(rows[key], value_set=wanted))
+
+    try:
+        here = LocalRows(work.store, hist.table, lease)
+        return here.read(schema.names, [ColumnRole.ENDED, key], chosen, without=ColumnRole.ENDED)
+    except (TooLarge, Unreadable):
+        rows = hist.rows.where(column(ColumnRole.ENDED).isNull())
+        found = of_keys(work.store, rows, pa.table({key: wanted})).select(*map(quoted, schema.names))
+        return found.toArrow().cast(schema)
+
+
+def seen_here(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Array | None:
+    """Those of the keys whose records have versions that ended; None where Spark must look for them."""
+    key, wanted = work.load.dataset.key, keys.combine_chunks()
+    if work.load.archive or hist.table is None or hist.changes:
+        return None
+
+    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        return pc.and_(pc.is_valid(rows[ColumnRole.ENDED]), pc.is_in(rows[key], value_set=wanted))
+
+    try:
+        found = LocalRows(work.store, hist.table, lease).read([key], [ColumnRole.ENDED, key], chosen)
+    except (TooLarge, Unreadable):
+        return None
+    return pc.unique(found[key])
+
+
+def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
+    """The columns of the base that count; none where its rows become others before they do."""
+    load = work.load
+    if not work.run.skip_base:
+        return list(base.wanted.names)
+    if load.dataset.historization.duplicate_keys != "reject":
+        return []
+    names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]
+    return list(dict.fromkeys(names))
+
+
+def _read(
+    plan: TablePlan, work: SparkWork, lease: MemoryLease, names: Sequence[str], *, open_: bool = False
+) -> pa.Table | None:
+    """These columns of all rows or of open versions, with their places; None where Spark must read them."""
+    types = arrow_schema({each.name: each.type for each in plan.into.columns})
+    schema = pa.schema([*(types.field(name) for name in names), *_place(plan)])
+    if not plan.filled:
+        return schema.empty_table()
+    if plan.table is None or plan.changes:
+        return None
+    here, ended = LocalRows(work.store, plan.table, lease), ColumnRole.ENDED
+    try:
+        if open_:
+            rows = here.read(schema.names, [ended], lambda rows: pc.is_null(rows[ended]), without=ended)
+        else:
+            rows = here.read(schema.names)
+    except Unreadable:
+        return None
+    return rows.cast(schema)
+
+
+def _place(plan: TablePlan) -> list[pa.Field]:
+    ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in plan.rows.columns else []
+    return [pa.field(FILE, NAMED), pa.field(POSITION, pa.int64()), *ids]
+
+
+def _told(rows: pa.Table, *, counts: bool) -> pa.Table:
+    """The rows of a base, all of them live, and whether those that vanish go."""
+    rows = rows.append_column(LIVE, pa.repeat(True, len(rows)))
+    return rows.append_column(IN_SCOPE, pa.repeat(counts, len(rows)))
