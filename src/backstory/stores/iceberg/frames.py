@@ -35,6 +35,8 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     """The rows of several frames in one query, in which the n-th columns of one type are one column."""
+    if len(sides) == 1:
+        return {side: _named_apart(frame) for side, frame in sides.items()}
     types: dict[str, int] = {}
     shared = {side: list(_shared(frame.schema, types)) for side, frame in sides.items()}
     tagged = [
@@ -47,6 +49,12 @@ def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
         own = rows.filter(pc.equal(rows[SIDE], side))
         found[side] = own.select(shared[side]).rename_columns(frame.columns)
     return found
+
+
+def _named_apart(frame: "DataFrame") -> pa.Table:
+    """The rows of a frame, two of whose columns may be one to Spark but for the case of their letters."""
+    names = list(_shared(frame.schema, {}))
+    return frame.toDF(*names).toArrow().rename_columns(frame.columns)
 
 
 def _shared(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
