@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ZENSICAL := 0.0.73
+# Written bytecode is what pytest and every process that tests start begin with.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
 
 help:           ## Show the targets

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate} # tests/depth.py
+unset PYTHONDONTWRITEBYTECODE # to write no bytecode is to compile every test and module anew, in each process
 workers=${BACKSTORY_WORKERS:-$(nproc)}
 [ "$workers" -le 4 ] || workers=4 # each may have a Spark of its own, of some 1.5 GB
 

@@ -80,6 +80,7 @@ def spark(warehouse):
     from backstory.spark.session import start
 
     session = start(Settings(warehouse, spark=SPARK))
+    java.without_checksums(session)
     yield session
     session.stop()
 

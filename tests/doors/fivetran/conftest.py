@@ -1,6 +1,7 @@
 """A door's tests run on tables in memory; those that say so on Iceberg too, or there alone."""
 
 import pytest
+from depth import DEPTH
 from destination import serving
 
 from backstory.stores.memory.store import MemoryStore
@@ -9,7 +10,8 @@ from backstory.stores.memory.store import MemoryStore
 def pytest_generate_tests(metafunc):
     if "tables_on" in metafunc.fixturenames:
         told = metafunc.definition.get_closest_marker("tables_on")
-        metafunc.parametrize("tables_on", told.args if told else ["memory"], indirect=True, scope="session")
+        places = [*told.args, *(told.kwargs.values() if DEPTH == "laws" else ())] if told else ["memory"]
+        metafunc.parametrize("tables_on", places, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

@@ -143,7 +143,7 @@ def test_a_key_that_would_repeat_in_its_new_type_is_refused(sender, store, schem
         ("STRING", "UNSPECIFIED", "secret"),
     ],
 )
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_type_that_a_value_does_not_fit_is_refused(sender, store, schema, old, new, value):
     """37: a task that names the column and not the value, and nothing of the request is done."""
     rows = [{"id": 1, "odd": value, "_fivetran_synced": instant("T1")}]
@@ -211,7 +211,7 @@ def test_keys_gain_lose_and_swap_columns(sender, store, schema):
 
 
 @pytest.mark.parametrize("name", ["b", "count", "_key_0", "with.dot", "Ünï`"])
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_key_that_is_not_unique_is_refused(sender, store, schema, name):
     """37, E4: a task that names table and key, whatever the columns are called; a key that tells the
     rows apart is taken."""
@@ -251,7 +251,7 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
     assert place.metadata() == metadata
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_columns_go_only_when_asked(place):
     """35: without `drop_columns` none goes; with it exactly those that the request leaves out, the
     key's too; a column that comes again is another one."""

@@ -167,7 +167,7 @@ def test_a_column_type_of_a_newer_contract_is_a_task(sender, schema):
     assert "v" in refusal(sender.stub.CreateTable(sdk.CreateTableRequest(schema_name=schema, table=table)))
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
     """28, F12: precision ends at 38, the scale is kept."""
     columns = "id:LONG* a:DECIMAL(50,5) b:DECIMAL(76,37) c:DECIMAL(5,9) synced"

@@ -11,9 +11,9 @@ from backstory.engine import buckets
 from backstory.testing.sender.client import Sender
 
 FEW = settings(
-    max_examples=deep(25, 6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=deep(25, 3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-FEWER = settings(FEW, max_examples=deep(10, 2))
+FEWER = settings(FEW, max_examples=deep(10, 1))
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_the_text_null_is_null_for_every_type(live, type_):
     assert [row["w"] for row in live.rows()] == [None, None]
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_defaults_and_nulls_of_every_type_in_one_table(live):
     """93, 101: each column is as it would be alone."""
     for place, (type_, text, _) in enumerate(TYPES):
@@ -226,7 +226,7 @@ def test_a_batch_after_the_migration_carries_on(history):
 
 
 @pytest.mark.parametrize("columns", ["id:LONG* v n:DECIMAL(12,2) synced", HISTORY])
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_renamed_column_keeps_all_but_its_name(sender, store, schema, columns):
     """93, 103: type, values, key; the next batch goes by the new name."""
     rows = "id v synced" if "start" not in columns else "id v start end active synced"

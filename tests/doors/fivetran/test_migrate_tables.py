@@ -172,7 +172,7 @@ def test_another_flag_comes_beside_ours(history):
 
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "", "missing"])
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_copy_to_history_leaves_its_source(soft, flag):
     """107: with the flag, with none, and with one that is not there."""
     copy = other(soft, "history")
@@ -242,7 +242,7 @@ def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
     assert not place.snapshots()
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_rows_that_were_never_synced_start_now(sender, store, schema):
     """6.8: rounded to the millisecond."""
     place = Place.made(sender, store, schema, SOFT, "id v \n 1 a")
@@ -280,7 +280,7 @@ def test_an_unset_operation_is_unsupported(soft, operation):
     assert soft.sender.stub.Migrate(request).unsupported
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_live_modes_by_a_switch(with_live_modes, store, schema):
     """F8, 6.9: what the guide once said of them."""
     soft = Place.made(with_live_modes, store, schema, SOFT, FLAGGED)
@@ -297,7 +297,7 @@ def test_live_modes_by_a_switch(with_live_modes, store, schema):
 
 
 @pytest.mark.parametrize(("keep", "ids"), [(False, [1, 3]), (True, [1, 2, 3])])
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_history_made_live_may_keep_deleted_rows(with_live_modes, store, schema, keep, ids):
     """6.9: the newest version of each key, so that the key stays one."""
     place = Place.made(with_live_modes, store, schema, HISTORY, VERSIONS)

@@ -42,7 +42,7 @@ TYPES = """
 """
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_the_published_mapping(sender, store, schema):
     """3.4: INT32, INT64, float, double, string, decimal and bytes as they are; instants and dates as
     text; native NULLs and text markers alike."""

@@ -59,7 +59,7 @@ def test_digits_below_a_microsecond_are_cut_off(sender, store, schema):
 
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "is deleted?"])
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_soft_truncate_sets_the_named_flag(sender, store, schema, flag):
     """43, 45, 46: the same rows get TRUE, flags of FALSE and NULL alike; the synced time and rows
     stay; the other flag is left alone; again without a commit."""

@@ -101,7 +101,7 @@ def test_example_c_chain_that_carries_inside_the_batch(history):
     )
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_example_d_mixed_kinds(history):
     """D, 84: an update builds on the version valid at its time, though a later one is there."""
     after(

@@ -126,7 +126,7 @@ def test_updates_of_records_that_live(history):
     assert gives(expected) == place.rows()
 
 
-@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.tables_on("memory", laws="iceberg")
 def test_composite_and_missing_keys_have_histories_of_their_own(history):
     """70, 82: NULL in a key part, case and blanks tell records apart."""
     names = "a b v start end active synced"

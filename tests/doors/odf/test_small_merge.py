@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from datasets import Dataset
+from depth import DEPTH
 
 from backstory.doors.odf import small_merge
 from backstory.formats.memory import Memory
@@ -19,6 +20,8 @@ MERGES = {
     "upsert": "{kind: upsertStream, primaryKey: [k, n]}",
     "changelog": "{kind: changelogStream, primaryKey: [k, n], validation: schema}",
 }
+# Before a release all; at the gate those whose plan does what the others' do, and more.
+CONTAINED = () if DEPTH == "laws" else ("append", "ledger", "snapshot")
 ROWS = (
     "b,1,1.5,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true é,1,-0.0,0.00,1500-01-01,,false b,2,NaN,,,,",
     "é,1,0.0,0.00,1500-01-01,,false b,1,1.25,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true a,1,,,9999-12-31,,",
@@ -27,7 +30,7 @@ ROWS = (
 TOLD = ("logical_hash", "schema_hash", "watermark", "start", "end", "counts")
 
 
-@pytest.mark.parametrize("name", MERGES)
+@pytest.mark.parametrize("name", [name for name in MERGES if name not in CONTAINED])
 def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
     """Rows, offsets, times and what the blocks tell, hashes included (R15, R24, R54).
 
@@ -35,6 +38,8 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
     else Spark's tasks merge.
     """
     ways = {"whole log": (store, 1000), "keys": (store, 0), "tasks": (replace(store, memory=Memory(0)), 1000)}
+    if name.startswith(("append", "snapshot")):
+        del ways["keys"]  # they ask for no keys, however long the log is
     first = "op INT, " if name == "changelog" else ""
     found = []
     for way, (place, short) in ways.items():
@@ -46,7 +51,7 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
             event = life.newest().event
             told.append((receipt.status, receipt.counts, [event[name] for name in TOLD]))
         found.append((told, [str(row) for row in life.rows()]))
-    assert found[0] == found[1] == found[2]
+    assert found == [found[0]] * len(ways)
     assert len(found[0][1]) >= 3
 
 

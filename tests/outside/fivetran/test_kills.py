@@ -250,7 +250,8 @@ def run(ground) -> Iterator[Run]:
         schema: {lane.name: lane.requests(ground, schema, lane.table)[:STEPS] for lane in LANES}
         for schema in (KILLED, TWIN)
     }
-    with ground.server() as server:
+    with ExitStack() as kept:
+        server = kept.enter_context(ground.server())
         stub = server.stub
 
         def begun(lane: Lane) -> list[State]:
@@ -269,18 +270,15 @@ def run(ground) -> Iterator[Run]:
                 undisturbed[lane.name].append(lane.state(ground, stub, TWIN))
 
         together(finished)
-        assert server.end() == 0
-
-    names = [name for lane in LANES for name in lane.tables]
-    with ExitStack() as kept:
+        names = [name for lane in LANES for name in lane.tables]
         with Watch(ground, KILLED, names) as watch:
             found = Run(undisturbed, watch)
             for number, moment in enumerate(MOMENTS):
-                with ground.server() as server:
-                    _mend(found, ground, server, steps[KILLED], number + 1)
-                    requests = {name: made[number + 2] for name, made in steps[KILLED].items()}
-                    _kill(found, ground, server, requests, lasts, number, moment)
-            found.last = kept.enter_context(ground.server())
+                _mend(found, ground, server, steps[KILLED], number + 1)
+                requests = {name: made[number + 2] for name, made in steps[KILLED].items()}
+                _kill(found, ground, server, requests, lasts, number, moment)
+                server = kept.enter_context(ground.server())
+            found.last = server
             _mend(found, ground, found.last, steps[KILLED], STEPS - 1)
         yield found
 

@@ -151,7 +151,7 @@ ALTERED = {
 }
 
 
-@pytest.mark.parametrize("kind", ALTERED)
+@pytest.mark.parametrize("kind", list(ALTERED)[deep(0, 2) :])
 def test_batches_between_alterations_lose_nothing(ground, servers, kind):
     """7.6, 2.6: while one server alters a table the other one writes it: every row of a batch that
     succeeded is there, and every alteration is done. (A batch that tells an old key is refused.)"""

@@ -8,6 +8,7 @@ import random
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from depth import DEPTH
 
 from backstory.cli.app import run
 from backstory.errors import BackstoryError
@@ -226,7 +227,11 @@ def same_differences(small, frame):
     return len(small)
 
 
-@pytest.mark.parametrize("name", TABLES)
+# Before a release all; at the gate those whose layout and questions no other one has.
+CONTAINED = () if DEPTH == "laws" else ("sent_lives", "timed")
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in CONTAINED])
 def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
     layout, columns, of_key, properties, made = TABLES[name]
     chance = Chance()

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.process
 # One batch makes the table, another one is killed; both change every row.
 WRITER = """
 import json, sys
+import java
 from pathlib import Path
 from destination import LIVE, Place, serving
 from store_contract import STORED
@@ -36,7 +37,7 @@ from backstory.spark.session import start
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 folder, catalog = Path(sys.argv[1]), json.loads(sys.argv[2])
-own = {"spark.master": "local[1]", "spark.driver.memory": "512m"}
+own = {"spark.master": "local[1]", "spark.driver.memory": "512m", **java.PLANS}
 spark = start(Settings(folder / "near", {"rest": catalog}, spark=own))
 with serving({"rest": Store(spark, "rest")}) as address:
     place = Place.made(Sender.to(address, folder), Store(spark, "rest"), "killed", LIVE, STORED)

@@ -9,7 +9,7 @@ import random
 from collections import defaultdict
 
 import pytest
-from depth import deep
+from depth import DEPTH, deep
 from event_lives import EPOCH, TERMS, Lives, moment_of, second, told
 from pyspark.sql.functions import expr
 from pyspark.sql.types import (
@@ -43,6 +43,8 @@ SIDES = StructType(
     ]
 )
 LOGS, DELIVERIES = 120, 3
+# Before a release all; at the gate those whose terms hold more than the others of their strategy.
+CONTAINED = () if DEPTH == "laws" else ("ledger literal", "ledger required", "ledger correct", "snapshot observed", "upsert")  # fmt: skip
 
 
 def frame(spark, rows):
@@ -73,7 +75,7 @@ def by_the_plan(spark, lives, deliveries, moment, partitions):
     return found, bad, counts, [row["offset"] for row in rows]
 
 
-@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
 def test_the_plan_gives_the_rules_events(spark, name):
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), LOGS)
