@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
@@ -11,6 +11,10 @@ from backstory.spark.interrupts import broken_off
 from backstory.stores.iceberg.workers import carried
 from backstory.stores.refusals import conflict
 
+if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
+
+MISSING = {"NoSuchTableException", "NoSuchNamespaceException"}
 CONFLICTS = {
     "CommitFailedException",
     "ValidationException",
@@ -93,6 +97,11 @@ def spark_is_gone(fault: BaseException) -> bool:
         return fault.code == SPARK_GONE
     answered = isinstance(fault, Py4JJavaError) or "Trace:" in str(fault)
     return isinstance(fault, ConnectionError | EOFError | Py4JError) and not answered
+
+
+def is_missing(fault: "Py4JJavaError") -> bool:
+    """Whether Iceberg says that there is no such table or schema."""
+    return str(fault.java_exception.getClass().getSimpleName()) in MISSING
 
 
 def _gone(table: TableName | str) -> Failed:

@@ -13,7 +13,7 @@ from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
-from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import catalog, gateway, identifier, is_reserved, namespace
 from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.port import DISORDER, Snapshot
@@ -162,12 +162,15 @@ class StoredTable:
 
 def load(store: Store, table: TableName) -> StoredTable | None:
     """The table as it stands now, or None if there is no such table or schema."""
+    from py4j.protocol import Py4JJavaError
+
     with translate_faults(table):
-        catalog = store.iceberg()
-        identifier = store.identifier(table)
-        if not catalog.tableExists(identifier):
-            return None
-        iceberg = catalog.loadTable(identifier)
+        try:  # whether there is one Iceberg finds out by loading it: to ask before is to load it twice
+            iceberg = store.iceberg().loadTable(store.identifier(table))
+        except Py4JJavaError as fault:
+            if is_missing(fault):
+                return None
+            raise
         metadata = iceberg.operations().current().metadataFileLocation()
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
