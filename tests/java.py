@@ -1,8 +1,7 @@
 """How every Java of the tests is started, and how it runs plans.
 
 Tests are many short queries, of which the JVM's second compiler would make most of the work. Half of what is left
-of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded. Whoever may
-read a file is told by a process of its own, for each file: it is started in the shorter way.
+of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded.
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARCHIVE = Path(__file__).parents[1] / ".pytest_cache" / "java" / "classes.jsa"
-SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # An archive that is not there or of other classes is not used, and nothing is said of it.
 OPTIONS = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
 # A plan of a few rows runs sooner than it is compiled; before a release plans run as they do for users.
@@ -26,7 +25,10 @@ PLANS = (
 
 
 def without_checksums(spark: "SparkSession") -> None:
-    """No file of the session has a second one beside it, with its checksums; before a release each has."""
+    """No file of the session has a second one beside it, with its checksums; before a release each has.
+
+    For each file that Hadoop writes it starts a process that says who may read it.
+    """
     if DEPTH != "laws":
         java, session = spark._jvm, spark._jsparkSession
         root = java.java.net.URI("file:///")

@@ -10,6 +10,7 @@ from textwrap import dedent
 import pytest
 import web
 from datasets import Dataset, counts, e, lines
+from depth import deep
 
 LEDGER = """
 kind: DatasetSnapshot
@@ -100,7 +101,7 @@ def started(dataset, text: str, url: str, **words: str) -> Dataset:
     return life
 
 
-@pytest.mark.parametrize("inferred", ["true", "false"])  # a year is a number or a text (O5)
+@pytest.mark.parametrize("inferred", ["false", "true"][: deep(2, 1)])  # a year is a number or a text (O5)
 def test_the_published_ledger(dataset, site, inferred):  # O1, O4, O5, O6, O7, O11, R29
     """Old events are recognised; the new one of a known city has another event time, and comes at `s2`."""
     url = site.play("/cities.csv", *plays(CENSUS_2019, CENSUS_2020))

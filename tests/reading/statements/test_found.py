@@ -9,6 +9,8 @@ from backstory.cli.app import run
 
 FIRST, SECOND = "2025-01-02T00:00:01Z", "2025-01-02T00:00:02Z"
 
+pytestmark = pytest.mark.database
+
 
 @pytest.fixture(params=["duckdb", "postgres"])
 def url(request, tmp_path):
