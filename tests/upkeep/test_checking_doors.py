@@ -20,8 +20,9 @@ def records(spark, tmp_path_factory):
     model = SparkPlace(store, folder)
     for number, rows in enumerate(("a:1 b:2", "a:9", "a:9 b:3"), 1):
         model.base(rows).load(f"r{number}", number)
-    for merge in ("{kind: snapshot, primaryKey: [city]}", "{kind: ledger, primaryKey: [city]}"):
-        name = f"checked-{merge[7:13].strip()}"
+    merges = ("kind: snapshot", "kind: ledger", "kind: ledger, encoding: op, onConflict: correct")
+    for number, kind in enumerate(merges):
+        name, merge = f"checked-{number}", f"{{{kind}, primaryKey: [city]}}"
         cities = Dataset(store, folder / name, merge, "city STRING, n INT", name=name)
         cities.add()
         for rows in ("A,1 B,2", "A,3", "A,3 B,4"):

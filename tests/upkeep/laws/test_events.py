@@ -9,6 +9,7 @@ PAIRED = LogFacts(keyed=True, paired=True)
 UNPAIRED = LogFacts(keyed=True, paired=False)
 TAKEN = LogFacts(keyed=True, paired=True, strict=False)
 LEDGERLESS = LogFacts(keyed=False, paired=False)
+LEDGER = LogFacts(keyed=True, paired=True, corrects=True)
 
 
 def operations(ops, log):
@@ -49,3 +50,22 @@ def test_no_event_is_later_than_the_watermark():
 def test_a_key_is_whole_where_records_have_one():
     assert broken_events([LogRow(0, 1, keyed=False)], PAIRED) == {Law.NULL_KEY: 1}
     assert not broken_events([LogRow(0, 1, keyed=False)], LEDGERLESS)
+
+
+@pytest.mark.parametrize(
+    ("events", "broken"),
+    [
+        ("A1 A2 A3", 0),
+        ("A1 A2 -1 +1 A3", 0),
+        ("A1 -1 +5 -5 +1", 0),
+        ("A1 A1", 1),
+        ("A1 -2 +2", 1),
+        ("A1 -1 A2 +1", 2),
+        ("A1 A2 -1 +2", 1),
+        ("A1 -1", 1),
+        ("+1", 1),
+    ],
+)
+def test_a_correction_may_move_an_event_of_a_ledger_to_another_time(events, broken):
+    rows = [LogRow({"A": 0, "-": 2, "+": 3}[each[0]], int(each[1])) for each in events.split()]
+    assert broken_events(rows, LEDGER)[Law.OPERATIONS] == broken

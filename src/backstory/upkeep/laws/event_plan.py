@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "backstory.odf.manifest"
 BEFORE: Final = f"{PREFIX}before"
+# What came before of the same time.
+THEN: Final = f"{PREFIX}then"
 OP, TIME, OFFSET, KEYED = (f"{PREFIX}{name}" for name in ("op", "time", "offset", "keyed"))
 
 
@@ -50,7 +52,8 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     names, shape = system_columns(table), table.shape
     log = _log(table, names)
     rows = store.spark.table(store.sql_name(shape.table))
-    identity = {f"{PREFIX}key {place}": each for place, each in enumerate(identity_of(names, shape))}
+    told_apart = [column(each) for each in shape.key] if log.corrects else identity_of(names, shape)
+    identity = {f"{PREFIX}key {place}": each for place, each in enumerate(told_apart)}
     identity = identity or {f"{PREFIX}key": column(names["offset"])}
     whole = [column(name).isNotNull() for name in shape.key]
     told = {
@@ -64,7 +67,11 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     shown = shape.key or (names["offset"],)
     rows = _observed(rows.withColumns(told).select(*map(quoted, dict.fromkeys([*told, *shown]))), seen)
     window = Window.partitionBy(*map(quoted, identity)).orderBy(quoted(OFFSET))
-    rows = rows.withColumns({BEFORE: lag(quoted(OP)).over(window), NEXT: lead(quoted(OP)).over(window)})
+    beside = {BEFORE: lag(quoted(OP)).over(window), NEXT: lead(quoted(OP)).over(window)}
+    if log.corrects:
+        timed = Window.partitionBy(*map(quoted, [*identity, TIME])).orderBy(quoted(OFFSET))
+        beside[THEN] = lag(quoted(OP)).over(timed)
+    rows = rows.withColumns(beside)
     late = lit(False) if log.watermark is None else coalesce(column(TIME) > log.watermark, lit(True))
     sure = _surely_follows(log) & ~late & (column(KEYED) | lit(not log.keyed))
     found = suspects(rows, list(identity), OFFSET, sure)
@@ -76,7 +83,9 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
 def _log(table: StoredTable, names: Mapping[str, Any]) -> LogFacts:
     told = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
     watermark = None if told is None else micros_of(parse_instant(told))
-    return LogFacts(bool(table.shape.key), names["op"] is not None, _is_strict(table), watermark)
+    keyed, paired = bool(table.shape.key), names["op"] is not None
+    corrects = keyed and paired and bool(names["events"])
+    return LogFacts(keyed, paired, _is_strict(table), watermark, corrects)
 
 
 def _is_strict(table: StoredTable) -> bool:
@@ -120,7 +129,11 @@ def _surely_follows(log: LogFacts) -> "Column":
         if log.follows(one, other)
     ]
     half = (op == int(Op.CORRECT_FROM)) & column(NEXT).isNull()
-    return reduce(or_, pairs, lit(False)) & ~half
+    sure = reduce(or_, pairs, lit(False)) & ~half
+    if log.corrects:
+        gone = column(THEN).isNull() | (column(THEN) == int(Op.CORRECT_FROM))
+        sure &= gone == (op != int(Op.CORRECT_FROM))
+    return sure
 
 
 def _observed(rows: "DataFrame", seen: "Observation") -> "DataFrame":
