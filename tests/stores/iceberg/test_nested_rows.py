@@ -8,6 +8,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.tables import existing
 
 TEXT, LONG = ColumnType(Kind.STRING), ColumnType(Kind.LONG)
@@ -34,3 +35,9 @@ def test_nested_values_come_back_as_they_were_written(store):
     commit(store, existing(store, name), Change(come=pa.Table.from_pylist(rows, SCHEMA)))
     found = store.spark.table(store.sql_name(name)).orderBy("id").toArrow().to_pylist()
     assert found == rows
+
+
+def test_no_rows_at_all_are_a_frame_as_well(store):
+    """Such as those of a file without a row: PySpark takes no column of lists that has no chunk."""
+    nothing = frame_of(store, pa.Table.from_batches([], SCHEMA))
+    assert (nothing.columns, nothing.toArrow().to_pylist()) == (SCHEMA.names, [])

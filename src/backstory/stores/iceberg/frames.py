@@ -30,6 +30,7 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
         return TimestampNTZType() if naive else from_arrow_type(type_)
 
     fields = [StructField(field.name, spark_type_of(field.type)) for field in rows.schema]
+    rows = rows if len(rows) else rows.schema.empty_table()  # PySpark takes no nested column without a chunk
     return store.spark.createDataFrame(rows, StructType(fields))
 
 
