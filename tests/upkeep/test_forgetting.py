@@ -1,6 +1,7 @@
 """Forget a record: no byte of it is left, and what is said of that is true (native.md V87 to V89, L18)."""
 
 import json
+import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from stored_bytes import holding
 from stored_versions import kept, life, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused, TryAgain, UsageError
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change
 from backstory.model.layout import Layout
@@ -27,6 +28,11 @@ from backstory.upkeep.carried import carried
 
 KEY, VALUE = "canary-key-7Qx", "canary-value-Zw3"
 TEXT = ColumnType(Kind.STRING)
+
+
+def old(file):
+    """Written more than a day ago."""
+    os.utime(file, (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def forgotten(spark, tmp_path_factory):
     stored = existing(store, name)
     folder = Path(stored.iceberg.location())
     some = next(file for file in holding(folder, VALUE) if file.suffix == ".parquet")
-    shutil.copy(some, some.with_name("stray.parquet"))
+    old(shutil.copy(some, some.with_name("stray.parquet")))
     spark.sql(f"CALL backstory.system.compute_table_stats(table => '{name}')")
     spark.sql(f"CALL backstory.system.compute_partition_stats(table => '{name}')")
     compact(store, name, lambda table: carried(table, {}))
@@ -136,8 +142,17 @@ def test_an_event_log_is_chained_and_forgets_nothing(store, tmp_path):
     assert caught.value.code == "append-only"
 
 
+def written_by_a_writer(folder):
+    """The data, and the manifest that names it: a writer has both when it commits."""
+    manifests = [file for file in folder.rglob("*.avro") if not file.name.startswith("snap-")]
+    return [next(folder.rglob("*.parquet")), manifests[0]]
+
+
 def test_the_only_record_leaves_an_empty_table(store):
-    """Also a record of another table's layout, whose key several columns make."""
+    """Also a record of another table's layout, whose key several columns make.
+
+    New files that nobody names may be those of a writer at work, which would name them in the end.
+    """
     columns = tuple(Column(name, TEXT) for name in ("id", "part", "v"))
     name = TableName("lifecycle", "only")
     make(store, Shape(name, columns, ("id", "part"), Layout.FIVETRAN_LIVE))
@@ -148,8 +163,17 @@ def test_the_only_record_leaves_an_empty_table(store):
     assert caught.value.code == "other-key"
     told = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
     assert (told.applied, told.rows) == (False, {})
+    folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).metadata
+    strays = [shutil.copy(file, file.with_name(f"stray-{file.name}")) for file in written_by_a_writer(folder)]
+    with pytest.raises(TryAgain) as caught:
+        Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
+    assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 2)
+    assert (existing(store, name).metadata, all(map(os.path.exists, strays))) == (metadata, True)
+    for each in strays:
+        old(each)
     told = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
     assert (told.applied, told.rows) == (True, {"row": 1})
+    assert not any(map(os.path.exists, strays))
     assert holding(Path(existing(store, name).iceberg.location()), KEY, VALUE) == {}
     commit(store, existing(store, name), Change(come=rows_as(columns, [row | {"id": "other"}])))
     assert store.spark.table(f"backstory.{name}").count() == 1

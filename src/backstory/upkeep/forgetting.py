@@ -21,6 +21,7 @@ from backstory.model.table import TableName
 from backstory.reading.frames.records import is_record, key_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.reachable import refuse_writers
 from backstory.stores.iceberg.searching import FoundFiles, holding, with_ids
 from backstory.stores.iceberg.snapshots import newest, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
@@ -76,8 +77,9 @@ def forget(
     """Remove a record from every version, old snapshots and files included; without `apply` only look.
 
     Of a history the base and the archive forget it too. Raises UsageError for a table that cannot forget,
-    Refused (`cursor-behind`, `foreign-reference`) while somebody may still read what was. A second time there
-    is nothing, and no commit. No other program may write to the table meanwhile.
+    Refused (`cursor-behind`, `foreign-reference`) while somebody may still read what was, TryAgain
+    (`writer-at-work`) where files of a day or less are not named yet. A second time there is nothing, and no
+    commit. No other program may write to the table meanwhile.
     """
     stored = existing(store, name)
     _refuse_unforgetting(store, stored)
@@ -88,10 +90,32 @@ def forget(
     names = [name, *_beside(store, stored)]
     for each in names:
         _refuse_read(existing(store, each), drop_cursors=drop_cursors)
-    first, *others = (
-        _forgotten(store, each, wanted, Certificate(str(each), digest, salt), apply=apply) for each in names
-    )
+    sought = [_sought(store, each, wanted, Certificate(str(each), digest, salt)) for each in names]
+    for one in sought if apply else ():
+        if one.found.holding:
+            refuse_writers(one.table, one.found.listed or {}, one.found.holding, one.found.named)
+    first, *others = (_forgotten(store, one, wanted) if apply else one.told for one in sought)
     return replace(first, also=[each.sealed().to_dict() for each in others]).sealed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """A table, which of its rows are the record's, the files that hold them, and the certificate so far."""
+
+    table: StoredTable
+    condition: "Column"
+    columns: "StructType"
+    found: FoundFiles
+    told: Certificate
+
+
+def _sought(store: Store, name: TableName, key: Mapping[str, object], told: Certificate) -> _Sought:
+    table = existing(store, name)
+    condition, columns = _condition(store, table, key)
+    found = holding(store, table, condition, columns)
+    rows = _rows(store, table, condition)
+    told = replace(told, rows=rows, searched=found.searched, files_rewritten=len(found.holding))
+    return _Sought(table, condition, columns, found, told)
 
 
 def _refuse_unforgetting(store: Store, table: StoredTable) -> None:
@@ -146,17 +170,11 @@ def _refuse_read(table: StoredTable, *, drop_cursors: bool) -> None:
         )
 
 
-def _forgotten(
-    store: Store, name: TableName, key: Mapping[str, object], told: Certificate, *, apply: bool
-) -> Certificate:
+def _forgotten(store: Store, sought: _Sought, key: Mapping[str, object]) -> Certificate:
     """The certificate of one table."""
-    table = existing(store, name)
-    condition, columns = _condition(store, table, key)
-    found = holding(store, table, condition, columns)
-    rows = _rows(store, table, condition)
-    told = replace(told, rows=rows, searched=found.searched, files_rewritten=len(found.holding))
-    if not (apply and found.holding):
-        return told
+    name, condition, columns = sought.table.shape.table, sought.condition, sought.columns
+    if not sought.found.holding:
+        return sought.told
 
     def chosen(
         stored: StoredTable,
@@ -176,7 +194,7 @@ def _forgotten(
             "Stop it, then forget once more.",
         )
     return replace(
-        told,
+        sought.told,
         applied=True,
         forgotten_at=iso(datetime.now(UTC)),
         files_rewritten=done.rewritten,
@@ -236,7 +254,7 @@ def _left(table: StoredTable, key: Mapping[str, object], found: FoundFiles) -> i
     current = newest(table)
     if current is not None and (current.told("total-equality-deletes") or "0") != "0":
         told.append("equality deletes of another program, which may name the key")
-    if not found.listed:
+    if found.listed is None:
         told.append("files that no metadata names: the storage lists none")
     if "://" in place and not place.startswith("file:"):
         told.append(f"older versions of objects, where {place.partition('://')[0]} keeps them")

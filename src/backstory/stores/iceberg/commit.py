@@ -214,7 +214,7 @@ def finish(
     except BackstoryError:
         taken = _taken(transaction, ours)
         if taken is False:
-            _discard(transaction.table().io(), files)
+            _discard(transaction.table().io(), [*files, *made_by(transaction)])
         if not taken:
             raise
     COMMITS.inc()
@@ -237,6 +237,18 @@ def _taken(transaction: Any, ours: int | None) -> bool | None:
         return None
 
 
+def made_by(transaction: Any) -> list[str]:
+    """The manifests and their lists that a transaction wrote for the snapshots that it has now."""
+    before, io, found = transaction.startMetadata(), transaction.table().io(), list[str]()
+    known = set() if before is None else {int(each.snapshotId()) for each in before.snapshots()}
+    for each in transaction.currentMetadata().snapshots():
+        made = int(each.snapshotId())
+        if made not in known:
+            own = [one for one in each.allManifests(io) if one.snapshotId() == made]
+            found += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
+    return found
+
+
 def _discard(io: Any, files: Sequence[Any]) -> None:
-    """Delete data and delete files that no snapshot names."""
-    delete_files(io, [file.location() for file in files])
+    """Delete files that no snapshot names, by their places or as Iceberg knows them."""
+    delete_files(io, [each if isinstance(each, str) else each.location() for each in files])

@@ -4,10 +4,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backstory.stores.iceberg.commit import discarding, finish
+from backstory.stores.iceberg.commit import discarding, finish, made_by
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.reachable import ReachableFiles, bare, digested, in_folder, reachable
+from backstory.stores.iceberg.reachable import (
+    ReachableFiles,
+    digested,
+    in_folder,
+    reachable,
+    refuse_writers,
+    stray,
+)
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -15,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATEST = (1 << 63) - 1
-# A folder of metadata may hold more than Iceberg's own, such as a catalog's pointer to it.
-METADATA = (".avro", ".metadata.json", ".json.gz", ".puffin", ".stats", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,12 @@ def erase(
 
     `holding` are data files with such rows, reachable or not; of each tag `tags` says whether it is dropped,
     or follows to the snapshot that is left. One commit, which is validated; then the files go, those with
-    rows last, so that whoever was interrupted finds them again.
+    rows last, so that whoever was interrupted finds them again. Raises TryAgain, and nothing is written,
+    where one of the files may be that of a writer at work.
     """
     before = reachable(store, table)
-    listed = in_folder(table)
+    listed = in_folder(table) or {}
+    refuse_writers(table, listed, holding, before)
     with translate_faults(table.shape.table):
         live = _live(store, table)
         snapshots = [int(each.snapshotId()) for each in table.iceberg.snapshots()]
@@ -56,7 +63,7 @@ def erase(
             made, rewritten, between = _commit(store, table, chosen, keeping, properties, tags)
         left = existing(store, table.shape.table)
         former = {str(each.file()) for each in left.iceberg.operations().current().previousFiles()}
-        gone = _gone(before, reachable(store, left), {*(listed or {}), *former, *between}, set(holding))
+        gone = _gone(before, reachable(store, left), {*listed, *former, *between}, set(holding))
         metadata, statistics = digested(store, table, gone.metadata), digested(store, table, gone.statistics)
         data = digested(store, table, gone.data | gone.deletes)
         for part in (gone.metadata, gone.statistics, gone.deletes, gone.data):
@@ -85,7 +92,6 @@ def _commit(
     but the last are gone with it.
     """
     between = set[str]()
-    known = {int(each.snapshotId()) for each in table.iceberg.snapshots()}
     transaction = table.begin()
     with discarding(table.iceberg.io()) as written:
         done = rewrite(store, table, locations, keeping) if locations else Rewritten((), ())
@@ -98,10 +104,8 @@ def _commit(
 
     def alone() -> None:
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
-        for each in transaction.currentMetadata().snapshots():
-            if int(each.snapshotId()) not in known:
-                manifests = each.allManifests(table.iceberg.io())
-                between.update([str(each.manifestListLocation()), *(str(one.path()) for one in manifests)])
+        between.update(made_by(transaction))
+        written.extend(between)
         for tag, drop in tags.items():
             managing = transaction.manageSnapshots()
             (managing.removeTag(tag) if drop else managing.replaceTag(tag, left)).commit()
@@ -114,14 +118,13 @@ def _commit(
 def _gone(
     before: ReachableFiles, after: ReachableFiles, listed: Collection[str], holding: Collection[str]
 ) -> ReachableFiles:
-    """What was named and is no more; of what nobody named the metadata, and the data with such rows."""
-    named = {bare(each) for each in before.all | after.all}
-    stray = {each for each in map(bare, listed) if each not in named}
-    of_metadata = {each for each in stray if "/metadata/" in each and each.endswith(METADATA)}
-    puffin = {each for each in stray if each.endswith(".puffin")}
+    """What was named and is no more; and what nobody names."""
+    strays = stray(listed, holding, before, after)
+    packed = {each for each in strays if each.endswith(".puffin")}
+    of_metadata = {each for each in strays if "/metadata/" in each}
     return ReachableFiles(
-        (before.data - after.data) | ({bare(each) for each in holding} & stray),
-        (before.deletes - after.deletes) | (puffin - of_metadata),
-        (before.statistics - after.statistics) | (of_metadata & puffin),
-        (before.metadata - after.metadata) | (of_metadata - puffin),
+        (before.data - after.data) | (strays - packed - of_metadata),
+        (before.deletes - after.deletes) | (packed - of_metadata),
+        (before.statistics - after.statistics) | (of_metadata & packed),
+        (before.metadata - after.metadata) | (of_metadata - packed),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.reachable import bare, in_folder, reachable
+from backstory.stores.iceberg.reachable import ListedFile, ReachableFiles, bare, in_folder, reachable
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -25,11 +25,15 @@ ID: Final = "parquet.field.id"
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """The data files that hold such rows, what was searched, and whether the storage listed its files."""
+    """The data files that hold such rows, what was searched, and what storage and metadata told of files.
+
+    `listed` is None where the storage lists none.
+    """
 
     holding: frozenset[str]
     searched: Mapping[str, int]
-    listed: bool
+    listed: Mapping[str, ListedFile] | None
+    named: ReachableFiles
 
 
 def holding(store: Store, table: StoredTable, condition: "Column", columns: "StructType") -> FoundFiles:
@@ -39,18 +43,19 @@ def holding(store: Store, table: StoredTable, condition: "Column", columns: "Str
     """
     from pyspark.sql.functions import col
 
-    named = {bare(each): each for each in reachable(store, table).data}
+    known = reachable(store, table)
+    named = {bare(each): each for each in known.data}
     listed = in_folder(table)
     stray = {each: each for each in listed or {} if each.endswith(".parquet") and "/metadata/" not in each}
     files = {**stray, **named}
     if not files:
-        return FoundFiles(frozenset(), {"files": 0, "bytes": 0}, listed is not None)
+        return FoundFiles(frozenset(), {"files": 0, "bytes": 0}, listed, known)
     with translate_faults(table.shape.table), _by_ids(store.spark):
         rows = store.spark.read.schema(columns).parquet(*sorted(files.values())).where(condition)
         told = rows.select(col("_metadata.file_path").alias("file")).distinct().collect()
     found = (files[bare(unquote(row["file"]))] for row in told)
-    size = sum((listed or {}).get(each, 0) for each in files)
-    return FoundFiles(frozenset(found), {"files": len(files), "bytes": size}, listed is not None)
+    size = sum(listed[each].bytes for each in files if listed and each in listed)
+    return FoundFiles(frozenset(found), {"files": len(files), "bytes": size}, listed, known)
 
 
 def with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tuple[str, ...]]) -> "StructType":
