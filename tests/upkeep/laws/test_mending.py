@@ -27,10 +27,13 @@ def spans(rows):
     return [(row.start, row.end) for row in sorted(rows, key=lambda row: row.start)]
 
 
-def test_of_identical_rows_one_stays():
-    rows = [replace(row, twin="same") for row in life((10, None), (10, None))]
+def test_of_identical_rows_the_oldest_stays():
+    """A copy is younger than what it is a copy of, wherever it is read first."""
+    rows = [replace(row, twin="same") for row in life((10, None), (10, None), (10, None))]
+    numbered = [replace(row, row_id=row_id) for row, row_id in zip(rows, (8, 3, 5), strict=True)]
 
     assert [row.place for row in mended(rows, NATIVE)] == [0]
+    assert [row.place for row in mended(numbered, NATIVE)] == [1]
 
 
 def test_of_versions_with_one_start_the_one_written_last_stays():

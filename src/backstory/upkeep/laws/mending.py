@@ -1,9 +1,9 @@
 """The smallest mending of a record's rows, in plain Python (native.md V117, V118).
 
-Where a life contradicts its facts alone, it is what they tell. Else, in this order: rows identical in all
-columns are one; of versions with one start the one written last stays; versions without length go; a version
-ends where the next begins; flags and states follow the ends; recorded times that cannot be are taken back,
-and so are past statements that overlap. Healthy rows stay as they are.
+Where a life contradicts its facts alone, it is what they tell. Else, in this order: of rows identical in all
+columns the oldest stays; of versions with one start the one written last stays; versions without length go; a
+version ends where the next begins; flags and states follow the ends; recorded times that cannot be are taken
+back, and so are past statements that overlap. Healthy rows stay as they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,10 +61,12 @@ def _as_told(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
 
 
 def _distinct(rows: Iterable[RecordRow]) -> list[RecordRow]:
-    """The rows, of identical ones the first."""
+    """The rows, of identical ones the oldest: the other is its copy."""
     found: dict[object, RecordRow] = {}
     for row in rows:
-        found.setdefault(row.place if row.twin is None else row.twin, row)
+        twin = found.setdefault(row.place if row.twin is None else row.twin, row)
+        if row.row_id is not None and twin.row_id is not None and row.row_id < twin.row_id:
+            found[row.twin] = row
     return list(found.values())
 
 

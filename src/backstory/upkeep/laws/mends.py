@@ -14,7 +14,7 @@ from backstory.model import remembered as memory
 from backstory.model.instant import EPOCH, iso
 from backstory.model.keys import told_key
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
-from backstory.model.places import FILE, POSITION
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.upkeep.laws.lives import lives
 from backstory.upkeep.laws.mending import mended
 from backstory.upkeep.laws.rule import violations
@@ -75,7 +75,7 @@ def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTal
     told = life.to_pylist()
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
     twins = [repr([row[name] for name in names if name not in places]) for row in told]
-    rows = [judged.row(place, each, twins[place]) for place, each in enumerate(told)]
+    rows = [judged.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(told)]
     broken = violations(rows, judged.terms)
     if not broken:
         return None

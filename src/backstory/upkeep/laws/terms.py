@@ -89,8 +89,8 @@ class LawTerms:
 class RecordRow:
     """A stored row of one record: `place` tells it from the others, `keyed` that its key is whole.
 
-    `twin` is the same for rows that are identical in all columns. The rest is what the layout's columns say;
-    what a layout does not have is NULL.
+    `twin` is the same for rows that are identical in all columns, and `row_id` tells which of them is the
+    oldest. The rest is what the layout's columns say; what a layout does not have is NULL.
     """
 
     place: int
@@ -110,3 +110,4 @@ class RecordRow:
     scope: str | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     twin: object = None
+    row_id: int | None = None

@@ -47,13 +47,15 @@ class Judged:
         """The columns by which people know a record."""
         return self.shape.key or self.identity
 
-    def row(self, place: int, told: Mapping[str, Any], twin: object = None) -> RecordRow:
+    def row(
+        self, place: int, told: Mapping[str, Any], twin: object = None, row_id: int | None = None
+    ) -> RecordRow:
         """A row of the rule, of what `told` gave."""
         said = {name: told[PREFIX + name] for name in FIELDS}
         sequence = said["sequence"]
         said["sequence"] = () if sequence is None else tuple(sequence.values())
         values = {name: told[name] for name in self.terms.tracked} if self.valued else {}
-        return RecordRow(place, **said, values=values, twin=twin)
+        return RecordRow(place, **said, values=values, twin=twin, row_id=row_id)
 
 
 def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
