@@ -219,8 +219,10 @@ class Warehouse:
     def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
         """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
         from backstory.doors.odf import door
+        from backstory.spark.settled import hold_settings, left_to_run
 
-        return door.events(self.store, name, encoding, namespace=namespace)
+        with hold_settings(self.store.spark):
+            return left_to_run(door.events(self.store, name, encoding, namespace=namespace))
 
     def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
         """A dataset's manifest, schema, lints and head."""

@@ -8,16 +8,20 @@ from inspect import isfunction
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from backstory.errors import UsageError
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Of = TypeVar("Of")
 # In another zone naive times move, and in summer time two instants have one text. Without ANSI mode what
 # does not fit is NULL, and two values have one hash. Columns may differ by nothing but the case of letters.
+EXACT: Final = "spark.sql.caseSensitive"
 SETTLED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "true",
+    EXACT: "true",
 }
 
 
@@ -48,6 +52,39 @@ def hold_settings(spark: "SparkSession") -> Iterator[None]:
         _release(spark, session)
 
 
+def left_to_run(frame: "DataFrame") -> "DataFrame":
+    """The frame, which its caller will run in the session as that is set; UsageError where Spark cannot.
+
+    A session that takes names for one that differ by the case of letters reads no table that has both (E4).
+    """
+    spark = frame.sparkSession
+    session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
+    with _lock:
+        before = _held[session].before if session in _held else {}
+    if before.get(EXACT, str(spark.conf.get(EXACT))) == "true":
+        return frame
+    for names in _names(frame.schema):
+        found: dict[str, str] = {}
+        for name in names:
+            other = found.setdefault(name.lower(), name)
+            if other != name:
+                raise UsageError(
+                    "names-differ-by-case",
+                    f"The columns {other} and {name} are one for this session, which reads neither.",
+                    f'Set spark.conf.set("{EXACT}", "true") first.',
+                    [other, name],
+                )
+    return frame
+
+
+def _names(schema: "StructType") -> Iterator[list[str]]:
+    """The names of the columns, and of the parts of each that is a struct."""
+    yield schema.fieldNames()
+    for column in schema.fields:
+        if hasattr(column.dataType, "fieldNames"):
+            yield column.dataType.fieldNames()
+
+
 def _hold(spark: "SparkSession", session: str) -> None:
     with _lock:
         held = _held.setdefault(session, _Held())
@@ -73,7 +110,7 @@ def _release(spark: "SparkSession", session: str) -> None:
 
 
 def in_settled_session(kind: type[Of]) -> type[Of]:
-    """The class, whose public methods do their work while `store.spark` is held."""
+    """The class, whose public methods do their work while `store.spark` is held; frames as `left_to_run`."""
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _holding(method))
@@ -83,7 +120,10 @@ def in_settled_session(kind: type[Of]) -> type[Of]:
 def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def held(self: Any, *given: Any, **named: Any) -> Any:
+        from pyspark.sql import DataFrame
+
         with hold_settings(self.store.spark):
-            return method(self, *given, **named)
+            found = method(self, *given, **named)
+            return left_to_run(found) if isinstance(found, DataFrame) else found
 
     return held
