@@ -252,7 +252,7 @@ class Table:
         """Remove a record from every version, old snapshots and files included; a certificate.
 
         The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
-        Raises Refused (`cursor-behind`, `foreign-reference`) while somebody may still read what was.
+        Raises Refused or TryAgain (`writer-at-work`) while somebody may read what was, or may be writing.
         """
         from backstory.upkeep.forgetting import forget
 
