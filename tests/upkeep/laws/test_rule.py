@@ -95,3 +95,19 @@ def test_rows_without_a_key_are_of_no_record():
 def test_a_live_key_stands_once():
     assert broken_keys(life((None, None), (None, None)), LawTerms()) == {Law.UNIQUE_KEY: 1}
     assert broken_keys(life((None, None), (None, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
+
+
+@pytest.mark.parametrize(
+    ("hashed", "broken"),
+    [
+        ({"hash": "a" * 64}, 0),
+        ({"hash": "a" * 64, "rightly": True}, 0),
+        ({"hash": "a" * 64, "rightly": False}, 1),
+        ({"hash": "erased", "rightly": True}, 0),
+        ({"hash": "A" * 64, "rightly": True}, 1),
+        ({"hash": None}, 1),
+    ],
+)
+def test_a_hash_has_its_form_and_is_that_of_the_values_where_that_is_known(hashed, broken):
+    for judge in (violations, broken_keys):
+        assert judge([RecordRow(0, 10, None, state="new", **hashed)], MODEL)[Law.ROW_HASH] == broken

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from backstory.doors.historize.columns import business_keys, hashed_columns, identity, key_name
-from backstory.doors.historize.hashing import NO_COLUMNS, STRICT, STRICT_NULL, ordered, sha256
+from backstory.doors.historize.hashing import STRICT, STRICT_NULL, ordered
 from backstory.doors.historize.model import ForeignKey, ModelColumn, ModelDataset, TargetSchema
 from backstory.model.layout import STARTED
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP_TEXT, PEPPER
+from backstory.stores.sql.row_hashes import HashedColumn, RowHash, joined_hash, told_text
 
 
 class Expressions:
@@ -49,15 +50,8 @@ class Expressions:
 
     def row_hash(self, dataset: ModelDataset, alias: str) -> str:
         """The hash of a row's attributes."""
-        columns = ordered(hashed_columns(dataset), strict=self._strict)
-        if not columns:
-            return self._dialect.string_literal(sha256(NO_COLUMNS))
-        parts = []
-        for column in columns:
-            value = self._text(self.canonical(column, self.column(alias, column.name)))
-            named = [self._named(identity(column)), value]
-            parts.append(self._dialect.concat_expression(named) if self._strict else value)
-        return self._hashed(parts)
+        hashed = row_hash_of(self._schema, dataset)
+        return hashed.sql(self._dialect, lambda name: self.column(alias, name))
 
     def key(self, parts: Mapping[str, str]) -> str:
         """The key of named canonical texts."""
@@ -69,25 +63,35 @@ class Expressions:
 
     def canonical(self, column: ModelColumn, sql: str) -> str:
         """The canonical text of a column's value."""
-        precision, scale = column.decimal_precision, column.decimal_scale
-        if column.hash_as:
-            precision, scale = column.hash_as.precision, column.hash_as.scale
-        return self._dialect.canonical_text(sql, column.datatype, precision, scale)
+        return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
 
     def _named(self, name: str) -> str:
         return self._dialect.string_literal(f"{name}{self._schema.surrogate_key_pair_separator}")
 
     def _text(self, sql: str) -> str:
-        literal = self._dialect.string_literal
-        null = STRICT_NULL if self._strict else self._schema.surrogate_key_null_token
-        if self._strict:
-            for found, instead in (("^", "^^"), ("|", "^p")):
-                sql = f"replace({sql}, {literal(found)}, {literal(instead)})"
-        return f"COALESCE({sql}, {literal(null)})"
+        return told_text(self._dialect, sql, _null(self._schema), escaped=self._strict)
 
     def _hashed(self, parts: Sequence[str]) -> str:
-        separator = self._dialect.string_literal(self._schema.surrogate_key_component_separator)
-        joined: list[str] = []
-        for part in parts:
-            joined += [separator, part]
-        return self._dialect.hash_expression(self._dialect.concat_expression(joined[1:]))
+        return joined_hash(self._dialect, parts, self._schema.surrogate_key_component_separator)
+
+
+def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
+    """How the rows of a dataset are hashed."""
+    strict, pair = schema.hash_profile == STRICT, schema.surrogate_key_pair_separator
+    columns = tuple(
+        HashedColumn(
+            column.name, column.datatype, *_digits(column), f"{identity(column)}{pair}" if strict else ""
+        )
+        for column in ordered(hashed_columns(dataset), strict=strict)
+    )
+    return RowHash(columns, schema.surrogate_key_component_separator, _null(schema), strict)
+
+
+def _digits(column: ModelColumn) -> tuple[int | None, int | None]:
+    if column.hash_as:
+        return column.hash_as.precision, column.hash_as.scale
+    return column.decimal_precision, column.decimal_scale
+
+
+def _null(schema: TargetSchema) -> str:
+    return STRICT_NULL if schema.hash_profile == STRICT else schema.surrogate_key_null_token

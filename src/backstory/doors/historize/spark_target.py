@@ -113,6 +113,7 @@ class SparkTarget(Target):
         recover(work)
         upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         base, hist = self._standing(work)
+        work = replace(work, base=base.table)
         if not work.run.dry_run and (upkeep or base.evolves or hist.evolves):
             with self._planned(work, base, hist) as (_, history):
                 told = history.outcome.schema_changes
@@ -123,6 +124,7 @@ class SparkTarget(Target):
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._standing(work)
+            work = replace(work, base=base.table)
         with self._planned(work, base, hist, told) as (planned, history):
             if work.run.dry_run:
                 _rehearse(

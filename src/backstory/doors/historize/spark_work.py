@@ -1,7 +1,7 @@
 """What base and history loads on Spark share: expressions, keys to tell, the commit's note."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from backstory.doors.historize import preflight
@@ -9,6 +9,7 @@ from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import dataset_key
+from backstory.doors.historize.spark_hashes import hashes_told
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS, with_values
 from backstory.doors.historize.work import LoadRun
 from backstory.engine.deliver import TableChange, deliver_once
@@ -39,12 +40,13 @@ def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
 
 @dataclass(frozen=True)
 class SparkWork:
-    """One load of one dataset in a warehouse."""
+    """One load of one dataset in a warehouse; `base` is its base table before the load."""
 
     store: Store
     load: Load
     run: LoadRun
     pepper: str
+    base: StoredTable | None = None
 
     def sql(self, text: str) -> "Column":
         """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
@@ -90,7 +92,13 @@ class SparkWork:
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
     def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Committed | None:
-        """Make the one commit of a table of this load, which counts its attempts itself."""
+        """Make the one commit of a table of this load, which counts its attempts itself.
+
+        With rows the table tells how they are hashed.
+        """
+        if table is not None and change is not None and change.come is not None:
+            told = hashes_told(self.store, self.load, table, self.base)
+            change = replace(change, properties={**change.properties, **told})
         return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))
 
     def keys(self, rows: "DataFrame", side: str = "") -> list[str]:

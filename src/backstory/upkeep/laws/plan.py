@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from backstory.model.instant import parse_instant
@@ -18,7 +19,16 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
 from backstory.upkeep.laws.rule import broken_keys, violations
 from backstory.upkeep.laws.terms import LAWS, Law, LawTerms, RecordRow, RememberedMark
-from backstory.upkeep.laws.told import FLOOR, NEXT, PREFIX, Judged, healthy, key_columns, told_columns
+from backstory.upkeep.laws.told import (
+    FLOOR,
+    NEXT,
+    PREFIX,
+    Judged,
+    healthy,
+    key_columns,
+    surely_hashed,
+    told_columns,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +57,13 @@ class ByKey:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
         """How often they break each law."""
         read = [
-            RecordRow(place, None, keyed=told[f"{PREFIX}keyed"], hash=told.get(f"{PREFIX}hash"))
+            RecordRow(
+                place,
+                None,
+                keyed=told[f"{PREFIX}keyed"],
+                hash=told.get(f"{PREFIX}hash"),
+                rightly=told.get(f"{PREFIX}rightly"),
+            )
             for place, told in enumerate(rows)
         ]
         return {law.value: times for law, times in broken_keys(read, self.terms).items()}
@@ -65,7 +81,7 @@ def judged_by(store: Store, table: StoredTable) -> Judged:
         far=span.far,
     )
     if shape.layout is not Layout.VERSIONS:
-        return Judged(shape, terms)
+        return Judged(shape, terms, hashes=_hashes(store, table) if terms.hashed else ())
     told = next((told for each in ancestry(table) if (told := each.told(RECORDED))), None)
     newest = None if told is None else micros_of(parse_instant(told))
     terms = replace(terms, remembers=True, newest=newest, settled=settled(table))
@@ -74,6 +90,23 @@ def judged_by(store: Store, table: StoredTable) -> Judged:
     numbers = {each["name"]: int(each["id"]) for each in fields_of(store.jvm, table.iceberg.schema())}
     terms = replace(terms, tracked=tracked(table), numbers=numbers, marks=_marks(store, table))
     return Judged(shape, terms, valued=True)
+
+
+def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
+    """The hashes that a row may have, as SQL on its columns; none where the table does not tell of all.
+
+    Nor where the SQL of models is not installed.
+    """
+    if find_spec("sqlglot") is None:
+        return ()
+    from backstory.stores.sql.dialects.spark import Spark
+    from backstory.stores.sql.row_hashes import ROW_HASHES, kept_hashes
+
+    text = table.properties.get(ROW_HASHES)
+    if text is None:
+        return ()
+    names = {int(each["id"]): each["name"] for each in fields_of(store.jvm, table.iceberg.schema())}
+    return tuple(each.sql(Spark(), quoted) for each in kept_hashes(text, names) or ())
 
 
 def settled(table: StoredTable) -> tuple[int | None, int] | None:
@@ -146,7 +179,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
 
     shape = table.shape
     hashed = Law.ROW_HASH in LAWS[shape.layout]
-    judged = Judged(shape, LawTerms(hashed=hashed))
+    judged = Judged(shape, LawTerms(hashed=hashed), hashes=_hashes(store, table) if hashed else ())
     if not judged.identity:
         return {}
     key = [quoted(name) for name in judged.identity]
@@ -158,7 +191,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     rows = rows.withColumn(NEXT, count(lit(1)).over(Window.partitionBy(*key)))
     sure = (column(NEXT) == 1) & column(f"{PREFIX}keyed")
     if hashed:
-        sure &= column(f"{PREFIX}hash").rlike("^([0-9a-f]{64}|erased)$")
+        sure &= surely_hashed()
     found = suspects(rows, judged.identity, f"{PREFIX}keyed", sure).drop(NEXT)
     return run(table, found, ByKey(judged.terms), judged.identity, judged.shown)
 

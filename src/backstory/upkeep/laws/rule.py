@@ -29,7 +29,7 @@ def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     found.update(_spans(versions, terms))
     found[Law.OPEN_MARKER] += sum(not marked(row, versions, terms) for row in versions)
     if terms.hashed:
-        found[Law.ROW_HASH] += sum(HASH.fullmatch(row.hash or "") is None for row in lives)
+        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
     return +found
 
 
@@ -40,8 +40,13 @@ def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     found[Law.NULL_KEY] += len(rows) - len(keyed)
     found[Law.UNIQUE_KEY] += max(len(keyed) - 1, 0)
     if terms.hashed:
-        found[Law.ROW_HASH] += sum(HASH.fullmatch(row.hash or "") is None for row in rows)
+        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in rows)
     return +found
+
+
+def is_hashed(row: RecordRow) -> bool:
+    """Whether a row has the hash of its values, or says that they were erased."""
+    return HASH.fullmatch(row.hash or "") is not None and row.rightly is not False
 
 
 def is_mark(row: RecordRow) -> bool:

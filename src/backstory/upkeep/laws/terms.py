@@ -89,6 +89,7 @@ class LawTerms:
 class RecordRow:
     """A stored row of one record: `place` tells it from the others, `keyed` that its key is whole.
 
+    `rightly` says whether its hash is that of its values, NULL where nobody knows how that was made.
     `twin` is the same for rows that are identical in all columns, and `row_id` tells which of them is the
     oldest. The rest is what the layout's columns say; what a layout does not have is NULL.
     """
@@ -100,6 +101,7 @@ class RecordRow:
     flag: bool | None = None
     state: str | None = None
     hash: str | None = None
+    rightly: bool | None = None
     written: int | None = None
     role: str | None = None
     ended_at: int | None = None

@@ -23,16 +23,23 @@ NEXT: Final = PREFIX + "next"
 FLOOR: Final = PREFIX + "floor"
 TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
 TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
-FIELDS: Final = (*TIMES, "keyed", "flag", "state", "hash", "role", "kind", "scope", "columns", "sequence")
+FIELDS: Final = (
+    *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),
+    *("role", "kind", "scope", "columns", "sequence"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How the records of a table are told apart and shown, and by which terms they are judged."""
+    """How the records of a table are told apart and shown, and by which terms they are judged.
+
+    `hashes` are the hashes that a row may have, as SQL; none where nobody knows how they were made.
+    """
 
     shape: Shape
     terms: LawTerms
     valued: bool = False
+    hashes: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -73,7 +80,7 @@ def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
         "keyed": _whole(judged.identity),
         "flag": column(span.flag) if span.flag else lit(None).cast("boolean"),
         "state": column(span.state) if span.state else lit(None).cast("string"),
-        "hash": column(ROW_HASH) if judged.terms.hashed else lit(None).cast("string"),
+        **_hashed(judged),
     }
     if shape.layout is Layout.VERSIONS:
         within = {
@@ -95,8 +102,25 @@ def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
 
 def key_columns(judged: Judged) -> "dict[str, Column]":
     """What is asked of a row that stands for its record alone: whether its key is whole, and its hash."""
-    hashed = {f"{PREFIX}hash": column(ROW_HASH)} if judged.terms.hashed else {}
-    return {f"{PREFIX}keyed": _whole(judged.identity), **hashed}
+    told = {"keyed": _whole(judged.identity), **(_hashed(judged) if judged.terms.hashed else {})}
+    return {PREFIX + name: value for name, value in told.items()}
+
+
+def _hashed(judged: Judged) -> "dict[str, Column]":
+    """A row's hash, and whether it is one that the row may have."""
+    from pyspark.sql.functions import expr, lit
+
+    told = column(ROW_HASH) if judged.terms.hashed else lit(None).cast("string")
+    if not judged.hashes:
+        return {"hash": told, "rightly": lit(None).cast("boolean")}
+    return {"hash": told, "rightly": told.isin("erased", *map(expr, judged.hashes))}
+
+
+def surely_hashed() -> "Column":
+    """Whether nothing is wrong with a row's hash."""
+    from pyspark.sql.functions import coalesce, lit
+
+    return _said("hash").rlike("^([0-9a-f]{64}|erased)$") & coalesce(_said("rightly"), lit(True))
 
 
 def _whole(names: Sequence[str]) -> "Column":
@@ -124,7 +148,7 @@ def healthy(terms: LawTerms) -> "Column":
         sure &= _said("state").isNotNull() & ~((_said("state") == "deleted") & open_)
         sure &= (_said("state") != "new") | open_
     if terms.hashed:
-        sure &= _said("hash").rlike("^([0-9a-f]{64}|erased)$")
+        sure &= surely_hashed()
     if terms.remembers:
         sure &= _surely_recorded(terms)
     return sure & lit(not terms.marks)

@@ -1,0 +1,83 @@
+"""A model's tables tell how their rows are hashed, so that `check` finds a hash that is of other values."""
+
+import json
+
+import pytest
+from historizing import dataset, document
+from historizing_on_spark import SparkPlace
+
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing
+from backstory.stores.sql.row_hashes import ROW_HASHES
+from backstory.upkeep.checking import check
+
+BASE, HISTORY = TableName("rawcore", "rc_c"), TableName("rawcore", "rc_c_hist")
+COLUMNS = "k* a n:DECIMAL(10,2) t:TIMESTAMP d:DATE b:BOOLEAN c:TIME i:INTEGER"
+ROWS = {
+    "x": "one|two^,1.50,2024-03-31T01:30:00.000001Z,1999-12-31,true,01:02:03.4,7",
+    "y": ",,,,,,",
+    "z": "w,-0.00,1960-01-01T00:00:00Z,0001-01-01,false,23:59:59,-1",
+}
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    place = SparkPlace(store, tmp_path)
+    yield place
+    place.close()
+
+
+def load(place, run, header, rows, **asked):
+    text = "\n".join([header, *(f"{key},{values}" for key, values in rows.items())])
+    (place.folder / "stage.csv").write_text(text + "\n")
+    (receipt,) = place.loads(f"r{run}", run, **asked)
+    assert receipt.error is None
+    return receipt
+
+
+def told(store, table):
+    return json.loads(existing(store, table).properties.get(ROW_HASHES, "null"))
+
+
+def wrong(store):
+    """The keys by table whose hash is not that of their values."""
+    found = {str(table): check(store, table) for table in (BASE, HISTORY)}
+    return {name: each["keys"] for name, laws in found.items() for each in laws if each["law"] == "row-hash"}
+
+
+def test_a_hash_of_other_values_is_found_however_the_row_was_hashed(store, place):
+    """Under each definition that the model had: another profile, a column that came, one that is called anew."""
+    place.use(document(dataset(COLUMNS, input="stage.csv")))
+    load(place, 1, "k,a,n,t,d,b,c,i", ROWS)
+    written = dataset(COLUMNS.replace(" a ", " first ") + " more:BIGINT", input="stage.csv")
+    written["target_columns"][1]["former_names"] = ["a"]
+    place.use(document(written, hash_profile="strict_v2"))
+    place.by_frames(always=True)
+    rows = {key: f"{values},{number}" for number, (key, values) in enumerate(ROWS.items())}
+    load(place, 2, "k,first,n,t,d,b,c,i,more", {"x": rows["x"], "z": rows["z"]}, hash_change="version")
+    assert wrong(store) == {str(BASE): [], str(HISTORY): []}
+    assert [len(told(store, table)) for table in (BASE, HISTORY)] == [2, 2]
+    place.sql(f"UPDATE {HISTORY} SET first = 'other' WHERE k = 'y'")
+    place.sql(f"UPDATE {HISTORY} SET n = 7 WHERE k = 'x' AND version_ended_at IS NULL")
+    place.sql(f"UPDATE {BASE} SET more = more + 1 WHERE k = 'z'")
+    assert wrong(store) == {str(BASE): ["z"], str(HISTORY): ["x", "y"]}
+    for table in (BASE, HISTORY):
+        place.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{ROW_HASHES}')")
+    assert wrong(store) == {str(BASE): [], str(HISTORY): []}
+    load(place, 3, "k,first,n,t,d,b,c,i,more", {"x": rows["x"]})
+    assert [told(store, table) for table in (BASE, HISTORY)] == [None, None]
+
+
+def test_a_base_that_somebody_else_hashed_speaks_for_no_history(store, place):
+    """Its rows may be hashed in any way; those that came from a base of ours are told no more."""
+    place.base("a:1")
+    place.load("r1", 1)
+    assert told(store, HISTORY) is None
+    place.drop("rawcore.rc_c_hist")
+    place.drop("rawcore.rc_c")
+    place.use(document(dataset(input="stage.csv")))
+    load(place, 2, "k,a", {"a": "1"})
+    assert len(told(store, HISTORY)) == 1
+    place.drop("rawcore.rc_c")
+    place.base("a:2").load("r3", 3)
+    assert told(store, HISTORY) is None
