@@ -9,6 +9,7 @@ from backstory.errors import TryAgain
 from backstory.stores.iceberg.compaction import compact as compact_as_loaded
 from backstory.stores.iceberg.erasing import LATEST
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.reachable import in_folder, reachable, stray
 from backstory.stores.tables import existing
 from backstory.upkeep.carried import carried
 
@@ -48,7 +49,10 @@ def scattered(store, monkeypatch, request):
 
 
 def test_a_compaction_moves_the_rows_of_now(store, scattered):
-    """One that was planned on a table of before is not committed; planned anew it has what others wrote."""
+    """One that was planned on a table of before is not committed; planned anew it has what others wrote.
+
+    Of the first there is nothing left, no manifest either.
+    """
     other = Other(store, scattered, APPEND, DELETE, UPDATE, "DELETE FROM {0} WHERE id = 1")
     while len(other.left) > 1:
         stale = existing(store, scattered)
@@ -62,6 +66,9 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
 
     assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
     assert done.files_after == 1
+    table = existing(store, scattered)
+    left = stray(in_folder(table), (), reachable(store, table))
+    assert [each for each in left if not each.endswith(".metadata.json")] == []
 
 
 def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
 
 import pyarrow as pa
@@ -214,7 +214,8 @@ def finish(
     except BackstoryError:
         taken = _taken(transaction, ours)
         if taken is False:
-            _discard(transaction.table().io(), [*files, *made_by(transaction)])
+            _discard(transaction.table().io(), files)
+            _discard_metadata(transaction)
         if not taken:
             raise
     COMMITS.inc()
@@ -247,6 +248,14 @@ def made_by(transaction: Any) -> list[str]:
             own = [one for one in each.allManifests(io) if one.snapshotId() == made]
             found += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
     return found
+
+
+def _discard_metadata(transaction: Any) -> None:
+    """Delete the manifests of a transaction that failed; what failed is told, whatever becomes of them."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError):
+        _discard(transaction.table().io(), made_by(transaction))
 
 
 def _discard(io: Any, files: Sequence[Any]) -> None:
