@@ -128,7 +128,7 @@ def _surely_follows(log: LogFacts) -> "Column":
         for other in Op
         if log.follows(one, other)
     ]
-    half = (op == int(Op.CORRECT_FROM)) & column(NEXT).isNull()
+    half = (op == int(Op.CORRECT_FROM)) & column(NEXT).isNull() & lit(log.strict)
     sure = reduce(or_, pairs, lit(False)) & ~half
     if log.corrects:
         gone = column(THEN).isNull() | (column(THEN) == int(Op.CORRECT_FROM))

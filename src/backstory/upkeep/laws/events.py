@@ -22,13 +22,6 @@ _UNPAIRED: Final = {
     Op.CORRECT_TO: frozenset({Op.CORRECT_TO, Op.RETRACT}),
     Op.CORRECT_FROM: frozenset[Op](),
 }
-# A changelog that is taken as it comes keeps its pairs together, and nothing else.
-_TAKEN: Final = {
-    op: frozenset(Op) - {Op.CORRECT_TO} if op is not Op.CORRECT_FROM else frozenset({Op.CORRECT_TO})
-    for op in (None, *Op)
-}
-
-
 # A ledger has many events of a key; one that is corrected goes before it stands there anew.
 _LEDGER: Final = {
     None: frozenset({Op.APPEND}),
@@ -43,6 +36,7 @@ _LEDGER: Final = {
 class LogFacts:
     """What a log says of itself: whether its rows have keys, how it writes corrections, its watermark.
 
+    One that is not `strict` has a changelog as it came, whose operations follow no law (section 2.6).
     With `corrects` it is a ledger that tells corrections: a key has an event for each time, and a correction
     may move it to another time.
     """
@@ -60,7 +54,7 @@ class LogFacts:
         if not self.keyed:
             return op is Op.APPEND
         if not self.strict:
-            return not self.paired or op in _TAKEN[before]
+            return True
         return op in (_FOLLOWING if self.paired else _UNPAIRED)[before]
 
 
@@ -85,7 +79,8 @@ def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
         late = log.watermark is not None and (event.time is None or event.time > log.watermark)
         found[Law.WATERMARK] += late
         before = op
-    found[Law.OPERATIONS] += log.keyed and log.paired and before is Op.CORRECT_FROM
+    half = log.keyed and log.paired and log.strict and before is Op.CORRECT_FROM
+    found[Law.OPERATIONS] += half
     return +found
 
 
