@@ -1,12 +1,20 @@
 """Iceberg's own Java is called in one place, which is asked for as a whole before it is used."""
 
 import re
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
+from committing import make
 from destination import LIVE, Place
 from test_architecture import MODULES, SOURCE, shown
 
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType
 from backstory.stores.iceberg import jvm
+from backstory.stores.iceberg.data_files import write_rows
 from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import existing
 
@@ -49,3 +57,30 @@ def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
     assert list(found) == [files[2]]
     assert len(found[files[2]].deletes()) == 1
     assert len(planned(store.jvm, table.iceberg, files.values())) == 2
+
+
+def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
+    """Bounds, counts and sizes, and where its row groups begin, though the file is not opened again."""
+    types = {"k": "LONG", "t": "STRING", "d": "DOUBLE", "at": "UTC_DATETIME", "none": "STRING"}
+    columns = tuple(Column(name, ColumnType.parse(type_)) for name, type_ in types.items())
+    shape = Shape(TableName("told", "files"), columns, ("k",), Layout.FIVETRAN_LIVE)
+    make(store, shape)
+    table = existing(store, shape.table)
+    rows = pa.table(
+        {
+            "k": pa.array(range(40_000), pa.int64()),
+            "t": [f"a text of some length, {number % 7}" for number in range(40_000)],
+            "d": pa.array([float("nan"), None] * 20_000, pa.float64()),
+            "at": pa.array([datetime(1969, 12, 31, 23, tzinfo=UTC)] * 40_000, pa.timestamp("us", "UTC")),
+            "none": pa.nulls(40_000, pa.string()),
+        }
+    )
+    (file,) = write_rows(store, table, rows)
+    java = store.jvm.org.apache.iceberg
+    config = java.MetricsConfig.forTable(table.iceberg)
+    read = java.parquet.ParquetUtil.fileMetrics(table.iceberg.io().newInputFile(file.location()), config)
+    assert file.recordCount() == read.recordCount() == 40_000
+    assert len(file.splitOffsets()) == 2
+    for told in ("columnSizes", "valueCounts", "nullValueCounts", "lowerBounds", "upperBounds"):
+        assert getattr(file, told)().equals(getattr(read, told)())
+        assert len(getattr(file, told)()) >= 3

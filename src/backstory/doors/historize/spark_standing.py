@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.model.types import widens
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import absent, column
+from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import require_layout
@@ -110,10 +110,15 @@ def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
-        now = {each.name: _now(each.name, plan.renamed) for each in table.shape.columns}
-        kept = (column(old).cast(types[new]).alias(new) for old, new in now.items())
+        found = {each.name: spark_type(each.type) for each in table.shape.columns}
+        now = {name: _now(name, plan.renamed) for name in found}
+        kept = (
+            quoted(new) if (old, found[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)
+            for old, new in now.items()
+        )
         ids = [ROW_ID] if keeps_row_ids(table) else []
-        return rows.select(*kept, FILE, POSITION, *ids).withColumns(absent(into.columns, now.values()))
+        added = (nothing.alias(name) for name, nothing in absent(into.columns, now.values()).items())
+        return rows.select(*kept, FILE, POSITION, *ids, *added)
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:

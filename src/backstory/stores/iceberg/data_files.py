@@ -30,11 +30,11 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file beside the table: where, how large, and the partition it belongs to as Iceberg spells it."""
+    """A file beside the table: where, how large, its ending, and its partition as Iceberg spells it."""
 
     location: str
     size: int
-    split_offsets: Sequence[int]
+    ending: bytes
     partition: str
 
 
@@ -72,7 +72,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
         files = [
-            data_file(store.jvm, table.iceberg, each.location, each.size, each.split_offsets, each.partition)
+            data_file(store.jvm, table.iceberg, each.location, each.size, each.ending, each.partition)
             for each in written
         ]
         undo.pop_all()
@@ -159,20 +159,16 @@ def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) ->
             content = sink.getvalue()
     if local is None:
         upload(table, location, content)
-        metadata, size = pq.read_metadata(pa.BufferReader(content)), content.size
-    else:
-        metadata, size = pq.read_metadata(local), local.stat().st_size
-    return WrittenFile(location, size, split_offsets(metadata), partition)
+        return WrittenFile(location, content.size, ending_of(content), partition)
+    with pa.memory_map(str(local)) as file:
+        return WrittenFile(location, file.size(), ending_of(file.read_buffer()), partition)
 
 
-def split_offsets(metadata: pq.FileMetaData) -> list[int]:
-    """Where row groups begin: at the dictionary page of their first column, if it has one."""
-    offsets = []
-    for group in range(metadata.num_row_groups):
-        column = metadata.row_group(group).column(0)
-        dictionary = column.dictionary_page_offset
-        offsets.append(int(column.data_page_offset if dictionary is None else dictionary))
-    return offsets
+def ending_of(content: pa.Buffer) -> bytes:
+    """What a Parquet file tells of itself: it ends with that, the length of it, and a mark."""
+    end = content.size - 8
+    length = int.from_bytes(content.slice(end, 4).to_pybytes(), "little")
+    return content.slice(end - length, length).to_pybytes()
 
 
 def _local_path(location: str) -> Path | None:

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from backstory.errors import Refused
 from backstory.model.places import FILE, POSITION
 from backstory.stores.framed import unframed
-from backstory.stores.iceberg.data_files import download, split_offsets
+from backstory.stores.iceberg.data_files import download
 from backstory.stores.iceberg.moves import VECTOR, Hidden
 from backstory.stores.iceberg.scripts import FileLine
 from backstory.stores.iceberg.store import StoredTable
@@ -64,12 +64,22 @@ def row_groups(table: StoredTable, location: str, size: int, positions: BitMap64
     if ending is None:
         return None
     found, first = [], 0
-    for group, offset in enumerate(split_offsets(ending)):
+    for group, offset in enumerate(_split_offsets(ending)):
         count = ending.row_group(group).num_rows
         if positions.range_cardinality(first, first + count):
             found.append(offset)
         first += count
     return found
+
+
+def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
+    """Where row groups begin: at the dictionary page of their first column, if it has one."""
+    offsets = []
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(0)
+        dictionary = column.dictionary_page_offset
+        offsets.append(int(column.data_page_offset if dictionary is None else dictionary))
+    return offsets
 
 
 def _ending(table: StoredTable, location: str, size: int) -> Any:

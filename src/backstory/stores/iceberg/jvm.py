@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ICEBERG: Final = "org.apache.iceberg"
 SPARK_CATALOG: Final = f"{ICEBERG}.spark.SparkCatalog"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
+PARQUET: Final = "org.apache.parquet"
 NEEDED: Final = (
     "BaseFileScanTask",
     "ContentFile",
@@ -180,57 +181,46 @@ def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..
     return lambda *given: evaluator.evaluate(array(jvm, _class(jvm, "java.lang.Object"), given))
 
 
-def data_file(jvm: Any, table: Any, location: str, size: int, offsets: Sequence[int], partition: str) -> Any:
+def data_file(jvm: Any, table: Any, location: str, size: int, ending: bytes, partition: str) -> Any:
     """Iceberg's object for a Parquet file of rows; its partition as a path has it, empty for none."""
-    splits = array(jvm, jvm.java.lang.Long.TYPE, offsets)
-    builder = (
-        _iceberg(jvm, "DataFiles")
-        .builder(table.spec())
-        .withPath(location)
-        .withFormat("parquet")
-        .withFileSizeInBytes(size)
-        .withMetrics(_metrics(jvm, table, location, _iceberg(jvm, "MetricsConfig").forTable(table)))
-        .withSplitOffsets(jvm.java.util.Arrays.stream(splits).boxed().toList())
-    )
+    config = _iceberg(jvm, "MetricsConfig").forTable(table)
+    builder = _iceberg(jvm, "DataFiles").builder(table.spec()).withPath(location).withFileSizeInBytes(size)
+    builder = _with_footer(jvm, builder, ending, config)
     return (builder.withPartitionPath(partition) if partition else builder).build()
 
 
-def position_deletes(jvm: Any, table: Any, task: Any, location: str, size: int) -> Any:
+def position_deletes(jvm: Any, task: Any, location: str, size: int, ending: bytes) -> Any:
     """Iceberg's object for a Parquet file of positions in the file of a scan task."""
-    return (
-        _iceberg(jvm, "FileMetadata")
-        .deleteFileBuilder(task.spec())
-        .ofPositionDeletes()
-        .withFormat("parquet")
-        .withPath(location)
-        .withFileSizeInBytes(size)
-        .withPartition(task.file().partition())
-        .withMetrics(_metrics(jvm, table, location, _iceberg(jvm, "MetricsConfig").forPositionDelete()))
-        .build()
-    )
+    builder = _iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
+    builder = builder.withPath(location).withFileSizeInBytes(size).withPartition(task.file().partition())
+    config = _iceberg(jvm, "MetricsConfig").forPositionDelete()
+    return _with_footer(jvm, builder, ending, config).build()
 
 
-def _metrics(jvm: Any, table: Any, location: str, config: Any) -> Any:
-    return _iceberg(jvm, "parquet.ParquetUtil").fileMetrics(table.io().newInputFile(location), config)
+def _with_footer(jvm: Any, builder: Any, ending: bytes, config: Any) -> Any:
+    """What a Parquet file's ending tells; Iceberg would read it again, all of Hadoop's settings before it."""
+    (read, every), util = _parquet(jvm), _iceberg(jvm, "parquet.ParquetUtil")
+    footer = read(jvm.java.io.ByteArrayInputStream(ending), every, None, False, len(ending))
+    metrics = util.footerMetrics(footer, _java(jvm, "java.util.stream.Stream").empty(), config)
+    return builder.withFormat("parquet").withMetrics(metrics).withSplitOffsets(util.getSplitOffsets(footer))
+
+
+@lru_cache
+def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
+    own = f"{ICEBERG}.shaded.{PARQUET}"
+    package = own if found(jvm, f"{own}.ParquetReadOptions") else PARQUET
+    converter = _java(jvm, f"{package}.format.converter.ParquetMetadataConverter")
+    options = _java(jvm, f"{package}.ParquetReadOptions").builder().build()
+    return converter(options).readParquetMetadata, converter.NO_FILTER
 
 
 def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) -> Any:
     """Positions that are framed as a deletion vector, as Iceberg's own object."""
-    described = (
-        _iceberg(jvm, "FileMetadata")
-        .deleteFileBuilder(task.spec())
-        .ofPositionDeletes()
-        .withFormat("puffin")
-        .withPath(file)
-        .withFileSizeInBytes(len(framed))
-        .withPartition(task.file().partition())
-        .withRecordCount(count)
-        .withReferencedDataFile(file)
-        .withContentOffset(0)
-        .withContentSizeInBytes(len(framed))
-        .build()
-    )
-    return _iceberg(jvm, "deletes.PositionDeleteIndex").deserialize(framed, described)
+    builder = _iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
+    builder = builder.withFormat("puffin").withPath(file).withFileSizeInBytes(len(framed))
+    builder = builder.withPartition(task.file().partition()).withRecordCount(count)
+    builder = builder.withReferencedDataFile(file).withContentOffset(0).withContentSizeInBytes(len(framed))
+    return _iceberg(jvm, "deletes.PositionDeleteIndex").deserialize(framed, builder.build())
 
 
 def older_positions(jvm: Any, table: Any, deletes: Sequence[Any], file: str) -> Any:

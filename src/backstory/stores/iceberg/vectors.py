@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
 from backstory.stores.framed import framed
-from backstory.stores.iceberg.data_files import upload
+from backstory.stores.iceberg.data_files import ending_of, upload
 from backstory.stores.iceberg.jvm import (
     older_positions,
     position_deletes,
@@ -113,5 +113,6 @@ def _write_position_deletes(
         content = sink.getvalue()
         location = table.iceberg.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet")
         upload(table, location, content)
-        written.append(position_deletes(store.jvm, table.iceberg, tasks[file], location, content.size))
+        ending = ending_of(content)
+        written.append(position_deletes(store.jvm, tasks[file], location, content.size, ending))
     return written
