@@ -23,7 +23,7 @@ from backstory.strategies.scd2.rule import BaseRow, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"
 TABLE = "rawcore.rc_world_country_hist"
-DAYS = ("2014-01-01", "2014-07-01", "2016-01-01", "2018-01-01", "2018-07-01", "2021-01-01", "2026-07-01")
+DAYS = ("2014-01-01", "2014-07-01", "2018-01-01", "2021-01-01", "2026-07-01")
 
 
 def example():

@@ -214,9 +214,11 @@ NO_BASES = [
 def test_a_stage_that_cannot_be_a_base_is_refused(place):
     """A stage with NULL, repeated or missing keys writes nothing into the base. P6: nor does an empty one, unless
     --allow-empty lets it. R24: identical rows may collapse, differing ones do not."""
-    place.use(document(dataset("k* a", input="c.csv")))
-    (place.folder / "c.csv").write_text("k,a\n1,x\n2,y\n")
-    place.load("r1", 1, skip_base=False)
+    place.use(
+        document(dataset("k* a", input="c.csv", historization={"duplicate_keys": "collapse_identical"}))
+    )
+    (place.folder / "c.csv").write_text("k,a\n1,x\n1,x\n2,y\n")
+    assert place.load("r1", 1, skip_base=False).counts["new"] == 2
     before = place.dump()
     for text, code, words in NO_BASES:
         (place.folder / "c.csv").write_text(text)
@@ -227,13 +229,6 @@ def test_a_stage_that_cannot_be_a_base_is_refused(place):
     assert place.load("r2", 2, skip_base=False).error["code"] == "EMPTY_SNAPSHOT"
     assert place.dump() == before
     assert place.load("r2", 2, skip_base=False, allow_empty=True).counts["deleted"] == 2
-    place.use(
-        document(dataset("k* a", input="c.csv", historization={"duplicate_keys": "collapse_identical"}))
-    )
-    (place.folder / "c.csv").write_text("k,a\n3,x\n3,x\n")
-    assert place.load("r3", 3, skip_base=False).counts["new"] == 1
-    (place.folder / "c.csv").write_text("k,a\n3,x\n3,y\n")
-    assert place.load("r4", 4, skip_base=False).error["code"] == "DUPLICATE_KEY"
 
 
 def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
@@ -243,7 +238,7 @@ def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
     error = place.load("r1", 1, skip_base=False).error
     assert (error["code"], error["keys"]) == ("STAGE_TYPE", ["d"])
     place.use(document(dataset("k* d:DECIMAL(12,4)", input="stage.c")))
-    place.sql("INSERT INTO stage.c VALUES ('a', 1.2345)")
+    place.insert("stage.c", [{"k": "a", "d": Decimal("1.2345")}])
     assert place.load("r1", 1, skip_base=False).error is None
     assert base_rows(place, "k", "d") == [("a", Decimal("1.2345"))]
 
@@ -261,29 +256,46 @@ def evolved(place, columns, text, run, at, former=None, **more):
     return place.load(run, at, skip_base=False)
 
 
-def test_what_is_renamed_is_renamed_in_both_tables(place, store):
-    """R34, R35: a column, then the dataset with its keys; no new versions, and the history goes on.
+def test_a_history_goes_on_through_changes_of_its_schema(place, store):
+    """R34, R35: a column, then the dataset with its keys, are renamed in both tables; no new versions. R40: types
+    widen in place; narrower ones are refused, nothing written. R37, R39, R42: a dropped column stays, NULL in new
+    versions; added again it goes on. Without its lock file the history keeps the columns that only it knows.
 
     Interface 1: a history says its layout, key and layout version; open versions lie apart from closed ones.
     """
-    evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
+    first, wider = "n:INTEGER d:DECIMAL(5,2)", "n:BIGINT d:DECIMAL(9,2)"
+    evolved(place, f"k* a b {first}", "k,a,b,n,d\n1,x,y,7,1.25\n", "r1", 1)
     _assert_told(load(store, TableName("rawcore", "rc_c_hist")))
-    receipt = evolved(place, "k* z b", "k,a,b\n1,x,y\n", "r2", 2, {"z": "a"})
-    assert receipt.schema_changes == ["RENAME_COLUMN a to z (rc_c)", "RENAME_COLUMN a to z (rc_c_hist)"]
+    receipt = evolved(place, f"k* z b {wider}", "k,a,b,n,d\n1,x,y,7,1.25\n", "r2", 2, {"z": "a"})
+    renamed = {"RENAME_COLUMN a to z (rc_c)", "RENAME_COLUMN a to z (rc_c_hist)"}
+    assert renamed == {each for each in receipt.schema_changes if each.startswith("RENAME")}
     assert receipt.counts["unchanged"] == 1
+    assert place.target.columns("rawcore", "rc_c_hist")["n"] == "bigint"
     assert place.history("z") == ["1 x [1,-) new r1"]
-    place.use(
-        document(
-            dataset("k* z b", "rc_new", input="c.csv", former_names=["rc_c"], lineage_key="rawcore:rc_c")
-        )
-    )
-    (place.folder / "c.csv").write_text("k,z,b\n1,x,y\n")
-    receipt = place.load("r3", 3, skip_base=False)
+    before = place.dump()
+    narrow = evolved(place, "k* z b n:INTEGER d:DECIMAL(9,2)", "k,z,b,n,d\n1,x,y,8,1.25\n", "r3", 3)
+    assert narrow.status == "rejected"
+    finer = evolved(place, "k* z b n:BIGINT d:DECIMAL(12,4)", "k,z,b,n,d\n1,x,y,7,1.25\n", "r3", 3)
+    assert finer.error["code"] == "UNSUPPORTED_TYPE_EVOLUTION"
+    assert place.dump() == before
+    evolved(place, f"k* z {wider}", "k,z,n,d\n1,x,7,1.25\n", "r3", 3)
+    lock = place.lock()
+    lock.unlink()
+    assert evolved(place, f"k* z {wider}", "k,z,n,d\n1,w,7,1.25\n", "r4", 4).error is None
+    assert "active: false" in lock.read_text()
+    evolved(place, f"k* z b {wider}", "k,z,b,n,d\n1,w,v,7,1.25\n", "r5", 5)
+    assert place.history("b") == versions("""
+        1 y [1,3) changed r3
+        1 - [3,4) changed r4
+        1 - [4,5) changed r5
+        1 v [5,-) changed r5
+    """)
+    moved = {"name": "rc_new", "former_names": ["rc_c"], "lineage_key": "rawcore:rc_c"}
+    receipt = evolved(place, f"k* z b {wider}", "k,z,b,n,d\n1,w,v,7,1.25\n", "r6", 6, **moved)
     assert "RENAME_DATASET rc_c to rc_new" in receipt.schema_changes
     assert "RENAME_DATASET rc_c_hist to rc_new_hist" in receipt.schema_changes
     assert receipt.counts["unchanged"] == 1
-    columns = set(place.target.columns("rawcore", "rc_new_hist"))
-    assert {"rc_new_hist_key", "rc_new_key"} <= columns
+    assert {"rc_new_hist_key", "rc_new_key"} <= set(place.target.columns("rawcore", "rc_new_hist"))
     assert not place.has("rawcore", "rc_c_hist")
     assert not place.lock().exists()
 
@@ -298,38 +310,6 @@ def _assert_told(hist):
     assert summary.get("backstory.token") == "rawcore.rawcore:rc_c r1"
     parted_by = [field.name() for field in hist.iceberg.spec().fields()]
     assert parted_by == ["version_ended_at_year", "version_state"]
-
-
-def test_a_removed_column_stays_and_comes_back(place):
-    """R37, R39, R42: a dropped column stays, NULL in new versions; added again it goes on. Without its lock file
-    the history keeps the columns that only it knows."""
-    evolved(place, "k* a b", "k,a,b\n1,x,y\n", "r1", 1)
-    evolved(place, "k* a", "k,a\n1,x\n", "r2", 2)
-    place.lock().unlink()
-    assert evolved(place, "k* a", "k,a\n1,z\n", "r3", 3).error is None
-    assert "active: false" in place.lock().read_text()
-    evolved(place, "k* a b", "k,a,b\n1,z,w\n", "r4", 4)
-    assert place.history("b") == versions("""
-        1 y [1,2) changed r2
-        1 - [2,3) changed r3
-        1 - [3,4) changed r4
-        1 w [4,-) changed r4
-    """)
-
-
-def test_types_widen_in_place_and_never_narrow(place):
-    """R40: INTEGER to BIGINT and wider decimals in place; narrower ones are refused, nothing written."""
-    evolved(place, "k* n:INTEGER d:DECIMAL(5,2)", "k,n,d\n1,7,1.25\n", "r1", 1)
-    receipt = evolved(place, "k* n:BIGINT d:DECIMAL(9,2)", "k,n,d\n1,7,1.25\n", "r2", 2)
-    assert receipt.error is None
-    assert receipt.counts["unchanged"] == 1
-    assert place.target.columns("rawcore", "rc_c_hist")["n"] == "bigint"
-    before = place.dump()
-    receipt = evolved(place, "k* n:INTEGER d:DECIMAL(9,2)", "k,n,d\n1,8,1.25\n", "r3", 3)
-    assert receipt.status == "rejected"
-    assert place.dump() == before
-    receipt = evolved(place, "k* n:BIGINT d:DECIMAL(12,4)", "k,n,d\n1,7,1.25\n", "r4", 4)
-    assert receipt.error["code"] == "UNSUPPORTED_TYPE_EVOLUTION"
 
 
 def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
@@ -433,38 +413,11 @@ def test_what_does_not_fit_its_hash_is_no_null(place, strange):
     assert place.target.columns("rawcore", "rc_c_hist") is None or place.history("x") == []
 
 
-MODES = {
-    Layout.FIVETRAN_HISTORY: (
-        "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN",
-        (
-            "(1,'old',TIMESTAMP'2024-01-01',TIMESTAMP'2024-02-01',false),"
-            "(1,'now',TIMESTAMP'2024-02-01',TIMESTAMP'9999-12-31 23:59:59.999',true),"
-            "(2,'gone',TIMESTAMP'2024-01-01',TIMESTAMP'2024-06-01',false)"
-        ),
-    ),
-    Layout.FIVETRAN_LIVE: (
-        "_fivetran_deleted:BOOLEAN",
-        "(1,'now',false),(2,'gone',true),(3,'unmarked',NULL)",
-    ),
-}
-
-
-@pytest.mark.parametrize("layout", MODES)
-def test_a_table_of_fivetran_is_read_as_its_current(place, store, layout):
-    """E1: records that its source deleted, and versions that ended, are not there."""
-    words, rows = MODES[layout]
+def sent(place, store, name, layout, words, *rows):
+    """A stage table as Fivetran keeps it."""
     made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", *words.split())]
-    table = TableName("stage", "sent")
-    make(store, Shape(table, tuple(made), ("id",), layout))
-    place.sql(f"INSERT INTO stage.sent VALUES {rows}")
-    place.use(document(dataset("id:BIGINT* v", input="stage.sent")))
-    assert place.loads("r1", 1)[0].error is None
-    found = place.rows("SELECT id, v FROM rawcore.rc_c_hist ORDER BY id")
-    assert found == [
-        tuple(row.values())[:2] for row in current(store, table).orderBy("id").toArrow().to_pylist()
-    ]
-    assert found[0] == (1, "now")
-    assert "gone" not in {v for _, v in found}
+    make(store, Shape(TableName("stage", name), tuple(made), ("id",), layout))
+    place.insert(f"stage.{name}", [dict(zip((each.name for each in made), row, strict=True)) for row in rows])
 
 
 def _typed(word):
@@ -472,17 +425,34 @@ def _typed(word):
     return name, ColumnType.parse(kind)
 
 
-def test_a_model_may_take_the_mark_of_deletion_itself(place, store):
-    """Section 7.3: then flagged rows come into the base, and the flag closes their versions."""
-    made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", "_fivetran_deleted:BOOLEAN")]
-    make(store, Shape(TableName("stage", "sent"), tuple(made), ("id",), Layout.FIVETRAN_LIVE))
-    place.sql("INSERT INTO stage.sent VALUES (1, 'now', false), (2, 'gone', true)")
+def test_a_table_of_fivetran_is_read_as_its_current(place, store):
+    """E1: records that its source deleted, and versions that ended, are not there. Section 7.3: a model may take the
+    mark of deletion itself; then flagged rows come into the base, and the flag closes their versions."""
+    january, february, june = (datetime(2024, month, 1, tzinfo=UTC) for month in (1, 2, 6))
+    ever = datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
+    spans = "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN"
+    versions_ = [
+        (1, "old", january, february, False),
+        (1, "now", february, ever, True),
+        (2, "gone", january, june, False),
+    ]
+    sent(place, store, "history", Layout.FIVETRAN_HISTORY, spans, *versions_)
+    rows = [(1, "now", False), (2, "gone", True), (3, "unmarked", None)]
+    sent(place, store, "live", Layout.FIVETRAN_LIVE, "_fivetran_deleted:BOOLEAN", *rows)
     rules = {"soft_delete": {"column": "gone", "deleted_values": ["true"]}}
-    written = dataset("id:BIGINT* v gone:BOOLEAN", input="stage.sent", historization=rules)
-    written["target_columns"][-1]["input"] = "_fivetran_deleted"
-    place.use(document(written))
-    assert place.loads("r1", 1)[0].counts["new"] == 1
-    assert place.rows("SELECT count(*) FROM rawcore.rc_c") == [(2,)]
+    flagged = dataset("id:BIGINT* v gone:BOOLEAN", "rc_flag", input="stage.live", historization=rules)
+    flagged["target_columns"][-1]["input"] = "_fivetran_deleted"
+    kept = [dataset("id:BIGINT* v", f"rc_{name}", input=f"stage.{name}") for name in ("history", "live")]
+    place.use(document(*kept, flagged))
+    receipts = place.loads("r1", 1)
+    assert [(each.error, each.counts["new"]) for each in receipts] == [(None, 1), (None, 2), (None, 2)]
+    for name in ("history", "live"):
+        found = place.rows(f"SELECT id, v FROM rawcore.rc_{name}_hist ORDER BY id")
+        read = current(store, TableName("stage", name)).orderBy("id").toArrow().to_pylist()
+        assert found == [tuple(row.values())[:2] for row in read]
+        assert found[0] == (1, "now")
+        assert "gone" not in {v for _, v in found}
+    assert place.rows("SELECT count(*) FROM rawcore.rc_flag") == [(3,)]
 
 
 COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]

@@ -10,6 +10,8 @@ from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.run import run_model
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing
 
 LEASE = "backstory.loading"
 
@@ -45,14 +47,18 @@ def between(place, act):
     place.target.load = load
 
 
+def stored(place, table="rc_c_hist"):
+    """Iceberg's object for a table as it stands."""
+    return existing(place.store, TableName("rawcore", table)).iceberg
+
+
 def properties(place):
-    return dict(place.rows("SHOW TBLPROPERTIES rawcore.rc_c_hist"))
+    return dict(stored(place).properties())
 
 
 def current(place, table):
     """The id of the table's snapshot."""
-    ((found,),) = place.rows(f"SELECT snapshot_id FROM rawcore.{table}.refs WHERE name = 'main'")
-    return found
+    return stored(place, table).currentSnapshot().snapshotId()
 
 
 def base(place):
@@ -72,9 +78,9 @@ def interrupted(place, run, rows, at, until):
         load(place, run, rows, at)
     del place.target.load
     assert LEASE not in properties(place)  # one that is only stopped leaves nothing
-    place.sql(f"CALL system.set_current_snapshot('rawcore.rc_c', {found['base']})")
+    stored(place, "rc_c").manageSnapshots().setCurrentSnapshot(found["base"]).commit()
     lease = json.dumps(found["lease"] | {"until": until})
-    place.sql(f"ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('{LEASE}' = '{lease}')")
+    stored(place).updateProperties().set(LEASE, lease).commit()
     assert base(place) == rows
 
 
@@ -115,7 +121,8 @@ def test_a_first_load_that_was_taken_back_was_none(place):
 
 def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
     """R18, P9: at once, under its own id and with its own instant, as if nothing had happened; while it may
-    still go on another run is told to come later."""
+    still go on another run is told to come later. When its lease is over another run takes the base back, and what
+    it left of its rows is gone; a base that was dropped meanwhile is loaded anew."""
     monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
     load(place, "r1", "a:1 b:1", 1)
     interrupted(place, "r2", "a:2 b:1", 2, LATER)
@@ -123,22 +130,18 @@ def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
     assert (waiting.error["code"], waiting.exit_code) == ("CONCURRENT_RUN", 75)
     assert load(place, "r2", "a:2 b:1").counts["changed"] == 1
     assert base(place) == "a:2 b:1"
-    assert place.history() == versions("a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1")
-
-
-def test_another_run_takes_the_base_back_when_the_lease_is_over(place, monkeypatch):
-    """P9: what the killed run left of its rows is gone then; a base that was dropped meanwhile is loaded anew."""
-    monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
-    load(place, "r1", "a:1 b:1", 1)
-    interrupted(place, "r2", "a:2 b:1", 2, PAST)
-    assert load(place, "r4", "a:1 b:3", 4, dry_run=True).error["code"] == "CONCURRENT_RUN"
-    assert load(place, "r3", "a:1 b:3", 3).counts["changed"] == 1
-    assert base(place) == "a:1 b:3"
-    assert place.history() == versions("a 1 [1,-) new r1\nb 1 [1,3) changed r3\nb 3 [3,-) changed r3")
-    interrupted(place, "r5", "a:2 b:3", 5, PAST)
+    told = "a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1"
+    assert place.history() == versions(told)
+    interrupted(place, "r4", "a:4 b:1", 4, PAST)
+    assert load(place, "r5", "a:2 b:5", 5, dry_run=True).error["code"] == "CONCURRENT_RUN"
+    assert load(place, "r5", "a:2 b:5", 5).counts["changed"] == 1
+    assert base(place) == "a:2 b:5"
+    ended = told.replace("b 1 [1,-) new r1", "b 1 [1,5) changed r5\nb 5 [5,-) changed r5")
+    assert place.history() == versions(ended)
+    interrupted(place, "r6", "a:6 b:5", 6, PAST)
     place.drop("rawcore.rc_c")
-    assert load(place, "r6", "a:3 b:3", 6).counts["changed"] == 1
-    assert (base(place), LEASE in properties(place)) == ("a:3 b:3", False)
+    assert load(place, "r7", "a:7 b:5", 7).counts["changed"] == 1
+    assert (base(place), LEASE in properties(place)) == ("a:7 b:5", False)
 
 
 def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
@@ -174,7 +177,7 @@ def test_a_rerun_after_a_rollback_loads_again(place):
 
     def rolled_back(*tables):
         for table in tables:
-            place.sql(f"CALL system.rollback_to_snapshot('rawcore.{table}', {before[table]})")
+            stored(place, table).manageSnapshots().rollbackTo(before[table]).commit()
 
     load(place, "r2", "a:8 b:1", 2)
     load(place, "r3", "a:8 b:1", 3)
