@@ -16,13 +16,16 @@ from pathlib import Path
 
 import historizing
 import pytest
+from depth import deep
 from historizing import Place, dataset, document, save
 
 pytestmark = pytest.mark.process
 
 SIZE = 3_000
-LOADS = 4
+LOADS = deep(4, 3)
 TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
+# What a load waits for before, amid and after its transaction.
+WAITS = ["meta.hist_run", "rawcore.rc_c_hist", "meta.load_run_log", "rawcore.rc_c", "meta.hist_step_log"]
 # What a load imports is imported once; each load is a process of its own all the same.
 LOADER = """
 import json, os, sys
@@ -166,7 +169,7 @@ def test_a_load_that_is_killed_at_any_moment(grounds, engine, loads):
 
         assert killed.shown() == calm.shown()
         assert killed.place.history() == calm.place.history()
-    assert struck >= LOADS / 2
+    assert struck >= LOADS // 2
 
 
 @pytest.fixture
@@ -177,9 +180,7 @@ def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
     ]
 
 
-@pytest.mark.parametrize(
-    "table", ["meta.hist_run", "rawcore.rc_c", "rawcore.rc_c_hist", "meta.load_run_log", "meta.hist_step_log"]
-)
+@pytest.mark.parametrize("table", WAITS[: deep(5, 3)])
 def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
     """R18, R31: killed while it waits for a lock, before, amid and after its transaction; its session goes too."""
     calm, killed = waiting_at
