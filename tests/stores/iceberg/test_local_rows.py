@@ -8,6 +8,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
 
 LIFE = """
@@ -57,12 +58,18 @@ def test_rows_are_those_that_spark_reads(store, version):
         LocalRows(store, stored, lease).read(names)
 
 
-def test_what_spark_alone_reads_is_left_to_it(store):
+@pytest.mark.parametrize("told", ["another format", "a file that is gone", "a file that is spoilt"])
+def test_what_cannot_be_read_here_is_left_to_spark(store, told):
+    name = told.replace(" ", "_")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
-    with Memory(1 << 30).lease() as lease:
-        orc = f"{store.catalog}.here.orc"
-        store.spark.sql(
-            f"CREATE TABLE {orc} USING iceberg TBLPROPERTIES ('write.format.default'='orc') AS SELECT 1 k"
-        )
-        with pytest.raises(Unreadable):
-            LocalRows(store, existing(store, TableName("here", "orc")), lease).read(["k"])
+    format_ = "orc" if told == "another format" else "parquet"
+    made = f"CREATE TABLE {store.catalog}.here.{name} USING iceberg TBLPROPERTIES ('write.format.default'='{format_}')"
+    store.spark.sql(f"{made} AS SELECT 1 k")
+    stored = existing(store, TableName("here", name))
+    (row,) = store.spark.table(store.sql_name(stored.shape.table, "data_files")).select("file_path").collect()
+    if told == "a file that is gone":
+        local(row.file_path).unlink()
+    elif told == "a file that is spoilt":
+        local(row.file_path).write_bytes(b"PAR1 no more PAR1")
+    with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
+        LocalRows(store, stored, lease).read(["k"])

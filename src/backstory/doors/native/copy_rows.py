@@ -36,7 +36,8 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 class CopyRows:
     """The copy's rows, the open versions with their places and ids, and the keys of closed versions.
 
-    They are in the types that the table will have; `closed` reads them, and may raise TooLarge.
+    They are in the types that the table will have; `closed` reads them, and may raise
+    TooLarge and Unreadable.
     """
 
     delivered: pa.Table

@@ -19,6 +19,7 @@ from backstory.errors import MAX_KEYS
 from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import Change
+from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.arrow import Copied, comparable, copied, rows_that_come, rows_that_go
 from backstory.strategies.copies.plan import APPEARING, RENEWED
 from backstory.strategies.scd2.plan import CHANGED, VANISHED
@@ -32,7 +33,7 @@ def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
         return None
     try:
         copy = copied(terms, rows.delivered, rows.open, rows.closed, closes=sides.asked.deletes == "close")
-    except TooLarge:
+    except (TooLarge, Unreadable):
         return None
     if copy is None:
         return None

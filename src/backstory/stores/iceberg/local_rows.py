@@ -4,6 +4,7 @@ Reading them takes a fraction of the time that Spark takes to plan, to read and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -57,27 +58,25 @@ class LocalRows:
         here, TooLarge for more than the lease can hold.
         """
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
-        fields = {each["name"]: each for each in fields_of(self.store.jvm, self.table.iceberg.schema())}
-        fields = {ROW_ID: lineage, **fields}
+        told = fields_of(self.store.jvm, self.table.iceberg.schema())
+        fields = {ROW_ID: lineage, **{each["name"]: each for each in told}}
         parted, parts = parted_ids(self.table.iceberg), []
+        types = {FILE: NAMED, POSITION: pa.int64()}
+        schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
+        asked = [fields[name] for name in names if name not in types]
         for line, hidden in self._files(without):
             held = partial(self.lease.hold, f"{line.location} without {without}")
-            with pq.ParquetFile(local(line.location)) as opened:
-                alive = None if hidden is None else left(hidden, line.count)
+            alive = None if hidden is None else left(hidden, line.count)
+            with _opened(line) as file:
                 if chosen is not None:
-                    these = chosen(read_fields(opened, [fields[name] for name in of], parted, held))
+                    these = chosen(read_fields(file, [fields[name] for name in of], parted, held))
                     alive = these if alive is None else pc.and_(these, alive)
                     if not pc.any(alive).as_py():
                         continue
-                asked = [fields[name] for name in names if name not in {FILE, POSITION}]
-                rows = _placed(read_fields(opened, asked, parted, held), line).select(names)
+                rows = _placed(read_fields(file, asked, parted, held), line).select(names).cast(schema)
             parts.append(rows if alive is None or pc.all(alive).as_py() else rows.filter(alive))
             held(parts[-1].nbytes)
-        types = {FILE: NAMED, POSITION: pa.int64()}
-        schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
-        return pa.concat_tables(
-            part.cast(schema) for part in parts or [schema.empty_table()]
-        ).unify_dictionaries()
+        return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
     def _files(self, without: str | None) -> Iterator[tuple[FileLine, BitMap64 | None]]:
         """The files of rows, with the positions that are hidden in each."""
@@ -96,9 +95,19 @@ class LocalRows:
                 for name, positions in reading(line).items():
                     hidden[name] = hidden[name] | positions if name in hidden else positions
         for line in files:
-            if line.format != "PARQUET" or not local(line.location).is_file():
+            if line.format != "PARQUET":
                 raise Unreadable(f"{line.format} in {line.location}")
             yield line, hidden.get(line.location)
+
+
+@contextmanager
+def _opened(line: FileLine) -> Iterator[pq.ParquetFile]:
+    """A file of rows; Unreadable where it lies elsewhere, is gone, or is no such file: Spark tells of it."""
+    try:
+        with pq.ParquetFile(local(line.location)) as file:
+            yield file
+    except (OSError, pa.ArrowInvalid) as stop:
+        raise Unreadable(str(stop)) from stop
 
 
 def _placed(rows: pa.Table, line: FileLine) -> pa.Table:
