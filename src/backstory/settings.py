@@ -18,14 +18,14 @@ FORMAT_VERSIONS = (2, 3)
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def _sixth_of_memory() -> int:
-    """A sixth of what the machine has, or the container may have; at least 1 GiB."""
+def _quarter_of_memory() -> int:
+    """A quarter of what the machine has, or the container may have; at least 1 GiB."""
     limits = (Path(each).read_text().strip() for each in _LIMITS if Path(each).exists())
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 30, min([machine, *(int(each) for each in limits if each.isdigit())]) // 6)
+    return max(1 << 30, min([machine, *(int(each) for each in limits if each.isdigit())]) // 4)
 
 
-DRIVER_MEMORY = _sixth_of_memory()
+DRIVER_MEMORY = _quarter_of_memory()
 
 
 @dataclass(frozen=True, slots=True)

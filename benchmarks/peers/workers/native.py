@@ -7,5 +7,5 @@ from line import FOLDER, run
 import backstory
 
 warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml")
-source, SIDE = "backstory.src.current", os.environ.get("BENCH_SIDE", "")
-run(lambda n: warehouse.snapshot(warehouse.spark.table(source), into=f"native.customer_{n}{SIDE}", key="id"))
+SIDE = os.environ.get("BENCH_SIDE", "")
+run(lambda n: warehouse.snapshot("table:src.current", into=f"native.customer_{n}{SIDE}", key="id"))

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_standing import TablePlan
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
@@ -82,7 +83,7 @@ def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
     """The columns of the base that count; none where its rows become others before they do."""
     load = work.load
     if not work.run.skip_base:
-        return list(base.wanted.names)
+        return [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     if load.dataset.historization.duplicate_keys != "reject":
         return []
     names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]

@@ -135,7 +135,7 @@ def _base_change(small: SmallLoad, found: Matched, table: StoredTable) -> Change
 def _live_after(small: SmallLoad, found: Matched) -> pa.Table:
     """The rows that the base will have and that are not flagged as deleted."""
     staged, stored = small.rows[STAGED], small.rows[BASE]
-    names = [name for name in staged.column_names if name != BROKEN]
+    names = [name for name in staged.column_names if name in stored.column_names]
     came = staged.select(names).take(pa.concat_arrays([found.appeared, found.changed[0]]))
     gone = np.ones(len(stored), bool)
     gone[np.concatenate([found.same[1], found.kept])] = False
