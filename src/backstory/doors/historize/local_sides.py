@@ -12,9 +12,9 @@ from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.local_rows import NAMED, LocalRows
+from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.metadata.hidden import Unreadable
 
@@ -34,12 +34,12 @@ def local_sides(
     load, rules = work.load, work.load.dataset.historization
     if not load.live("v") and not (load.deletes_base and load.delete_scope):
         names = _base_names(work, base)
-        if names and (rows := _read(base, work, lease, names)) is not None:
+        if names and (rows := _read(work, base, lease, names)) is not None:
             yield BASE, rows if work.run.skip_base else _told(rows, counts=load.deletes_base)
     if not load.closes_deleted or not hist_scope(load.dataset, load.hist, load.dialect, "v"):
         dating = rules.effective_dating
         names = [load.dataset.key, ColumnRole.ROW_HASH, *([dating.column] if dating else [])]
-        if (rows := _read(hist, work, lease, list(dict.fromkeys(names)), open_=True)) is not None:
+        if (rows := _read(work, hist, lease, list(dict.fromkeys(names)), open_=True)) is not None:
             yield OPEN, rows.append_column(IN_SCOPE, pa.repeat(load.closes_deleted, len(rows)))
 
 
@@ -91,7 +91,7 @@ def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
 
 
 def _read(
-    plan: TablePlan, work: SparkWork, lease: MemoryLease, names: Sequence[str], *, open_: bool = False
+    work: SparkWork, plan: TablePlan, lease: MemoryLease, names: Sequence[str], *, open_: bool = False
 ) -> pa.Table | None:
     """These columns of all rows or of open versions, with their places; None where Spark must read them."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
@@ -113,7 +113,7 @@ def _read(
 
 def _place(plan: TablePlan) -> list[pa.Field]:
     ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in plan.rows.columns else []
-    return [pa.field(FILE, NAMED), pa.field(POSITION, pa.int64()), *ids]
+    return [*PLACE_HERE, *ids]
 
 
 def _told(rows: pa.Table, *, counts: bool) -> pa.Table:

@@ -15,7 +15,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ROLE
 from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.local_rows import NAMED, LocalRows
+from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
@@ -177,10 +177,9 @@ def _planned_size(frame: "DataFrame") -> int:
 def _schemas(sides: CopySides) -> dict[str, pa.Schema]:
     """The columns of each side, in the types that the table will have."""
     columns = {each.name: each.type for each in sides.evolved.shape.columns}
-    place = [pa.field(FILE, NAMED), pa.field(POSITION, pa.int64())]
     ids = [pa.field(ROW_ID, pa.int64())] if sides.ids else []
     return {
         DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
-        OPEN: pa.schema([*arrow_schema(columns), *place, *ids]),
+        OPEN: pa.schema([*arrow_schema(columns), *PLACE_HERE, *ids]),
         CLOSED: arrow_schema({name: columns[name] for name in sides.terms.key}),
     }

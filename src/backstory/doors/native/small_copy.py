@@ -41,7 +41,7 @@ def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
     return ComparedCopy(
         met,
         len(copy.delivered),
-        digest(copy.delivered),
+        lambda: digest(copy.delivered),
         lambda *kinds: _keys(sides, _kinds(copy), kinds),
         lambda: _change(sides, copy, met),
     )

@@ -64,8 +64,9 @@ class NativeSnapshot:
             sides = sides_of(store, table, self.source, evolved=shape, settings=settings, asked=self.asked)
             with _compared(sides) as found:
                 _refuse(sides, found)
-                note, receipt = self._note(sides, found), self._receipt(sides, found.met)
-                yield Plan(table, found.change(), note, receipt, self.asked.dry_run)
+                change, receipt = found.change(), self._receipt(sides, found.met)
+                note = Note(DOOR, "") if change is None else self._note(sides, found)
+                yield Plan(table, change, note, receipt, self.asked.dry_run)
 
     def _agreed(self, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
         """The shape and the settings that table and copy agree on."""
@@ -82,7 +83,7 @@ class NativeSnapshot:
     def _note(self, sides: CopySides, found: ComparedCopy) -> Note:
         """What the commit says: its token is a digest of the copy and its instant (V14)."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
-        content = [str(self.name), at, names, found.delivered, found.content]
+        content = [str(self.name), at, names, found.delivered, found.content()]
         token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
@@ -113,7 +114,7 @@ def _compared(sides: CopySides) -> Iterator[ComparedCopy]:
         yield ComparedCopy(
             met,
             outcomes.delivered,
-            outcomes.sums[CONTENT],
+            lambda: outcomes.sums[CONTENT],
             partial(keys_of_kinds, outcomes, sides.terms),
             partial(change_of_frames, sides, outcomes, met, kinds),
         )

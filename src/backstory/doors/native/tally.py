@@ -42,11 +42,11 @@ class SnapshotTally:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCopy:
-    """A copy compared: the tally, its rows and a hash of them, up to ten keys of some kinds, the Change."""
+    """A copy compared: the tally, its rows, what makes a hash of them, keys of some kinds, and the Change."""
 
     met: SnapshotTally
     delivered: int
-    content: int
+    content: Callable[[], int]
     keys: Callable[..., list[str]]
     change: Callable[[], Change | None]
 

@@ -31,7 +31,8 @@ from backstory.stores.metadata.rows import left
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
-NAMED: Final = pa.dictionary(pa.int32(), pa.string())
+# The places of rows read here; a file's name is kept once, not with each row.
+PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 Chosen = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
 
 
@@ -61,7 +62,7 @@ class LocalRows:
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         fields = {ROW_ID: lineage, **{each["name"]: each for each in told}}
         parted, parts = parted_ids(self.table.iceberg), []
-        types = {FILE: NAMED, POSITION: pa.int64()}
+        types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
         asked = [fields[name] for name in names if name not in types]
         for line, hidden in self._files(without):

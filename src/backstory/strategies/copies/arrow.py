@@ -16,6 +16,7 @@ from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
+from backstory.stores.iceberg.slice import PLACE
 from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.keys import flagged, key_codes
 from backstory.strategies.scd2.arrow.matching import Matched, differ, matched
@@ -115,7 +116,7 @@ def rows_that_go(copy: Copied) -> pa.Table:
     """The places of the stored rows that are written anew."""
     renewed = copy.open.take(copy.found.changed[1].filter(pc.invert(copy.anew)))
     places = pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
-    return places.cast(pa.schema([(FILE, pa.string()), (POSITION, pa.int64())]))
+    return places.cast(PLACE)
 
 
 def _moved(terms: CopyTerms, rows: pa.Table) -> dict[str, Values]:

@@ -53,8 +53,8 @@ def matched(
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
-    pairs = ((_taken(delivered[name], mine), _taken(stored[name], theirs)) for name in compared)
-    found = differ(pairs)
+    ours, known = _taken(delivered.select(compared), mine), _taken(stored.select(compared), theirs)
+    found = differ(zip(ours.columns, known.columns, strict=True))
     changed = np.zeros(len(mine), bool) if found is None else np.asarray(found)
     counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
     return Matched(
@@ -66,11 +66,11 @@ def matched(
     )
 
 
-def _taken(values: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
-    """The values at these places, which often are all of them in their order."""
-    if len(places) == len(values) and (np.diff(places) == 1).all():
-        return values
-    return values.take(pa.array(places))
+def _taken(rows: pa.Table, places: np.ndarray) -> pa.Table:
+    """The rows at these places, which often are all of them in their order."""
+    if len(places) == len(rows) and (np.diff(places) == 1).all():
+        return rows
+    return rows.take(pa.array(places))
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
