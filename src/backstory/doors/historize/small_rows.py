@@ -20,6 +20,7 @@ from backstory.doors.historize.local_sides import (
     open_versions,
     seen_here,
 )
+from backstory.doors.historize.local_stage import GIVEN, computed_here, expressions_here, staged_here
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_base import base_scope, broken, staged_rows
 from backstory.doors.historize.spark_history import live_rows, versions_scope
@@ -34,7 +35,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import collected, frame_of
+from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.iceberg.store import StoredTable, load
@@ -64,6 +65,8 @@ def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLe
     lease can hold.
     """
     here = dict(local_sides(work, base, hist, lease))
+    if not work.run.skip_base and (staged := staged_here(work, lease, _size(work, None))) is not None:
+        here[STAGED] = staged
     frames = {side: frame for side, frame in _sides(work, base, hist) if side not in here}
     for side in frames:
         lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
@@ -147,9 +150,7 @@ def seen_keys(work: SparkWork, before: TablePlan, lease: MemoryLease, keys: pa.C
 
 
 def version_keys(work: SparkWork, keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The keys of the versions that the load begins for these records; the pepper is in no plan."""
-    name = work.load.dataset.key
-    secret = {other: pa.repeat(value, len(keys)) for other, value in work.secret.items()}
-    rows = frame_of(work.store, pa.table({name: keys, **secret}))
-    found = rows.alias("r").select(work.sql(work.load.pair.version_key("r"))).toArrow()
-    return found.column(0).cast(pa.string())
+    """The keys of the versions that the load begins for these records."""
+    dataset, local = work.load.dataset, expressions_here(work.load)
+    found = computed_here(work, pa.table({dataset.key: keys}), {"key": local.hist_key(dataset, GIVEN)})
+    return found["key"]

@@ -20,6 +20,7 @@ from backstory.model.keys import told_key
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
+from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import resolved
 
 if TYPE_CHECKING:
@@ -52,16 +53,19 @@ class SparkWork:
         """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
         from pyspark.sql.functions import expr
 
-        dialect = self.load.dialect
+        return expr(self.resolved(text, self.load.dialect, quoted(PEPPER)))
+
+    def resolved(self, text: str, dialect: Dialect, pepper: str) -> str:
+        """SQL of a dialect with the values of this run in it; `pepper` is where it finds the secret."""
         values = {
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
             "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
             "load_run_id": dialect.string_literal(self.run.run_id),
-            "pepper": quoted(PEPPER),
+            "pepper": pepper,
         }
         if self.run.cutoff:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
-        return expr(resolved(text, values))
+        return resolved(text, values)
 
     def peppered(self, rows: "DataFrame", alias: str) -> "DataFrame":
         """The rows under an alias, the pepper beside each."""

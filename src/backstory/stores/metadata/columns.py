@@ -1,7 +1,7 @@
 """Columns of a Parquet file as columns of the table that it is of, by the ids of their fields."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +12,7 @@ from backstory.stores.iceberg.schema import FIELD_ID, columns_told
 from backstory.stores.metadata.hidden import Unreadable
 
 Field = Mapping[str, Any]
+Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def arrow_of(told: Any) -> pa.DataType:
@@ -57,10 +58,7 @@ def read_fields(
     held(read.nbytes)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
-    values = [
-        projected(each, found[each["id"]].combine_chunks() if each["id"] in found else None, rows)
-        for each in wanted
-    ]
+    values = [_projected(each, found.get(each["id"]), rows) for each in wanted]
     return pa.table(values, names=[each["name"] for each in wanted])
 
 
@@ -81,7 +79,7 @@ def parted_ids(told: Mapping[str, Any]) -> set[int]:
     return {each["source-id"] for spec in specs for each in spec["fields"]}
 
 
-def projected(told: Field, values: pa.Array | None, rows: int) -> pa.Array:
+def _projected(told: Field, values: Values | None, rows: int) -> Values:
     """A file's values as those of a field of the table; NULLs where the file is older than the field.
 
     Raises Unreadable where that would not be exact.
@@ -93,14 +91,15 @@ def projected(told: Field, values: pa.Array | None, rows: int) -> pa.Array:
     return _as(told["type"], values)
 
 
-def _as(told: Any, values: pa.Array) -> pa.Array:
+def _as(told: Any, values: Values) -> Values:
     wanted, stored = arrow_of(told), values.type
     if isinstance(told, str):
         if not widens(stored, wanted):
             raise Unreadable(f"{stored} as {told}")
         return values.cast(wanted)
     if told["type"] == "struct":
-        return _struct(told, values, wanted)
+        whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        return _struct(told, whole, wanted)
     if not _same(told, stored):
         raise Unreadable("a nested column that has changed")
     return values.cast(wanted)
@@ -113,7 +112,7 @@ def _struct(told: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
     children = {id_of(each): part for each, part in zip(values.type, values.flatten(), strict=True)}
     if None in children:
         raise Unreadable("a field without an id")
-    parts = [projected(each, children.get(each["id"]), len(values)) for each in told["fields"]]
+    parts = [_projected(each, children.get(each["id"]), len(values)) for each in told["fields"]]
     return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=values.is_null())
 
 

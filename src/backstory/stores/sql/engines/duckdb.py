@@ -38,6 +38,11 @@ class DuckDBEngine(Engine):
         with _translated():
             return self._connection.execute(sql).fetchall()
 
+    def rows(self, sql: str) -> pa.Table:
+        """The rows of a query as an Arrow table, those of a relation in its order."""
+        with _translated():
+            return self._connection.sql(sql).to_arrow_table()
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         self.execute("BEGIN TRANSACTION")

@@ -75,11 +75,11 @@ def _taken(rows: pa.Table, places: np.ndarray) -> pa.Table:
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
     """For each row whether a pair of its values are two; None without pairs."""
-    told = [_apart(left.combine_chunks(), right.combine_chunks()) for left, right in pairs]
-    return reduce(pc.or_, told) if told else None
+    told = [_apart(left, right) for left, right in pairs]
+    return reduce(pc.or_, told).combine_chunks() if told else None
 
 
-def _apart(left: pa.Array, right: pa.Array) -> pa.Array:
+def _apart(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
     """Whether values are not the same, as Spark takes it: NULL is NULL, and NaN is NaN."""
     same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
     if pa.types.is_floating(left.type):

@@ -1,0 +1,136 @@
+"""The stage of a small load as rows of the base, made here: DuckDB computes keys and hashes as Spark does."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.types import is_date, is_timestamp
+
+from backstory.doors.historize.columns import user_columns
+from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.local_sides import BROKEN, LIVE, STAGED
+from backstory.doors.historize.model import ColumnRole, ModelColumn
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.stage import Stage
+from backstory.doors.historize.stage_rows import column_type, read_stage
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import MemoryLease
+from backstory.model.table import TableName
+from backstory.reading.frames.point_in_time import keeps_all
+from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.store import load
+from backstory.stores.metadata.columns import widens
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.dialects.duckdb import DuckDB
+from backstory.stores.sql.engines.duckdb import open_duckdb
+
+# What rows are called in expressions that are computed here.
+GIVEN: Final = "given"
+# Types whose values have one canonical text in Spark and in DuckDB; Spark's tables hold the others as texts.
+ALIKE: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}
+# Beyond these days the two write years in another way.
+FIRST, LAST = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+
+
+def staged_here(work: SparkWork, lease: MemoryLease, size: int) -> pa.Table | None:
+    """The stage's rows as rows of the base, and of each whether it is live, and whether it breaks a rule.
+
+    `size` is what a file may take. None where Spark must read or compute them; raises TooLarge for more than
+    the lease can hold, and what `read_stage` raises.
+    """
+    dataset, columns = work.load.dataset, user_columns(work.load.dataset)
+    stage = work.run.stage if dataset.historization.duplicate_keys == "reject" else None
+    if stage is None or any(each.datatype not in ALIKE for each in columns):
+        return None
+    rows = _of_file(stage, columns, lease, size) if stage.path else _of_table(work, stage, columns, lease)
+    if rows is None or not all(_in_years(rows[each.name]) for each in columns):
+        return None
+    local = replace(work.load, dialect=DuckDB())
+    values = local.base_values(GIVEN, ())
+    fixed = {
+        ColumnRole.LOAD_RUN_ID: pa.repeat(work.run.run_id, len(rows)),
+        ColumnRole.LOADED_AT: pa.repeat(pa.scalar(work.run.instant, pa.timestamp("us", "UTC")), len(rows)),
+    }
+    known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
+    wanted = {name: sql for name, sql in values.items() if name not in known}
+    found = computed_here(work, rows, {**wanted, LIVE: "TRUE" + local.live(GIVEN)})
+    lease.hold("keys and hashes", max(1, found.nbytes))
+    parts = {name: known[name] if name in known else found[name] for name in values}
+    broken = reduce(pc.or_, _broken(rows, columns), pa.repeat(False, len(rows)))
+    return pa.table({**parts, LIVE: found[LIVE], BROKEN: broken})
+
+
+def expressions_here(load_: Load) -> Expressions:
+    """Keys and hashes of a load as `computed_here` computes them."""
+    return Expressions(DuckDB(), schema_of(load_.model, load_.dataset))
+
+
+def computed_here(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
+    """These expressions of DuckDB's, of `GIVEN` rows and in their order; no statement has the pepper."""
+    dialect = DuckDB()
+    secret = dialect.secret_reference("pepper")
+    assert secret is not None
+    resolved = {
+        dialect.quote_ident(name): work.resolved(sql, dialect, secret) for name, sql in values.items()
+    }
+    told = ", ".join(f"{sql} AS {name}" for name, sql in resolved.items())
+    with open_duckdb("duckdb://") as engine:
+        engine.bind_secret("pepper", work.pepper)
+        return engine.rows(f"SELECT {told} FROM {engine.bring(GIVEN, rows, [])}")
+
+
+def _of_file(stage: Stage, columns: Sequence[ModelColumn], lease: MemoryLease, size: int) -> pa.Table:
+    lease.hold(STAGED, size)
+    read = read_stage(stage, columns)
+    rows = pa.table({each.name: read[each.input or each.name] for each in columns})
+    lease.hold(STAGED, max(1, rows.nbytes))
+    return rows
+
+
+def _of_table(
+    work: SparkWork, stage: Stage, columns: Sequence[ModelColumn], lease: MemoryLease
+) -> pa.Table | None:
+    """The rows of a table whose files lie here; None where Spark must read, convert or refuse them."""
+    found = load(work.store, TableName(*stage.table))
+    if found is None or not keeps_all(found.shape):
+        return None
+    stored = arrow_schema({each.name: each.type for each in found.shape.columns})
+    wanted = arrow_schema({each.name: column_type(each) for each in columns})
+    sources = {each.name: each.input or each.name for each in columns}
+    if not {*sources.values()} <= {*stored.names} or not all(
+        widens(stored.field(sources[each.name]).type, each.type) for each in wanted
+    ):
+        return None
+    brought = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
+    sources |= {each.name: each.name for each in brought}
+    try:
+        rows = LocalRows(work.store, found, lease).read(list(dict.fromkeys(sources.values())))
+    except Unreadable:
+        return None
+    values = [rows[source] for source in sources.values()]
+    return pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
+
+
+def _in_years(values: pa.ChunkedArray) -> bool:
+    """Whether days and instants lie in years of four digits."""
+    if not (is_date(values.type) or is_timestamp(values.type)):
+        return True
+    days = pc.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
+    return days["min"] is None or FIRST <= days["min"] <= days["max"] <= LAST
+
+
+def _broken(rows: pa.Table, columns: Sequence[ModelColumn]) -> Iterator[pa.ChunkedArray]:
+    """The rows that break a rule of a column: NULL where none may be, a text that is too long."""
+    for each in columns:
+        if not each.nullable:
+            yield pc.is_null(rows[each.name])
+        if each.datatype is Datatype.STRING and each.max_length:
+            yield pc.fill_null(pc.greater(pc.utf8_length(rows[each.name]), each.max_length), False)

@@ -1,0 +1,97 @@
+"""A stage that is made here is the one that Spark makes, keys and hashes included."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from historizing import dataset, document, second
+from historizing_on_spark import SparkPlace
+
+from backstory.doors.historize.local_sides import BROKEN, LIVE
+from backstory.doors.historize.local_stage import staged_here
+from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.spark_base import staged_rows
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.work import LoadRun
+
+COLUMNS = "k:BIGINT* select i:INTEGER d:DECIMAL(38,10) b:BOOLEAN day:DATE at:TIMESTAMP raw:BINARY j:JSON gone:BOOLEAN"
+FLOAT = {"target_column_name": "f", "datatype": "FLOAT", "hash_as": "DECIMAL(20,4)"}
+SOFT = {"column": "gone", "deleted_values": ["true"]}
+ROWS = {
+    "k": pa.array([2**62, -1, 0, 7], pa.int64()),
+    "select": ["Müller|^~'\\", "", "a\0\N{GRINNING FACE}", None],
+    "i": pa.array([-5, 0, 2**31 - 1, None], pa.int32()),
+    "d": pa.array(
+        [Decimal("0.0100000000"), Decimal("-9999999999999999999999999999.9999999999"), Decimal(0), None],
+        pa.decimal128(38, 10),
+    ),
+    "b": [True, False, None, None],
+    "day": [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 10), None],
+    "at": pa.array(
+        [
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+            datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+            None,
+        ],
+        pa.timestamp("us", "UTC"),
+    ),
+    "raw": [b"\x00\xff", b"", b"|", None],
+    "j": ['{"a": 1}', " {} ", "null", None],
+    "gone": [True, False, None, False],
+}
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    found = SparkPlace(store, tmp_path)
+    yield found
+    found.close()
+
+
+def work_of(place, columns, rows, schema=None, **more):
+    """A load whose stage is a file of these rows."""
+    place.use(document(dataset(columns, input="stage.parquet", **more), schema=schema))
+    pq.write_table(pa.table(rows), place.folder / "stage.parquet")
+    load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
+    stage = stage_of(place.dataset, place.folder)
+    run = LoadRun(place.dataset, "rawcore", "r'1", second(1), second(1), stage=stage)
+    return SparkWork(place.store, load, run, "pepper|")
+
+
+def here(work):
+    with work.store.memory.lease() as lease:
+        return staged_here(work, lease, 1)
+
+
+@pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])
+def test_it_has_the_keys_hashes_and_values_that_spark_computes(place, profile):
+    more = {"historization": {"soft_delete": SOFT}}
+    work = work_of(place, COLUMNS, ROWS, {"hash_profile": profile}, **more)
+    made, wanted = here(work), staged_rows(work)
+    assert made.drop_columns([LIVE, BROKEN]).to_pylist() == wanted.toArrow().to_pylist()
+    assert made[LIVE].to_pylist() == [False, True, True, True]
+    assert made[BROKEN].to_pylist() == [False] * 4
+
+
+def test_what_breaks_a_rule_of_its_column_is_marked(place):
+    work = work_of(place, "k* a:STRING(2)", {"k": ["a", None, "c"], "a": ["ÄÖ", "x", "abc"]})
+    assert here(work)[BROKEN].to_pylist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "more"),
+    [
+        ("k*", {"f": [0.1]}, {"target_columns": [*dataset("k*")["target_columns"], FLOAT]}),
+        ("k* f:TIME", {"f": ["01:02:03"]}, {}),
+        ("k* f:UUID", {"f": ["A"]}, {}),
+        ("k* a", {"a": ["x"]}, {"historization": {"duplicate_keys": "collapse_identical"}}),
+    ],
+    ids=["float", "time", "id", "duplicates"],
+)
+def test_what_the_two_do_not_write_alike_is_left_to_spark(place, columns, rows, more):
+    assert here(work_of(place, columns, {"k": ["a"], **rows}, **more)) is None
