@@ -32,7 +32,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.scd2.arrow.matching import Matched, matched
+from backstory.strategies.scd2.arrow.matching import Matched, matched, taken
 from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
 
 
@@ -114,21 +114,21 @@ def _moved(small: SmallLoad, found: Matched) -> bool:
     names = [each.name for each in business_keys(small.work.load.dataset)]
     if not len(found.appeared) or not len(found.vanished) + len(found.kept):
         return False
-    came = small.rows[STAGED].select(names).take(found.appeared)
-    went = small.rows[BASE].select(names).take(pa.concat_arrays([found.vanished, found.kept]))
+    came = taken(small.rows[STAGED].select(names), found.appeared)
+    went = taken(small.rows[BASE].select(names), pa.concat_arrays([found.vanished, found.kept]))
     apart = [each.group_by(names).aggregate([]).num_rows for each in (came, went)]
     return pa.concat_tables([came, went]).group_by(names).aggregate([]).num_rows < sum(apart)
 
 
 def _base_change(small: SmallLoad, found: Matched, table: StoredTable) -> Change:
     staged, stored = small.rows[STAGED], small.rows[BASE]
-    appeared, (changed, known) = staged.take(found.appeared), found.changed
-    came = staged.take(changed)
+    appeared, (changed, known) = taken(staged, found.appeared), found.changed
+    came = taken(staged, changed)
     if ROW_ID in stored.column_names:
         came = came.append_column(ROW_ID, stored[ROW_ID].take(known))
         appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
     come = shaped(pa.concat_tables([appeared, came]), table.shape.columns)
-    gone = stored.select([FILE, POSITION]).take(pa.concat_arrays([known, found.vanished]))
+    gone = taken(stored.select([FILE, POSITION]), pa.concat_arrays([known, found.vanished]))
     return Change(gone=gone.cast(PLACE), come=come)
 
 
@@ -136,7 +136,7 @@ def _live_after(small: SmallLoad, found: Matched) -> pa.Table:
     """The rows that the base will have and that are not flagged as deleted."""
     staged, stored = small.rows[STAGED], small.rows[BASE]
     names = [name for name in staged.column_names if name in stored.column_names]
-    came = staged.select(names).take(pa.concat_arrays([found.appeared, found.changed[0]]))
+    came = taken(staged.select(names), pa.concat_arrays([found.appeared, found.changed[0]]))
     gone = np.ones(len(stored), bool)
     gone[np.concatenate([found.same[1], found.kept])] = False
     stays = stored.select(names)

@@ -22,6 +22,7 @@ from backstory.model.change import Change
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.arrow import Copied, comparable, copied, rows_that_come, rows_that_go
 from backstory.strategies.copies.plan import APPEARING, RENEWED
+from backstory.strategies.scd2.arrow.matching import taken
 from backstory.strategies.scd2.plan import CHANGED, VANISHED
 
 
@@ -63,10 +64,10 @@ def _kinds(copy: Copied) -> dict[str, pa.Table]:
     """The rows of the records that appear, change with a version, are renewed without one, or go."""
     found, delivered = copy.found, copy.delivered
     return {
-        APPEARING: delivered.take(found.appeared),
-        CHANGED: delivered.take(found.changed[0].filter(copy.anew)),
-        RENEWED: delivered.take(found.changed[0].filter(pc.invert(copy.anew))),
-        VANISHED: copy.open.take(found.vanished),
+        APPEARING: taken(delivered, found.appeared),
+        CHANGED: taken(delivered, found.changed[0].filter(copy.anew)),
+        RENEWED: taken(delivered, found.changed[0].filter(pc.invert(copy.anew))),
+        VANISHED: taken(copy.open, found.vanished),
     }
 
 

@@ -113,7 +113,14 @@ def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
 
 
 def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
-    return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
+    if not by or _ascends(rows[by[0][0]]):
+        return rows
+    return rows.take(pc.sort_indices(rows, sort_keys=by))
+
+
+def _ascends(values: pa.ChunkedArray) -> bool:
+    """Whether each value is greater than the one before it, as keys of a delivery in order are."""
+    return values.null_count == 0 and bool(pc.all(pc.less(values[:-1], values[1:])).as_py())
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:

@@ -46,7 +46,10 @@ def parted(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | Non
     names = [name for name, _ in fields]
     combined = pa.table(known, names=names)
     found = []
-    for combination in combined.group_by(names).aggregate([]).to_pylist():
+    combinations = combined.group_by(names).aggregate([]).to_pylist()
+    if len(combinations) == 1:
+        return [(_partition(fields, list(combinations[0].values())), rows)]
+    for combination in combinations:
         here = None
         for name, value in combination.items():
             same = combined[name].is_null() if value is None else pc.equal(combined[name], value)

@@ -58,7 +58,7 @@ def read_fields(
     held(read.nbytes)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
-    values = [_projected(each, found.get(each["id"]), rows) for each in wanted]
+    values = [projected(each, found.get(each["id"]), rows) for each in wanted]
     return pa.table(values, names=[each["name"] for each in wanted])
 
 
@@ -79,7 +79,7 @@ def parted_ids(told: Mapping[str, Any]) -> set[int]:
     return {each["source-id"] for spec in specs for each in spec["fields"]}
 
 
-def _projected(told: Field, values: Values | None, rows: int) -> Values:
+def projected(told: Field, values: Values | None, rows: int) -> Values:
     """A file's values as those of a field of the table; NULLs where the file is older than the field.
 
     Raises Unreadable where that would not be exact.
@@ -112,7 +112,7 @@ def _struct(told: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
     children = {id_of(each): part for each, part in zip(values.type, values.flatten(), strict=True)}
     if None in children:
         raise Unreadable("a field without an id")
-    parts = [_projected(each, children.get(each["id"]), len(values)) for each in told["fields"]]
+    parts = [projected(each, children.get(each["id"]), len(values)) for each in told["fields"]]
     return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=values.is_null())
 
 

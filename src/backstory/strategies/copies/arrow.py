@@ -19,7 +19,7 @@ from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE
 from backstory.stores.iceberg.slice import PLACE
 from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.keys import flagged, key_codes
-from backstory.strategies.scd2.arrow.matching import Matched, differ, matched
+from backstory.strategies.scd2.arrow.matching import Matched, differ, matched, taken
 
 INSTANT = pa.timestamp("us", "UTC")
 Values: TypeAlias = pa.Array | pa.ChunkedArray
@@ -44,13 +44,13 @@ class Copied:
     def ended(self) -> pa.Table:
         """The open versions that end."""
         changed = self.found.changed[1].filter(self.anew)
-        return self.open.take(pa.concat_arrays([changed, self.found.vanished]))
+        return taken(self.open, pa.concat_arrays([changed, self.found.vanished]))
 
     @property
     def began(self) -> pa.Table:
         """The delivered rows that begin versions."""
         changed = self.found.changed[0].filter(self.anew)
-        return self.delivered.take(pa.concat_arrays([self.found.appeared, changed]))
+        return taken(self.delivered, pa.concat_arrays([self.found.appeared, changed]))
 
     @property
     def driving(self) -> dict[str, int]:
@@ -84,8 +84,9 @@ def copied(
     found = matched(delivered, open_, terms.key, (*terms.compared, *terms.renewed), scope)
     if found is None:
         return None
-    ended = closed() if len(found.appeared) else delivered.schema.empty_table()
-    (came, gone), count = key_codes([delivered.take(found.appeared), ended], terms.key)
+    keys = delivered.select(terms.key)
+    ended = closed() if len(found.appeared) else keys.schema.empty_table()
+    (came, gone), count = key_codes([taken(keys, found.appeared), ended], terms.key)
     back = pa.array(flagged(gone, count)[came])
     mine, theirs = found.changed
     anew = differ((delivered[name].take(mine), open_[name].take(theirs)) for name in terms.compared)
@@ -97,15 +98,15 @@ def copied(
 def rows_that_come(copy: Copied, columns: Sequence[int] | None = None, *, marks: bool) -> pa.Table:
     """All rows to write, with the ids that they keep; with a mark of the copy, of these columns (V31)."""
     terms, open_ = copy.terms, copy.open
-    ended = copy.ended
+    ended, began = copy.ended, copy.began
     again = ended.filter(pc.is_valid(_told(ended, ENDED_AT)))
     mine, theirs = (places.filter(pc.invert(copy.anew)) for places in copy.found.changed)
     renewed = {name: copy.delivered[name].take(mine) for name in terms.renewed}
     parts = [
         _with(ended, _moved(terms, ended)),
         _with(again, _left_behind(terms, again)),
-        _with(copy.began, _begun(terms, len(copy.began))),
-        _with(open_.take(theirs), renewed),
+        _with(began, _begun(terms, len(began))),
+        _with(taken(open_, theirs), renewed),
         *([_mark(terms, columns)] if marks else []),
     ]
     ids = ROW_ID in open_.column_names
@@ -114,7 +115,7 @@ def rows_that_come(copy: Copied, columns: Sequence[int] | None = None, *, marks:
 
 def rows_that_go(copy: Copied) -> pa.Table:
     """The places of the stored rows that are written anew."""
-    renewed = copy.open.take(copy.found.changed[1].filter(pc.invert(copy.anew)))
+    renewed = taken(copy.open, copy.found.changed[1].filter(pc.invert(copy.anew)))
     places = pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
     return places.cast(PLACE)
 

@@ -53,7 +53,7 @@ def matched(
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
-    ours, known = _taken(delivered.select(compared), mine), _taken(stored.select(compared), theirs)
+    ours, known = taken(delivered.select(compared), mine), taken(stored.select(compared), theirs)
     found = differ(zip(ours.columns, known.columns, strict=True))
     changed = np.zeros(len(mine), bool) if found is None else np.asarray(found)
     counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
@@ -66,11 +66,11 @@ def matched(
     )
 
 
-def _taken(rows: pa.Table, places: np.ndarray) -> pa.Table:
-    """The rows at these places, which often are all of them in their order."""
-    if len(places) == len(rows) and (np.diff(places) == 1).all():
+def taken(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
+    """The rows at these places, which often are all of them in their order, or none."""
+    if len(places) == len(rows) and (np.diff(np.asarray(places)) == 1).all():
         return rows
-    return rows.take(pa.array(places))
+    return rows.take(pa.array(places)) if len(places) else rows.schema.empty_table()
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.strategies.scd2.arrow.matching import Matched
+from backstory.strategies.scd2.arrow.matching import Matched, taken
 from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, Tally
 
@@ -41,7 +41,7 @@ def tally(found: Matched, seen: int) -> Tally:
 def closes(pair: Pair, open_: pa.Table, found: Matched, moment: LoadMoment) -> pa.Table:
     """The open versions whose record changed or vanished, whole, with their end."""
     parts = [
-        _closed(open_.take(places), pair.words[state], moment)
+        _closed(taken(open_, places), pair.words[state], moment)
         for places, now in ((found.changed[1], Now.OTHER), (found.vanished, Now.ABSENT))
         if (state := TRANSITIONS[Past.OPEN, now].closes) is not None
     ]
@@ -53,10 +53,10 @@ def begins(pair: Pair, live: pa.Table, found: Matched, seen: pa.Array, moment: L
 
     `seen` are the keys of the records that had versions before and have none open.
     """
-    came = live.take(found.appeared)
+    came = taken(live, found.appeared)
     back = pc.is_in(came[pair.key], value_set=seen)
     cases = (
-        (live.take(found.changed[0]), Past.OPEN, Now.OTHER),
+        (taken(live, found.changed[0]), Past.OPEN, Now.OTHER),
         (came.filter(back), Past.CLOSED, Now.PRESENT),
         (came.filter(pc.invert(back)), Past.NOTHING, Now.PRESENT),
     )
