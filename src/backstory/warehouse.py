@@ -49,10 +49,10 @@ def open(  # noqa: A001 - the public name
         require_usable(spark, catalog)
         rights = settings.load(warehouse, config).rights if config is not None else settings.Rights()
         return Warehouse(Store(spark, catalog), embedded=False, rights=rights)
-    from backstory.spark.session import start
+    from backstory.spark.late import LateSpark
 
     found = settings.load(warehouse, config)
-    session = start(found, verbose=verbose)
+    session = LateSpark(found, verbose=verbose)
     store = Store(session, catalog, found.format_version, Memory(found.driver_memory))
     return Warehouse(store, embedded=True, rights=found.rights)
 
@@ -221,7 +221,7 @@ class Warehouse:
         from backstory.doors.odf import door
         from backstory.spark.settled import hold_settings, left_to_run
 
-        with hold_settings(self.store.spark):
+        with hold_settings(self.store.session):
             return left_to_run(door.events(self.store, name, encoding, namespace=namespace))
 
     def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
@@ -283,7 +283,7 @@ class Warehouse:
     def close(self) -> None:
         """Stop the embedded session; the caller's own is left alone."""
         if self.embedded:
-            self.spark.stop()
+            self.store.session.stop()
 
     def __enter__(self) -> Self:
         return self

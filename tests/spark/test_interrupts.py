@@ -14,7 +14,7 @@ from backstory.spark.interrupts import time as clock
 def handled(spark):
     """Spark's handler of interrupts, for the length of a test."""
     before = signal.getsignal(signal.SIGINT)
-    interruptible(spark)
+    interruptible()
     yield signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, before)
 

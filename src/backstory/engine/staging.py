@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -37,7 +37,7 @@ PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 def is_local(store: Store) -> bool:
     """Whether tasks see the files of this machine."""
-    return str(store.spark.sparkContext.master).startswith("local")
+    return str(store.setting("spark.master")).startswith("local")
 
 
 def as_ours(path: Path, folder: Path) -> Path:
@@ -53,17 +53,35 @@ def as_ours(path: Path, folder: Path) -> Path:
 def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
     """A file of ours; in the names of its folders no letter is one of a pattern."""
     literal = PATTERN.sub(r"\\\g<0>", str(path))
-    return store.spark.read.schema(_spark(pa.schema(map(_storable, schema)))).parquet(literal)
+    return store.spark.read.schema(local_fields(schema)).parquet(literal)
 
 
-def staged(store: Store, rows: ProducedRows, folder: Path, held: ExitStack) -> "DataFrame":
-    """The rows with their `ARRIVAL`, each column of the type that tables have for it.
+def local_fields(schema: pa.Schema) -> "StructType":
+    """The columns of such a frame."""
+    return _spark(pa.schema(map(_storable, schema)))
+
+
+def staged(
+    store: Store, rows: ProducedRows, folder: Path, held: ExitStack
+) -> "tuple[StructType, Callable[[], DataFrame]]":
+    """The rows, each column of the type that tables have for it: their fields, and a maker of a frame.
 
     Every row is read here, so that whatever is malformed is refused before Spark begins. A column
     without any value is one of Spark's void type.
     """
     schema = _with_arrival(rows.schema)
-    return _voided(_laid_down(store, _placed(rows, schema), schema, folder, held), rows.schema)
+    batches, there = _placed(rows, schema), None
+    if is_local(store):
+        _written(batches, schema, folder)
+    else:
+        there = sent(store, batches, schema, folder, held)
+
+    def frame() -> "DataFrame":
+        laid = local_parquet(store, folder / STAGED, schema) if there is None else there
+        return _voided(laid, rows.schema).drop(ARRIVAL)
+
+    told = there is None and not any(_holds_null(field.type) for field in rows.schema)
+    return local_fields(rows.schema) if told else frame().schema, frame
 
 
 def given(
@@ -94,11 +112,15 @@ def _laid_down(
 ) -> "DataFrame":
     if not is_local(store):
         return sent(store, batches, schema, folder, held)
+    return local_parquet(store, _written(batches, schema, folder), schema)
+
+
+def _written(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path) -> Path:
     path = folder / STAGED
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in batches:
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
-    return local_parquet(store, path, schema)
+    return path
 
 
 def sent(

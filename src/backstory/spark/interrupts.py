@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
 
 # What fails so soon after an interrupt fails because of it.
@@ -38,15 +37,16 @@ def told_as_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt from fault
 
 
-def interruptible(spark: "SparkSession") -> None:
-    """Let an interrupt cancel Spark's jobs and raise KeyboardInterrupt, from any call of this thread.
+def interruptible() -> None:
+    """Let an interrupt cancel Spark's jobs and raise KeyboardInterrupt, from any call of Java by this thread.
 
     pyspark's own handler asks Spark in the middle of a call, on its connection: both calls then fail.
     """
     if current_thread() is not main_thread():
         return
-    context = spark.sparkContext
-    client: Any = context._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
+    from pyspark import SparkContext
+
+    client: Any = SparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
 
     def interrupted(_: int, frame: "FrameType | None") -> None:
         if _collects(frame):
@@ -55,7 +55,8 @@ def interruptible(spark: "SparkSession") -> None:
         _came[0] = time.monotonic()
         # The answer of the call that is broken off must not be read by the next one.
         client.thread_connection.connection = None
-        Thread(target=_cancel, args=(context,), daemon=True).start()
+        if (context := SparkContext._active_spark_context) is not None:  # noqa: SLF001
+            Thread(target=_cancel, args=(context,), daemon=True).start()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupted)

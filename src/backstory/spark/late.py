@@ -1,58 +1,51 @@
-"""Spark, started when something needs more of it than its Java: what the driver holds needs no more."""
+"""Spark, started when something needs more of it than its Java: what the driver can hold does not."""
 
-from functools import cached_property
+from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from backstory.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
 
 class LateSpark:
-    """The session of an embedded warehouse: Java with Iceberg in it at once, Spark when it is asked for."""
+    """The session of an embedded warehouse: Java with Iceberg in it now, Spark once it is asked for.
+
+    `properties` are those of the session; `catalogs` are Iceberg's objects for its catalogs, by name, as far
+    as they were made without it. Raises what `start_java` raises.
+    """
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
+        from backstory.spark.session import properties, start_java
+
         self._settings = settings
         self._verbose = verbose
         self._lock = RLock()
-        self._session: SparkSession | None = None
-
-    @cached_property
-    def properties(self) -> "Mapping[str, str]":
-        """The properties that the session has, or will have."""
-        from backstory.spark.session import properties
-
-        return properties(self._settings)
-
-    @property
-    def started(self) -> "SparkSession | None":
-        """The session, if something asked for it."""
-        return self._session
-
-    @property
-    def jvm(self) -> Any:
-        """Its Java, which is started here; raises what `start_java` raises."""
-        from backstory.spark.session import start_java
-
-        with self._lock:
-            return start_java(self._settings, self.properties, verbose=self._verbose)
+        self.properties = properties(settings)
+        self.jvm = start_java(settings, self.properties, verbose=verbose)
+        self.catalogs: dict[str, Any] = {}
+        self.started: SparkSession | None = None
 
     @property
     def session(self) -> "SparkSession":
-        """The session, which is started here; raises what `start` raises."""
+        """The session, which is started if it was not; raises what `start` raises."""
         from backstory.spark.session import start
 
         with self._lock:
-            if self._session is None:
-                self._session = start(self._settings, verbose=self._verbose)
-            return self._session
+            if self.started is None:
+                self.started = start(self._settings, verbose=self._verbose)
+            return self.started
 
     def stop(self) -> None:
         """End the session, if it was started; Java ends with this process."""
+        from py4j.protocol import Py4JError
+
         with self._lock:
-            if self._session is not None:
-                self._session.stop()
+            for each in self.catalogs.values():
+                with suppress(Py4JError, OSError):  # a Java that died has closed them
+                    each.close()
+            self.catalogs.clear()
+            if self.started is not None:
+                self.started.stop()

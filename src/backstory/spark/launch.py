@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,14 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 OWNER_ALONE = 0o077
 
 
-def launch(chosen: Mapping[str, str], *, alone: bool) -> None:
+def java() -> Any:
+    """The view of this process's Java; None where it has none."""
+    from pyspark import SparkContext
+
+    return SparkContext._jvm  # noqa: SLF001 - pyspark keeps it there
+
+
+def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
     """Start the JVM in a session of its own: a signal to this process's group must not end it.
 
     It ends with this process, whose end it sees on its standard input. The properties go there in a
@@ -32,6 +39,7 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> None:
             wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
             gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    return java()
 
 
 def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":

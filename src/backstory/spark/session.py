@@ -6,16 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
-from backstory.spark.launch import OWNER_ALONE, launch, quiet
+from backstory.spark.launch import OWNER_ALONE, java, launch, quiet
 from backstory.spark.settled import SETTLED
 
 if TYPE_CHECKING:
@@ -60,38 +61,58 @@ ON_THIS_MACHINE = {
 def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """A session with every catalog of the settings; Spark's own chatter goes to a log file.
 
-    Raises UsageError when pyspark or Java is missing, Failed when Spark does not start, and before it
-    does when the embedded catalog's file is no database.
+    Raises what `start_java` raises, and Failed when Spark does not start.
     """
-    _require_java()
-    session = _pyspark()
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    chosen = properties(settings)
+    start_java(settings, chosen, verbose=verbose)
+    builder = _pyspark().builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    with _starting(verbose=verbose):
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(chatter).setLevel(logging.CRITICAL)
+    interruptible()
+    return spark
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+def start_java(settings: Settings, chosen: Mapping[str, str], *, verbose: bool = False) -> Any:
+    """Java with Spark and Iceberg in it, which a session of these properties will take; once a process.
+
+    Raises UsageError when pyspark or Java is missing, Failed when Java does not start, and before it does
+    when the embedded catalog's file is no database.
+    """
+    _pyspark()
+    if (running := java()) is None:
+        _require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_warehouse(settings)
     if _embeds(settings):
         _require_database(settings.warehouse / CATALOG_FILE)
-    chosen = properties(settings)
-    builder = session.builder
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
+    if running is None:
+        with _starting(verbose=verbose):
+            running = launch(chosen, alone=_embeds(settings))
+        interruptible()
+    return running
+
+
+@contextmanager
+def _starting(*, verbose: bool) -> Iterator[None]:
+    """Raises Failed for what does not start meanwhile."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     with quiet(verbose=verbose) as output:
         try:
-            launch(chosen, alone=_embeds(settings))
-            spark = builder.getOrCreate()
+            yield
         except (PySparkException, Py4JError, OSError) as stop:
             raise Failed(
                 "spark-did-not-start",
                 f"Spark did not start: {str(stop).splitlines()[0]}.",
                 f"Its own log is {output}." if output else "Its own log is above.",
             ) from stop
-    spark.sparkContext.setLogLevel("ERROR")
-    for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(chatter).setLevel(logging.CRITICAL)
-    interruptible(spark)
-    return spark
 
 
 def _make_warehouse(settings: Settings) -> None:

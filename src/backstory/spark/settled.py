@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
+from backstory.spark.late import LateSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,11 +40,16 @@ _held: dict[str, _Held] = {}
 
 
 @contextmanager
-def hold_settings(spark: "SparkSession") -> Iterator[None]:
+def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
     """While it lasts the session is in UTC and ANSI mode, and names are exact; then it is as it was set.
 
-    What a plan says of times and casts is settled when it is analysed: it may run later.
+    What a plan says of times and casts is settled when it is analysed: it may run later. A session of ours
+    starts so.
     """
+    spark = of.started if isinstance(of, LateSpark) else of
+    if spark is None:
+        yield
+        return
     session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
     _hold(spark, session)
     try:
@@ -110,7 +116,7 @@ def _release(spark: "SparkSession", session: str) -> None:
 
 
 def in_settled_session(kind: type[Of]) -> type[Of]:
-    """The class, whose public methods do their work while `store.spark` is held; frames as `left_to_run`."""
+    """The class, whose public methods do their work while its session is held; frames as `left_to_run`."""
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _holding(method))
@@ -122,7 +128,7 @@ def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
     def held(self: Any, *given: Any, **named: Any) -> Any:
         from pyspark.sql import DataFrame
 
-        with hold_settings(self.store.spark):
+        with hold_settings(self.store.session):
             found = method(self, *given, **named)
             return left_to_run(found) if isinstance(found, DataFrame) else found
 

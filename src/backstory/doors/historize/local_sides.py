@@ -12,7 +12,6 @@ from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.slice import of_keys
@@ -112,8 +111,7 @@ def _read(
 
 
 def _place(plan: TablePlan) -> list[pa.Field]:
-    ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in plan.rows.columns else []
-    return [*PLACE_HERE, *ids]
+    return [*PLACE_HERE, *(pa.field(name, pa.int64()) for name in plan.ids)]
 
 
 def _told(rows: pa.Table, *, counts: bool) -> pa.Table:

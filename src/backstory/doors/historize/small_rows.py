@@ -31,7 +31,7 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -67,7 +67,7 @@ def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLe
     here = dict(local_sides(work, base, hist, lease))
     if not work.run.skip_base and (staged := staged_here(work, lease, _size(work, None))) is not None:
         here[STAGED] = staged
-    frames = {side: frame for side, frame in _sides(work, base, hist) if side not in here}
+    frames = {side: made() for side, made in _sides(work, base, hist).items() if side not in here}
     for side in frames:
         lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
     read = dict(_typed(collected(frames), base.into, hist.into)) if frames else {}
@@ -97,22 +97,28 @@ def _size_of(table: StoredTable) -> int:
     return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)
 
 
-def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "Iterator[tuple[str, DataFrame]]":
+def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "dict[str, Callable[[], DataFrame]]":
+    open_ = partial(_open, work, hist)
+    if work.run.skip_base:
+        return {BASE: lambda: live_rows(work, base.rows), OPEN: open_}
+    return {STAGED: partial(_staged, work), BASE: partial(_base, work, base), OPEN: open_}
+
+
+def _staged(work: SparkWork) -> "DataFrame":
     from pyspark.sql.functions import lit
 
-    if work.run.skip_base:
-        yield BASE, live_rows(work, base.rows)
-    else:
-        wrong = reduce(or_, broken(work).values(), lit(False))
-        yield STAGED, staged_rows(work).alias("r").select("*", _live(work, "r"), wrong.alias(BROKEN))
-        kept = base.rows.select(*map(quoted, base.wanted.names), *_places(base)).alias("v")
-        yield BASE, kept.select("*", _live(work, "v"), _told(base_scope(work)))
+    wrong = reduce(or_, broken(work).values(), lit(False))
+    return staged_rows(work).alias("r").select("*", _live(work, "r"), wrong.alias(BROKEN))
+
+
+def _base(work: SparkWork, base: TablePlan) -> "DataFrame":
+    kept = base.rows.select(*map(quoted, base.wanted.names), FILE, POSITION, *base.ids).alias("v")
+    return kept.select("*", _live(work, "v"), _told(base_scope(work)))
+
+
+def _open(work: SparkWork, hist: TablePlan) -> "DataFrame":
     open_ = hist.rows.where(column(ColumnRole.ENDED).isNull()).alias("v")
-    yield OPEN, open_.select("*", _told(versions_scope(work)))
-
-
-def _places(before: TablePlan) -> list[str]:
-    return [FILE, POSITION, *([ROW_ID] if ROW_ID in before.rows.columns else [])]
+    return open_.select("*", _told(versions_scope(work)))
 
 
 def _live(work: SparkWork, alias: str) -> "Column":

@@ -88,7 +88,7 @@ def maintain_base(work: SparkWork) -> None:
 
 def maintained_base(work: SparkWork, before: TablePlan) -> TablePlan:
     """The rows with the hashes that they are about to have."""
-    return replace(before, rows=_rehashed(work, before.rows)) if work.run.rehash_base else before
+    return replace(before, read=lambda: _rehashed(work, before.rows)) if work.run.rehash_base else before
 
 
 def _rehashed(work: SparkWork, rows: "DataFrame") -> "DataFrame":
@@ -111,8 +111,7 @@ def planned_base(work: SparkWork, before: TablePlan) -> "Iterator[tuple[PlannedB
         )
     with translate_faults(before.wanted.table):
         staged = staged_rows(work)
-        ids = [ROW_ID] if ROW_ID in before.rows.columns else []
-        stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *ids)
+        stored = before.rows.select(*map(quoted, before.wanted.names), FILE, POSITION, *before.ids)
         differs, scope, nulls = _differs(work), base_scope(work), broken(work)
         unseen = _unseen(work)
         with outcomes(staged, stored, load.dataset.key, differs, scope, nulls, tallies=unseen) as found:

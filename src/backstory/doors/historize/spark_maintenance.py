@@ -40,7 +40,7 @@ def maintained(work: SparkWork, before: TablePlan) -> TablePlan:
         rows = _rehashed(work, rows)
     if work.run.relabel is not None:
         rows = _relabelled(work, rows, rows)
-    return replace(before, rows=rows)
+    return replace(before, read=lambda: rows)
 
 
 def _update(work: SparkWork, where: "Column", becoming: "Callable[[DataFrame], DataFrame]") -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import ModelColumn
@@ -28,23 +29,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TablePlan:
-    """A table before a load, read as the load will leave its schema; nothing is written yet.
+    """A table before a load, as the load will leave its schema; nothing is written yet.
 
-    `rows` has the wanted columns under their names and types, those that only the table has, `_file`,
-    `_pos` and, where rows have ids, `_row_id`; no rows if there is no such table. `changes` tells what
-    must change.
+    `read` makes the frame of its `rows`. `changes` tells what must change.
     """
 
     wanted: Shape
     columns: Sequence[ModelColumn]
     table: StoredTable | None
-    rows: "DataFrame"
+    read: "Callable[[], DataFrame]"
     plan: ddl.DdlPlan[ModelColumn]
     snapshot: int | None = None
     former: str | None = None
     evolved: Shape | None = None
+
+    @cached_property
+    def rows(self) -> "DataFrame":
+        """Its rows; none if there is no such table.
+
+        They have the wanted columns under their names and types, those that only the table has, `_file`,
+        `_pos` and, where rows have ids, `_row_id`.
+        """
+        return self.read()
+
+    @property
+    def ids(self) -> list[str]:
+        """`_row_id`, where rows have ids."""
+        return [ROW_ID] if self.table is not None and keeps_row_ids(self.table) else []
 
     @property
     def into(self) -> Shape:
@@ -87,7 +100,7 @@ def plan_table(
     names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
     table = next(filter(None, (load(store, name) for name in names)), None)
     if table is None:
-        return TablePlan(wanted, columns, None, empty_rows(store, wanted), ddl.DdlPlan())
+        return TablePlan(wanted, columns, None, partial(empty_rows, store, wanted), ddl.DdlPlan())
     require_layout(table, wanted.layout)
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
     plan = ddl.plan(wanted.table.name, columns, types, dialect)
@@ -98,7 +111,7 @@ def plan_table(
         wanted,
         columns,
         table,
-        _rows(store, table, plan, into),
+        partial(_rows, store, table, plan, into),
         plan,
         None if snapshot is None else int(snapshot.snapshotId()),
         None if table.shape.table == wanted.table else table.shape.table.name,

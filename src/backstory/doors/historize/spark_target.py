@@ -100,7 +100,7 @@ class SparkTarget(Target):
                 "Use engine: auto; --sql prints the four steps.",
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
-        with hold_settings(self._store.spark):
+        with hold_settings(self._store.session):
             outcome = self._loaded(work, finished)
         if not run.dry_run:
             told = {"receipt": json.dumps(finished(outcome).to_dict()), **counted(outcome)}

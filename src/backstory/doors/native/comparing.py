@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -14,8 +14,10 @@ from backstory.doors.native.instants import Placing, placed
 from backstory.doors.native.refusals import keys_of, refuse_duplicates, refuse_null_keys, refuse_spoilt
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.source import Source
+from backstory.formats.delivered import arrow_schema
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
+from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import column, micros_of, quoted
 from backstory.stores.iceberg.positions import coded_file
@@ -39,18 +41,16 @@ from backstory.strategies.scd2.plan import CHANGED, DELIVERED, Outcomes, outcome
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 CONTENT: Final = "content"
 NO_KEY: Final = "no key"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CopySides:
     """A copy and its table, side by side, and where the copy stands among what is known.
 
-    `delivered` and `stored` have the columns that the table will have. With the `salt` files are coded on
-    their way through the join.
+    With the `salt` files are coded on their way through the join.
     """
 
     store: Store
@@ -61,14 +61,24 @@ class CopySides:
     asked: SnapshotRequest
     place: Placing
     terms: CopyTerms
-    delivered: "DataFrame"
-    stored: "DataFrame"
     salt: int = field(default_factory=lambda: uuid4().time_low)
 
     @property
     def ids(self) -> bool:
         """Whether the table's rows have ids."""
         return self.table is not None and keeps_row_ids(self.table)
+
+    @cached_property
+    def delivered(self) -> "DataFrame":
+        """The copy's rows, in the columns that the table will have."""
+        evolved = self.evolved
+        casts = (_cast(evolved, each, each.name) for each in evolved.delivered)
+        return self.source.frame().selectExpr(*casts)
+
+    @cached_property
+    def stored(self) -> "DataFrame":
+        """The table's rows, in the columns that it will have, with their places and ids."""
+        return stored_rows(self.store, self.table, self.evolved)
 
 
 def sides_of(
@@ -81,16 +91,12 @@ def sides_of(
     asked: SnapshotRequest,
 ) -> CopySides:
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
-    stored = _stored(store, table, evolved)
-    place = placed(table, stored if table else None, asked)
-    delivered = source.frame.selectExpr(*(_cast(evolved, each, each.name) for each in evolved.delivered))
-    terms = _terms(evolved, stored.schema, settings, place, asked)
-    return CopySides(store, table, source, evolved, settings, asked, place, terms, delivered, stored)
+    place = placed(table, partial(stored_rows, store, table, evolved), asked)
+    terms = _terms(evolved, settings, place, asked)
+    return CopySides(store, table, source, evolved, settings, asked, place, terms)
 
 
-def _terms(
-    evolved: Evolved, types: "StructType", settings: TableSettings, place: Placing, asked: SnapshotRequest
-) -> CopyTerms:
+def _terms(evolved: Evolved, settings: TableSettings, place: Placing, asked: SnapshotRequest) -> CopyTerms:
     """What the copy is compared by (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [each.name for each in evolved.delivered]
     data = [name for name in names if name not in shape.key]
@@ -98,7 +104,7 @@ def _terms(
     users = [each.name for each in shape.user_columns if each.name not in shape.key]
     return CopyTerms(
         columns=shape.columns,
-        types=types,
+        types=spark_fields(arrow_schema({each.name: each.type for each in shape.columns})),
         key=shape.key,
         delivered=tuple(names),
         compared=tuple(name for name in data if settings.tracks(name) and name not in filled),
@@ -112,7 +118,7 @@ def _terms(
     )
 
 
-def _stored(store: Store, table: StoredTable | None, evolved: Evolved) -> "DataFrame":
+def stored_rows(store: Store, table: StoredTable | None, evolved: Evolved) -> "DataFrame":
     """All stored rows under their new names and types, with their places and ids; none without a table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:

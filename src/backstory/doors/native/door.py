@@ -34,10 +34,10 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from backstory.doors.native.source import Source, rows_of_arrow, rows_of_files, rows_of_table
+    from backstory.doors.native.source import rows_of_arrow, rows_of_files, rows_of_frame, rows_of_table
 
     if isinstance(source, DataFrame):
-        yield Source(source)
+        yield rows_of_frame(source)
         return
     if isinstance(source, str) and source.startswith(TABLE):
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))

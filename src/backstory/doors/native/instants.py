@@ -1,7 +1,7 @@
 """Where a copy stands among what is known: its instant, what is settled, which copies are remembered."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from backstory.strategies.copies.plan import marked, version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Rows = Callable[[], "DataFrame"]
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -64,8 +65,8 @@ class Placing:
         return json.dumps([each and iso(each) for each in self.settled or ()])
 
 
-def placed(table: StoredTable | None, rows: "DataFrame | None", asked: SnapshotRequest) -> Placing:
-    """The copy's place; `rows` are all of the table, of which a few are read where its commits do not tell.
+def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Placing:
+    """The copy's place; `rows` makes a frame of the table's, of which a few are read where no commit tells.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
     on a table with memory.
@@ -79,7 +80,7 @@ def placed(table: StoredTable | None, rows: "DataFrame | None", asked: SnapshotR
             "The table remembers, and a copy that may lack records says nothing of those that it lacks.",
             "Such a source is a feed of changes; or leave deletes=ignore out.",
         )
-    if table is None or rows is None:
+    if table is None:
         return Placing(at, now, settled=() if asked.backfill else None, begins=asked.backfill)
     recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
     if told is None and not asked.backfill:
@@ -97,7 +98,7 @@ def placed(table: StoredTable | None, rows: "DataFrame | None", asked: SnapshotR
 
 
 def _without_memory(
-    table: StoredTable, rows: "DataFrame", at: datetime, recorded: datetime, *, restate: bool
+    table: StoredTable, rows: Rows, at: datetime, recorded: datetime, *, restate: bool
 ) -> Placing:
     """Only the newest copy, or one that is newer, has a place (N3)."""
     newest = newest_instant(table, rows)
@@ -113,7 +114,7 @@ def _without_memory(
     return Placing(at, recorded, stored=True, in_order=not restate)
 
 
-def newest_instant(table: StoredTable, rows: "DataFrame") -> datetime | None:
+def newest_instant(table: StoredTable, rows: Rows) -> datetime | None:
     """The instant of the newest copy: told by its commit, else the last start or end of a version."""
     for snapshot in ancestry(table):
         told = snapshot.told(COPIED_AT)
@@ -125,18 +126,18 @@ def newest_instant(table: StoredTable, rows: "DataFrame") -> datetime | None:
     return ends[1] if ends else None
 
 
-def marks_since(rows: "DataFrame", at: datetime) -> list[Mark]:
+def marks_since(rows: Rows, at: datetime) -> list[Mark]:
     """The remembered copies at or after an instant, oldest first."""
     from pyspark.sql.functions import unix_micros
 
-    remembered = rows.where(marked() & (column(VALID_FROM) >= instant(micros_of(at))))
+    remembered = rows().where(marked() & (column(VALID_FROM) >= instant(micros_of(at))))
     memory = column(MEMORY)
     found = remembered.select(unix_micros(column(VALID_FROM)), memory.getField(COLUMNS)).collect()
     marks = (Mark(_instant(micros), None if ids is None else tuple(ids)) for micros, ids in found)
     return sorted(marks, key=lambda mark: mark.at)
 
 
-def _newest_recorded(table: StoredTable, rows: "DataFrame") -> datetime:
+def _newest_recorded(table: StoredTable, rows: Rows) -> datetime:
     """The newest recorded time of the table: told by its commits, else by its rows (V10)."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
@@ -150,7 +151,7 @@ def _newest_recorded(table: StoredTable, rows: "DataFrame") -> datetime:
     if told_times and current.told(DOOR) is None:
         return max(told_times)
     times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
-    (micros,) = rows.agg(times).collect()[0]
+    (micros,) = rows().agg(times).collect()[0]
     return max([*told_times, EPOCH if micros is None else _instant(micros)])
 
 
@@ -162,19 +163,19 @@ def _interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
     return (None if first is None else parse_instant(first), parse_instant(last))
 
 
-def _all_of(rows: "DataFrame") -> tuple[datetime | None, datetime] | tuple[()]:
+def _all_of(rows: Rows) -> tuple[datetime | None, datetime] | tuple[()]:
     """What is settled when the memory begins: all that copies made until then (V28)."""
     return _ends(rows) or ()
 
 
-def _ends(rows: "DataFrame") -> tuple[datetime, datetime] | None:
+def _ends(rows: Rows) -> tuple[datetime, datetime] | None:
     """The first and the last start or end of any version; None without versions."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
 
     start, end = (unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
-    (found,) = rows.where(version()).agg(first(start), last(greatest(start, end))).collect()
+    (found,) = rows().where(version()).agg(first(start), last(greatest(start, end))).collect()
     return None if found[0] is None else (_instant(found[0]), _instant(found[1]))
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.source import Source
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
@@ -18,6 +19,9 @@ from backstory.stores.iceberg.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Types of keys whose texts are the same here and in Spark.
+WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer)
+
 
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     """Up to ten keys of the rows, or of a struct in them, in order."""
@@ -25,8 +29,11 @@ def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
 
 
 def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """The same of rows that are here, no two of one key; their texts are Spark's."""
+    """The same of rows that are here, no two of one key; texts that are not the same here Spark writes."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
+    if all(any(is_(each.type) for is_ in WRITTEN_ALIKE) for each in few.schema):
+        texts = pa.table([each.cast(pa.string()) for each in few.columns], names=few.column_names)
+        return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
     return sorted(told_key(key, list(row)) for row in _texts(frame_of(store, few), key).collect())
 
 
@@ -52,10 +59,11 @@ def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) ->
     )
 
 
-def refuse_untyped_key(delivered: "DataFrame", key: Sequence[str], empty: Collection[str]) -> None:
+def refuse_untyped_key(source: Source, key: Sequence[str], empty: Collection[str]) -> None:
     """Of a table that is not there yet values alone tell the type of a key; `empty` columns have none."""
     if not set(key) & set(empty):
         return
+    delivered = source.frame()
     number = delivered.count()
     refuse_null_keys(delivered, [name for name in key if name in empty], number)
     raise Refused(

@@ -56,7 +56,7 @@ class NativeSnapshot:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[Answer]]:
         """The plan on the table as it stands; Refused for what would not be right."""
-        with hold_settings(store.spark), translate_faults(self.name):
+        with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
@@ -70,9 +70,9 @@ class NativeSnapshot:
 
     def _agreed(self, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
         """The shape and the settings that table and copy agree on."""
-        columns, empty = delivered_columns(self.source.frame.schema)
+        columns, empty = delivered_columns(self.source.fields)
         if table is None:
-            refuse_untyped_key(self.source.frame, self.asked.key or (), empty)
+            refuse_untyped_key(self.source, self.asked.key or (), empty)
             shape, settings = made(self.name, columns, self.asked.key), agreed(None, self.asked)
         else:
             shape = evolved(table.shape, columns, empty, self.asked.key, self.asked.rename)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
-from backstory.engine.staging import ARRIVAL, STAGED, as_ours, is_local, local_parquet, staged
+from backstory.engine.staging import STAGED, as_ours, is_local, local_fields, local_parquet, staged
 from backstory.errors import Refused
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_columns
@@ -29,14 +29,16 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current, keeps_all
 from backstory.reading.frames.versions import HISTORIES
-from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.metadata.columns import packed_size
 from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 MEND: Final = "Nothing was written; mend the file, or bring its rows from Python."
 Known = Mapping[str, pa.Field]
@@ -48,21 +50,39 @@ Reading = Callable[[Sequence[str], MemoryLease], pa.Table | None]
 class Source:
     """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells.
 
-    `rows` gives them, in columns of these names, without Spark: None where it must read them.
+    `frame` makes a frame of them, of these `fields`; `rows` gives them, in columns of these names, without
+    Spark: None where it must read them.
     """
 
-    frame: "DataFrame"
+    fields: "StructType"
+    frame: "Callable[[], DataFrame]"
     size: int | None = None
     rows: Reading | None = None
 
 
+def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:
+    """The rows of a frame."""
+    return Source(frame.schema, lambda: frame, size)
+
+
 def rows_of_table(store: Store, table: TableName) -> Source:
     """What is true now in a table of the warehouse, in the source's columns."""
-    rows, stored = current(store, table), existing(store, table)
+    from pyspark.sql.types import StructField, StructType
+
+    stored = existing(store, table)
     size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
     if stored.shape.layout in HISTORIES:
-        return Source(rows.drop(VALID_FROM, VALID_TO), size)
-    return Source(rows, size, partial(_read_table, store, stored) if keeps_all(stored.shape) else None)
+        return rows_of_frame(current(store, table).drop(VALID_FROM, VALID_TO), size)
+    if not keeps_all(stored.shape):
+        return rows_of_frame(current(store, table), size)
+    told = spark_schema(store, stored.iceberg.schema())
+    fields = [
+        StructField(each.source, told[each.name].dataType, metadata=told[each.name].metadata)
+        for each in stored.shape.user_columns
+    ]
+    return Source(
+        StructType(fields), partial(current, store, table), size, partial(_read_table, store, stored)
+    )
 
 
 def _read_table(
@@ -84,7 +104,8 @@ def rows_of_arrow(store: Store, rows: pa.Table) -> Source:
         lease.hold("copy", size)
         return rows.select(names)
 
-    return Source(frame_of(store, rows.replace_schema_metadata()), size, here)
+    bare = rows.replace_schema_metadata()
+    return Source(spark_fields(bare.schema), partial(frame_of, store, bare), size, here)
 
 
 @contextmanager
@@ -103,20 +124,23 @@ def rows_of_files(
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
-                frame = local_parquet(store, as_ours(path, folder), pq.read_schema(path))
-                yield Source(frame, _size(path), partial(_read_parquet, path, frozenset()))
+                ours, told = as_ours(path, folder), pq.read_schema(path)
+                parquet = partial(local_parquet, store, ours, told)
+                yield Source(
+                    local_fields(told), parquet, _size(path), partial(_read_parquet, path, frozenset())
+                )
                 return
         schema = _columns(files, options, known)
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        frame = staged(store, ProducedRows(schema, batches), folder, held).drop(ARRIVAL)
+        fields, frame = staged(store, ProducedRows(schema, batches), folder, held)
         path = folder / STAGED
         if not path.exists():
-            yield Source(frame)
+            yield Source(fields, frame)
             return
         empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
-        yield Source(frame, _size(path), partial(_read_parquet, path, empty))
+        yield Source(fields, frame, _size(path), partial(_read_parquet, path, empty))
 
 
 def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str], lease: MemoryLease) -> pa.Table:

@@ -197,7 +197,7 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
     work.run.stage("Merging data")
     columns = dataset.columns
     inferred = not work.declared and work.source.preprocess is None
-    with hold_settings(work.store.spark):
+    with hold_settings(work.store.session):
         arrived = batch(frame, work.source, columns, dataset.expected, inferred=inferred)
     refuse_lost_order(work)
     late = refuse_late(work, head)

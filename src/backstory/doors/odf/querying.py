@@ -40,7 +40,7 @@ def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Ite
     others_read(store, namespace, text, frozenset({view}))
     rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
     try:
-        with hold_settings(store.spark):
+        with hold_settings(store.session):
             found = store.spark.sql(text)
         refuse_session_values(found._jdf.queryExecution().analyzed())  # noqa: SLF001
         yield found

@@ -15,13 +15,19 @@ from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StructField, StructType
 
 SIDE: Final = "backstory side"
 
 
 def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
     """The rows as a DataFrame; naive times stay naive, whatever the session's time zone."""
+    rows = rows if len(rows) else rows.schema.empty_table()  # PySpark takes no nested column without a chunk
+    return store.spark.createDataFrame(rows, spark_fields(rows.schema))
+
+
+def spark_fields(schema: pa.Schema) -> "StructType":
+    """The columns of such a frame."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType, TimestampNTZType
 
@@ -29,9 +35,7 @@ def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
         naive = pa.types.is_timestamp(type_) and type_.tz is None
         return TimestampNTZType() if naive else from_arrow_type(type_)
 
-    fields = [StructField(field.name, spark_type_of(field.type)) for field in rows.schema]
-    rows = rows if len(rows) else rows.schema.empty_table()  # PySpark takes no nested column without a chunk
-    return store.spark.createDataFrame(rows, StructType(fields))
+    return StructType([StructField(field.name, spark_type_of(field.type)) for field in schema])
 
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:

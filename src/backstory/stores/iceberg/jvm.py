@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from backstory.spark.late import LateSpark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -16,55 +18,24 @@ ICEBERG: Final = "org.apache.iceberg"
 SPARK_CATALOG: Final = f"{ICEBERG}.spark.SparkCatalog"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
 PARQUET: Final = "org.apache.parquet"
-NEEDED: Final = (
-    "BaseFileScanTask",
-    "ContentFile",
-    "DataFile",
-    "DataFiles",
-    "DeleteFile",
-    "FileContent",
-    "FileFormat",
-    "FileMetadata",
-    "FileScanTask",
-    "IcebergBuild",
-    "MetadataColumns",
-    "MetricsConfig",
-    "NullOrder",
-    "PartitionSpec",
-    "PartitionSpecParser",
-    "SchemaParser",
-    "Snapshot",
-    "SortOrder",
-    "Table",
-    "TableMetadataParser",
-    "TableScan",
-    "catalog.Namespace",
-    "catalog.TableIdentifier",
-    "data.BaseDeleteLoader",
-    "deletes.BaseDVFileWriter",
-    "deletes.PositionDeleteIndex",
-    "expressions.Expressions",
-    "expressions.ResidualEvaluator",
-    "io.CloseableIterable",
-    "io.FileIO",
-    "io.OutputFileFactory",
-    "parquet.ParquetUtil",
-    "spark.FileRewriteCoordinator",
-    "spark.ScanTaskSetManager",
-    "spark.Spark3Util",
-    "spark.SparkSchemaUtil",
-    "spark.SparkTableCache",
-    "spark.source.HasIcebergCatalog",
-    "spark.source.SparkRewriteTable",
-    "spark.source.SparkTable",
-)
+_NEEDED: Final = """
+BaseFileScanTask CatalogUtil ContentFile DataFile DataFiles DeleteFile FileContent FileFormat
+FileMetadata FileScanTask IcebergBuild MetadataColumns MetricsConfig NullOrder PartitionSpec
+PartitionSpecParser SchemaParser Snapshot SortOrder Table TableMetadataParser TableScan
+catalog.Namespace catalog.TableIdentifier data.BaseDeleteLoader deletes.BaseDVFileWriter
+deletes.PositionDeleteIndex expressions.Expressions expressions.ResidualEvaluator io.CloseableIterable
+io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager
+spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIcebergCatalog
+spark.source.SparkRewriteTable spark.source.SparkTable
+"""
+NEEDED: Final = tuple(_NEEDED.split())
 
 
-def gateway(spark: "SparkSession") -> Any:
+def gateway(session: "SparkSession | LateSpark") -> Any:
     """The session's Java; Iceberg has no other door for commits."""
     from backstory.spark.java_names import remembering
 
-    return remembering(spark._jvm)  # noqa: SLF001
+    return remembering(session.jvm if isinstance(session, LateSpark) else session._jvm)  # noqa: SLF001
 
 
 def version(jvm: Any) -> str:
@@ -91,6 +62,17 @@ def catalog(spark: "SparkSession", name: str) -> Any:
     session = spark._jsparkSession  # noqa: SLF001
     _java(gateway(spark), "org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
     return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
+
+
+def catalog_of(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
+    """The same as the properties of a session tell of it, without the session."""
+    settings = _java(jvm, "org.apache.hadoop.conf.Configuration")()
+    hadoop, own = "spark.hadoop.", f"spark.sql.catalog.{name}."
+    for key, value in properties.items():
+        if key.startswith(hadoop):
+            settings.set(key.removeprefix(hadoop), value)
+    options = {key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
+    return _iceberg(jvm, "CatalogUtil").buildIcebergCatalog(name, options, settings)
 
 
 def namespace(jvm: Any, *levels: str) -> Any:

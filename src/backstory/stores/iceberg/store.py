@@ -13,8 +13,9 @@ from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
+from backstory.spark.late import LateSpark
 from backstory.stores.iceberg.faults import is_missing, translate_faults
-from backstory.stores.iceberg.jvm import catalog, gateway, identifier, is_reserved, namespace
+from backstory.stores.iceberg.jvm import catalog, catalog_of, gateway, identifier, is_reserved, namespace
 from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table
@@ -33,10 +34,11 @@ LAYOUT_VERSION = "backstory.layout-version"
 class Store:
     """An Iceberg catalog as a Spark session names it.
 
-    `format_version` is that of new tables; `memory` is what deliveries may hold on the driver.
+    `session` may be one that is not started yet. `format_version` is that of new tables; `memory` is what
+    deliveries may hold on the driver.
     """
 
-    spark: "SparkSession"
+    session: "SparkSession | LateSpark"
     catalog: str = "backstory"
     format_version: int = 3
     memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
@@ -44,11 +46,27 @@ class Store:
     @property
     def jvm(self) -> Any:
         """The session's Java, for the functions of `jvm`."""
-        return gateway(self.spark)
+        return gateway(self.session)
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session, which is started if it was not."""
+        return self.session.session if isinstance(self.session, LateSpark) else self.session
 
     def iceberg(self) -> Any:
         """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
+        if isinstance(self.session, LateSpark) and self.session.started is None:
+            made = self.session.catalogs
+            if self.catalog not in made:
+                made[self.catalog] = catalog_of(self.jvm, self.catalog, self.session.properties)
+            return made[self.catalog]
         return catalog(self.spark, self.catalog)
+
+    def setting(self, name: str) -> str | None:
+        """A setting of the session, for which it is not started."""
+        if isinstance(self.session, LateSpark) and self.session.started is None:
+            return self.session.properties.get(name)
+        return self.spark.conf.get(name, None)
 
     def reserves(self, name: str) -> bool:
         """Whether Iceberg keeps this name of a column for itself."""
@@ -57,7 +75,7 @@ class Store:
     @property
     def folder(self) -> Path | None:
         """The folder of an embedded warehouse; None for any other catalog, whose warehouse may be a name."""
-        root = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None)
+        root = self.setting(f"spark.sql.catalog.{self.catalog}.warehouse")
         return Path(root) if root and Path(root).is_absolute() else None
 
     @property
@@ -65,7 +83,7 @@ class Store:
         """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
         if self.folder is not None:
             return str(self.folder.resolve())
-        told = (self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.{each}", None) for each in PLACES)
+        told = (self.setting(f"spark.sql.catalog.{self.catalog}.{each}") for each in PLACES)
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
 
     def namespace(self, schema: str) -> Any:
