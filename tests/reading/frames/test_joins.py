@@ -8,11 +8,15 @@ from remembering import E13, day, number, remembered
 from tables_as_text import table
 
 from backstory.errors import UsageError
-from backstory.model.layout import Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.reading.frames.joins import beside
+from backstory.reading.frames.pairs import Joined, few_each, pairs
+from backstory.reading.frames.versions import versions as versions_of
 from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 ORDERS = """id k v     at    known
@@ -108,10 +112,10 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
 
 
 def test_it_is_the_range_join(spark, store):
-    """Many lives with absences, and one far longer: what comparing all pairs finds is found."""
+    """Many lives with absences, and one far longer: what comparing all pairs finds is found by either plan."""
     chance = random.Random(7)
     lives = {f"k{number}": chance.sample(range(40), chance.randint(1, 7)) for number in range(40)}
-    lives["hot"] = range(400)
+    lives["hot"] = range(800)
     versions = [
         (key, start, end)
         for key, borders in lives.items()
@@ -131,7 +135,31 @@ def test_it_is_the_range_join(spark, store):
             if owner == key and start <= at and (end is None or at < end)
         ]
 
-    rows = found.join_as_of(frame, on="k", at="at").orderBy("id").toArrow().to_pylist()
-    assert [[row["valid_from"]] if row["valid_from"] else [] for row in rows] == [
-        expected(*fact) for fact in facts
-    ]
+    wanted = [(number, start) for number, fact in enumerate(facts) for start in expected(*fact) or [None]]
+    history = versions_of(store, found.name)
+    asked = Joined(
+        frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO]
+    )
+    for rows in (found.join_as_of(frame, on="k", at="at"), pairs(asked), beside(asked)):
+        told = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()
+        assert [tuple(row.values()) for row in told] == wanted
+    assert not few_each(store, existing(store, found.name))
+
+
+def test_pairs_are_looked_at_where_records_have_few_versions(store):
+    """The plan of an equi-join, a sort a side and no window; where versions overlap each row stands once."""
+    lines = [f"k{n % 100} v{n // 100} {n // 100} {n // 100 + 1} 1 ~ ~ ~ ~" for n in range(300)]
+    found = remembered(store, "few", "\n".join([*lines, "k1 wide 0 99 1 ~ ~ ~ ~"]))
+    frame = store.spark.createDataFrame([("k1", day(1))], "k STRING, at TIMESTAMP")
+
+    def joined():
+        rows = found.join_as_of(frame, on="k", at="at")
+        return "Window" in rows._jdf.queryExecution().optimizedPlan().toString(), rows
+
+    assert few_each(store, existing(store, found.name))
+    assert joined()[0] is False
+    name = store.sql_name(found.name)
+    store.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('backstory.disorder' = 'true')")
+    ordered, rows = joined()
+    assert ordered
+    assert [row["v"] for row in rows.collect()] == ["v1"]

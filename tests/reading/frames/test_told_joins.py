@@ -2,7 +2,8 @@
 
 import random
 
-from backstory.reading.frames.told_joins import Joined, beside_told
+from backstory.reading.frames.pairs import Joined
+from backstory.reading.frames.told_joins import beside_told
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 
 ENDS = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
@@ -69,7 +70,8 @@ def test_v98_of_records_that_were_told_of_often_rows_see_what_pairs_see(spark):
         for number, key, at, known in asks
     }
     assert max(map(len, expected.values())) == 1
-    asked = Joined(frame, history, ["k"], "at", "known", ["v"], ["id", "k", "at", "known", "v"])
+    names = ["id", "k", "at", "known", "v"]
+    asked = Joined(frame, history, ["k"], "at", ["v"], names, known_at="known")
     for few in (8, 10_000):
         rows = beside_told(asked, few).select("id", "v").collect()
         assert len(rows) == len(asks)

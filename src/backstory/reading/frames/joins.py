@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
+from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.frames.pairs import Joined, few_each, pairs
 from backstory.reading.frames.statements import statements
-from backstory.reading.frames.told_joins import Joined, beside_told
+from backstory.reading.frames.told_joins import beside_told
 from backstory.reading.frames.versions import shown_key, versions
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.reading.statements.stored_history import distinct
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 How = Literal["left", "inner"]
+# What backstory's own doors write, of an event log apart, whose events may all be true for ever.
+_ORDERED: Final = frozenset({Layout.VERSIONS, Layout.HIST, Layout.FIVETRAN_HISTORY})
 # Where rows that can match nothing are put, so that they are not all in one place.
 _PLACES: Final = 64
 
@@ -59,10 +63,11 @@ def join_as_of(
     """
     if how not in {"left", "inner"}:
         raise UsageError("bad-option", f"how={how!r} is none.", "Say left or inner.")
-    _require(store, table, frame, on, times)
+    stored = existing(store, table)
+    _require(stored.shape, frame, on, times)
     if not isinstance(times.known_at, str):
         history = versions(store, table, times.known_at)
-    elif existing(store, table).shape.layout is Layout.VERSIONS:
+    elif stored.shape.layout is Layout.VERSIONS:
         history = statements(store, table)
     else:
         raise UsageError(
@@ -71,28 +76,35 @@ def join_as_of(
             "Give one time as known_at; only native tables are asked with a column of times.",
         )
     _require_alike(frame, history, on)
+    shown = _told(history, on)
+    asked = Joined(frame, history, on, times.at, shown, _names(frame, shown), how == "inner")
     if isinstance(times.known_at, str):
-        shown = _told(history, on)
-        names = _names(frame, shown)
-        return beside_told(Joined(frame, history, on, times.at, times.known_at, shown, names, how == "inner"))
-    return _beside(frame, history, on, times.at, how)
+        asked = replace(asked, known_at=times.known_at)
+        return pairs(asked) if few_each(store, stored) else beside_told(asked)
+    return pairs(asked) if _one_at_a_time(stored) and few_each(store, stored) else beside(asked)
 
 
-def _beside(frame: "DataFrame", history: "DataFrame", on: Sequence[str], at: str, how: How) -> "DataFrame":
+def _one_at_a_time(table: StoredTable) -> bool:
+    """Whether of all versions of a record at most one is true at any instant."""
+    return table.shape.layout in _ORDERED and not table.disorderly
+
+
+def beside(asked: Joined) -> "DataFrame":
     """Rows and versions of a record in one order of time: the last version before a row is its own.
 
-    One sort of both sides, whatever the number of rows or versions of a key: no pair of them is looked at.
+    One sort of both sides together, whatever the number of rows or versions of a key: no pair of them is
+    looked at. Of versions that overlap the one that began last counts.
     """
     from pyspark.sql import Window
     from pyspark.sql.functions import col, last, monotonically_increasing_id, struct, when
 
-    row, version = struct(*map(column, frame.columns)), struct(*map(column, _told(history, on)))
-    asks = reduce(and_, (column(name).isNotNull() for name in (*on, at)))
-    keys = {f"key {number}": name for number, name in enumerate(on)}
+    frame, history, keys = asked.frame, asked.history, asked.keys
+    row, version = struct(*map(column, frame.columns)), struct(*map(column, asked.shown))
+    asks = reduce(and_, (column(name).isNotNull() for name in (*asked.on, asked.at)))
     rows = frame.select(
         *(column(name).cast(history.schema[name].dataType).alias(key) for key, name in keys.items()),
         when(~asks, monotonically_increasing_id() % _PLACES).alias("place"),
-        instant_in(frame, at).alias("time"),
+        instant_in(frame, asked.at).alias("time"),
         row.alias("row"),
     )
     starts = history.select(
@@ -101,18 +113,16 @@ def _beside(frame: "DataFrame", history: "DataFrame", on: Sequence[str], at: str
         version.alias("version"),
     )
     # A version that begins at the very time of a row is true then: it sorts before it.
-    order = Window.partitionBy(*keys, "place").orderBy("time", col("row").isNotNull())
+    order = Window.partitionBy(*map(column, keys), "place").orderBy("time", col("row").isNotNull())
     newest = last("version", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, 0))
     found = starts.unionByName(rows, allowMissingColumns=True).withColumn("newest", newest)
     lasts = col("newest")[VALID_TO].isNull() | (col("newest")[VALID_TO] > col("time"))
     match = when(lasts & col("place").isNull(), col("newest"))
     found = found.where(col("row").isNotNull()).select("row", match.alias("version"))
-    if how == "inner":
+    if asked.inner:
         found = found.where(col("version").isNotNull())
-    names = _names(frame, _told(history, on))
-    shown = [col("row")[name] for name in frame.columns]
-    shown += [col("version")[name] for name in _told(history, on)]
-    return found.select(*(each.alias(name) for each, name in zip(shown, names, strict=True)))
+    of_row = [col("row")[name] for name in frame.columns]
+    return found.select(*asked.named([*of_row, *(col("version")[name] for name in asked.shown)]))
 
 
 def _told(history: "DataFrame", on: Sequence[str]) -> list[str]:
@@ -125,13 +135,15 @@ def _names(frame: "DataFrame", told: Sequence[str]) -> tuple[str, ...]:
     return distinct([*frame.columns, *told], sys.maxsize)
 
 
-def _require(store: Store, table: TableName, frame: "DataFrame", on: Sequence[str], times: Times) -> None:
+def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Times) -> None:
     from pyspark.sql.types import DateType, TimestampType
 
-    key = shown_key(existing(store, table).shape)
+    key = shown_key(shape)
     if not key or sorted(on) != sorted(key):
         told = f"is ({', '.join(key)})" if key else "is none of its columns"
-        raise UsageError("other-key", f"The key of {table} {told}.", "Name each of the key's columns in on.")
+        raise UsageError(
+            "other-key", f"The key of {shape.table} {told}.", "Name each of the key's columns in on."
+        )
     for name in (*on, *times.columns):
         if frame.columns.count(name) != 1:
             raise UsageError(

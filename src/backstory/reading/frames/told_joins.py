@@ -6,19 +6,19 @@ those told of one half do not overlap in time of knowing. So no record costs mor
 often it was told of.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.frames.pairs import Joined, pairs
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.literals import column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # Of so many statements all are looked at.
 FEW: Final = 32
@@ -37,33 +37,6 @@ _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A frame and statements that are to be joined by the columns `on`.
-
-    `at` and `known_at` are the frame's columns of the instant and of the time of knowing; `shown` are the
-    statements' columns of the answer, and `names` those of all its columns.
-    """
-
-    frame: "DataFrame"
-    history: "DataFrame"
-    on: Sequence[str]
-    at: str
-    known_at: str
-    shown: Sequence[str]
-    names: Sequence[str]
-    inner: bool = False
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """The names of the key's columns in plans, with those that they have on both sides."""
-        return {f"backstory: key {number}": name for number, name in enumerate(self.on)}
-
-    def named(self, told: "Iterable[Column]") -> "list[Column]":
-        """The columns of the answer under its names."""
-        return [each.alias(name) for each, name in zip(told, self.names, strict=True)]
-
-
 def beside_told(asked: Joined, few: int = FEW) -> "DataFrame":
     """The frame's rows beside the statement in which both of a row's times lie.
 
@@ -75,7 +48,7 @@ def beside_told(asked: Joined, few: int = FEW) -> "DataFrame":
     told = asked.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
     many = told.agg(count(lit(1)).alias("told")).where(col("told") > few).drop("told")
     if many.isEmpty():
-        return _pairs(asked)
+        return pairs(asked)
     same = reduce(and_, (column(name) == column(key) for key, name in keys.items()))
 
     def part(how: str) -> Joined:
@@ -83,26 +56,7 @@ def beside_told(asked: Joined, few: int = FEW) -> "DataFrame":
         frame, history = (each.join(many, same, how) for each in sides)
         return replace(asked, frame=frame, history=history)
 
-    return _pairs(part("left_anti")).unionAll(_halves(part("left_semi")))
-
-
-def _pairs(asked: Joined) -> "DataFrame":
-    """Every row of a record is compared with every statement: what was known when has no one order."""
-    frame, history = asked.frame, asked.history
-    renamed = {name: f"told {number}" for number, name in enumerate(history.columns)}
-    statement = {name: column(alias) for name, alias in renamed.items()}
-    history = history.select(*(column(name).alias(alias) for name, alias in renamed.items()))
-    at, known_at = (instant_in(frame, name) for name in (asked.at, asked.known_at))
-
-    def within(time: "Column", start: str, end: str) -> "Column":
-        return (statement[start] <= time) & (statement[end].isNull() | (time < statement[end]))
-
-    same = [column(name) == statement[name] for name in asked.on]
-    meets = [*same, within(at, VALID_FROM, VALID_TO), within(known_at, TOLD_FROM, TOLD_TO)]
-    found = frame.join(history, reduce(and_, meets), "inner" if asked.inner else "left")
-    return found.select(
-        *asked.named([*map(column, frame.columns), *(statement[name] for name in asked.shown)])
-    )
+    return pairs(part("left_anti")).unionAll(_halves(part("left_semi")))
 
 
 def _halves(asked: Joined) -> "DataFrame":
