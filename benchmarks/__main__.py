@@ -59,6 +59,13 @@ WORKLOADS: Final = (
     Workload("odf", "benchmarks.doors odf", 0.1, "event logs against statements by hand", always=False),
     Workload("tables", "benchmarks.doors tables", 0.1, "many tables at once", always=False),
     Workload(
+        "reading",
+        "benchmarks.reading.run",
+        0.1,
+        "as_of, join_as_of and check against what one writes by hand",
+        always=False,
+    ),
+    Workload(
         "changes", "benchmarks.doors changes", 0.1, "bytes that the feed of changes reads", always=False
     ),
 )

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import and_
@@ -13,10 +13,10 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
-from backstory.reading.frames.pairs import Joined, few_each, pairs
+from backstory.reading.frames.pairs import Joined, few_each, pairs, recorded_pairs
 from backstory.reading.frames.statements import statements
 from backstory.reading.frames.told_joins import beside_told
-from backstory.reading.frames.versions import shown_key, versions
+from backstory.reading.frames.versions import BEFORE, MOVED, recorded, shown_key, versions
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.reading.statements.stored_history import distinct
 from backstory.stores.iceberg.literals import column
@@ -65,23 +65,26 @@ def join_as_of(
         raise UsageError("bad-option", f"how={how!r} is none.", "Say left or inner.")
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
-    if not isinstance(times.known_at, str):
-        history = versions(store, table, times.known_at)
-    elif stored.shape.layout is Layout.VERSIONS:
-        history = statements(store, table)
-    else:
-        raise UsageError(
-            "no-recorded-axis",
-            f"{table} does not keep what it knew row by row.",
-            "Give one time as known_at; only native tables are asked with a column of times.",
-        )
-    _require_alike(frame, history, on)
-    shown = _told(history, on)
-    asked = Joined(frame, history, on, times.at, shown, _names(frame, shown), how == "inner")
+
+    def asked(history: "DataFrame") -> Joined:
+        _require_alike(frame, history, on)
+        shown = _told(history, on)
+        known = times.known_at if isinstance(times.known_at, str) else ""
+        return Joined(frame, history, on, times.at, shown, _names(frame, shown), how == "inner", known)
+
     if isinstance(times.known_at, str):
-        asked = replace(asked, known_at=times.known_at)
-        return pairs(asked) if few_each(store, stored) else beside_told(asked)
-    return pairs(asked) if _one_at_a_time(stored) and few_each(store, stored) else beside(asked)
+        if stored.shape.layout is not Layout.VERSIONS:
+            raise UsageError(
+                "no-recorded-axis",
+                f"{table} does not keep what it knew row by row.",
+                "Give one time as known_at; only native tables are asked with a column of times.",
+            )
+        near = asked(recorded(store, stored))
+        return (
+            recorded_pairs(near) if few_each(store, stored) else beside_told(asked(statements(store, table)))
+        )
+    near = asked(versions(store, table, times.known_at))
+    return pairs(near) if _one_at_a_time(stored) and few_each(store, stored) else beside(near)
 
 
 def _one_at_a_time(table: StoredTable) -> bool:
@@ -127,7 +130,7 @@ def beside(asked: Joined) -> "DataFrame":
 
 def _told(history: "DataFrame", on: Sequence[str]) -> list[str]:
     """The columns that a row gets."""
-    return [name for name in history.columns if name not in {*on, TOLD_FROM, TOLD_TO}]
+    return [name for name in history.columns if name not in {*on, TOLD_FROM, TOLD_TO, MOVED, BEFORE}]
 
 
 def _names(frame: "DataFrame", told: Sequence[str]) -> tuple[str, ...]:

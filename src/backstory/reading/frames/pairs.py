@@ -4,7 +4,7 @@ Both sides are shuffled by key and sorted once, and each row is compared with al
 Nothing beats that where records have few versions; `few_each` tells beforehand whether they do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.frames.versions import BEFORE, MOVED, end_known
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -58,19 +59,42 @@ def pairs(asked: Joined) -> "DataFrame":
 
     A row stands once where at any time one thing alone is told of its record.
     """
-    frame, history = asked.frame, asked.history
+    history, told = _renamed(asked.history)
+    meets = _within(asked, asked.at, told[VALID_FROM], told[VALID_TO])
+    if asked.known_at:
+        meets &= _within(asked, asked.known_at, told[TOLD_FROM], told[TOLD_TO])
+    return _side_by_side(asked, history, told, meets)
+
+
+def recorded_pairs(asked: Joined) -> "DataFrame":
+    """The same of a history as `versions.recorded` gives it, whose rows tell two ends each (V6)."""
+    history, told = _renamed(asked.history)
+    known = instant_in(asked.frame, asked.known_at)
+    told[VALID_TO] = end_known(known, told[VALID_TO], told[MOVED], told[BEFORE])
+    meets = (told[TOLD_FROM] <= known) & _within(asked, asked.at, told[VALID_FROM], told[VALID_TO])
+    return _side_by_side(asked, history, told, meets)
+
+
+def _renamed(history: "DataFrame") -> "tuple[DataFrame, dict[str, Column]]":
+    """A history under names that no frame has, and its columns by their own."""
     renamed = {name: f"backstory: told {number}" for number, name in enumerate(history.columns)}
-    told = {name: column(alias) for name, alias in renamed.items()}
-    history = history.select(*(column(name).alias(alias) for name, alias in renamed.items()))
+    named = (column(name).alias(alias) for name, alias in renamed.items())
+    return history.select(*named), {name: column(alias) for name, alias in renamed.items()}
 
-    def within(time: str, start: str, end: str) -> "Column":
-        instant = instant_in(frame, time)
-        return (told[start] <= instant) & (told[end].isNull() | (instant < told[end]))
 
-    meets = [*(column(name) == told[name] for name in asked.on), within(asked.at, VALID_FROM, VALID_TO)]
-    meets += [within(asked.known_at, TOLD_FROM, TOLD_TO)] if asked.known_at else []
-    found = frame.join(history, reduce(and_, meets), "inner" if asked.inner else "left")
-    return found.select(*asked.named([*map(column, frame.columns), *(told[name] for name in asked.shown)]))
+def _within(asked: Joined, time: str, start: "Column", end: "Column") -> "Column":
+    instant = instant_in(asked.frame, time)
+    return (start <= instant) & (end.isNull() | (instant < end))
+
+
+def _side_by_side(
+    asked: Joined, history: "DataFrame", told: "Mapping[str, Column]", meets: "Column"
+) -> "DataFrame":
+    same = reduce(and_, (column(name) == told[name] for name in asked.on))
+    found = asked.frame.join(history, same & meets, "inner" if asked.inner else "left")
+    return found.select(
+        *asked.named([*map(column, asked.frame.columns), *(told[name] for name in asked.shown)])
+    )
 
 
 def few_each(store: Store, table: StoredTable) -> bool:

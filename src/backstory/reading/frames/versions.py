@@ -9,13 +9,14 @@ import structlog
 from backstory.errors import Refused, UsageError
 from backstory.model.history import History
 from backstory.model.instant import TMAX
-from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO, Layout, Span
+from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.knowledge import rows_known
+from backstory.reading.lives import TOLD_FROM
 from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 # A version has length, and nothing else has (V3, V5); so `_memory` is not read where it is not asked.
 _LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
 
+MOVED: Final = "backstory: moved"
+BEFORE: Final = "backstory: before"
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
@@ -80,15 +83,44 @@ def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Col
 
     A statement that was taken back since is one of what was known then; a memory row is no version ever.
     """
-    from pyspark.sql.functions import coalesce, col, lit, when
+    from pyspark.sql.functions import col
 
     if known_at is None:
         return rows.where(_LASTING), column(VALID_TO)
-    role = col(f"{MEMORY}.{ROLE}")
-    moved_since = col(f"{MEMORY}.{ENDED_AT}") > instant(micros_of(known_at))
-    ended = when(moved_since, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
-    no_fact = coalesce(role, lit("")) != Role.FACT
-    return rows.where(no_fact & (ended.isNull() | (ended > column(VALID_FROM)))), ended
+    moved, before = col(f"{MEMORY}.{ENDED_AT}"), col(f"{MEMORY}.{END_BEFORE}")
+    ended = end_known(instant(micros_of(known_at)), column(VALID_TO), moved, before)
+    return rows.where(_no_fact() & (ended.isNull() | (ended > column(VALID_FROM)))), ended
+
+
+def end_known(known: "Column", end: "Column", moved: "Column", before: "Column") -> "Column":
+    """The end of a native row as it was known: the one before it was last moved, or the one since (V6)."""
+    from pyspark.sql.functions import when
+
+    return when(moved > known, before).otherwise(end)
+
+
+def recorded(store: Store, table: StoredTable) -> "DataFrame":
+    """The rows of a native table that tell of versions: user's columns, `valid_from`, `valid_to`, three more.
+
+    `TOLD_FROM` is when a row was told, `MOVED` when its end was last moved, `BEFORE` the end before that.
+    """
+    from pyspark.sql.functions import col
+
+    rows = store.spark.table(store.sql_name(table.shape.table)).where(_no_fact())
+    own = {
+        VALID_FROM: column(VALID_FROM),
+        VALID_TO: column(VALID_TO),
+        TOLD_FROM: column(RECORDED_AT),
+        MOVED: col(f"{MEMORY}.{ENDED_AT}"),
+        BEFORE: col(f"{MEMORY}.{END_BEFORE}"),
+    }
+    return rows.select(*users_of(history_of(table)), *(told.alias(name) for name, told in own.items()))
+
+
+def _no_fact() -> "Column":
+    from pyspark.sql.functions import col, lit
+
+    return ~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(str(Role.FACT)))
 
 
 def _adopted(rows: "DataFrame", shape: Shape) -> "tuple[DataFrame, Column, Column]":
@@ -156,8 +188,8 @@ def ended_sql(history: History) -> str:
     still = f"coalesce({flag}, false) OR coalesce({end} >= timestamp_micros({micros_of(TMAX)}), false)"
     neither = f"CAST(raise_error({text_literal(carry(endless(shape, span)))}) AS TIMESTAMP)"
     ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {neither} ELSE {end} END"
-    reaches = f"({ended} IS NULL OR {following} <= {ended} + INTERVAL 1 MILLISECOND)"
-    return f"CASE WHEN {following} IS NOT NULL AND {reaches} THEN {following} ELSE {ended} END"
+    reach = f"coalesce({ended}, timestamp_micros({micros_of(TMAX)})) + INTERVAL 1 MILLISECOND"
+    return f"CASE WHEN {following} <= {reach} THEN {following} ELSE {ended} END"
 
 
 def versions_sql(store: Store, stored: StoredTable) -> str:
