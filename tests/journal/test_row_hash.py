@@ -1,23 +1,21 @@
 """A hash of what rows say, whichever files hold them (section 6.5)."""
 
-import hashlib
 import math
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from functools import reduce
-from struct import pack
 
 import pytest
-import xxhash
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.functions import lit
+from row_texts import in_python
 
 from backstory.journal import row_hash
+from backstory.journal.arrow_hash import hash_of_table
 from backstory.journal.row_hash import Slice, hash_of, slice_hashes
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 OLD = datetime(1582, 10, 4, 23, 59, 59, 999_999, tzinfo=UTC)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = """
     offset BIGINT, `a.b` STRING, `b``c d` STRING, whole INT, real DOUBLE, small FLOAT, exact DECIMAL(38,10), yes BOOLEAN,
     day DATE, at TIMESTAMP, wall TIMESTAMP_NTZ, raw BINARY, list ARRAY<INT>, deep ARRAY<ARRAY<STRING>>,
@@ -42,79 +40,6 @@ EDGES = (
 ROWS = [FULL, EMPTY, EDGES]
 
 
-def sha256(text):
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def counted(letter, text):
-    return f"{letter}{len(text.encode())}:{text}"
-
-
-def micros(time):
-    return str((time.replace(tzinfo=UTC) - EPOCH) // (EPOCH.resolution))
-
-
-def hex_of(value):
-    """As Java writes it."""
-    if math.isnan(value) or math.isinf(value):
-        return "NaN" if math.isnan(value) else "-Infinity" if value < 0 else "Infinity"
-    digits, _, power = abs(value).hex().partition("p")
-    whole, _, part = digits.partition(".")
-    return f"{'-' if value < 0 else ''}{whole}.{part.rstrip('0') or '0'}p{int(power)}"
-
-
-SCALARS = {
-    **dict.fromkeys(("byte", "short", "integer", "long"), ("i", str)),
-    **dict.fromkeys(("float", "double"), ("f", hex_of)),
-    "decimal": ("n", lambda value: str(value.quantize(Decimal("1E-10"), context=Context(prec=38)))),
-    "boolean": ("b", lambda value: str(value).lower()),
-    "date": ("d", lambda value: str((value - EPOCH.date()).days)),
-    "timestamp": ("t", micros),
-    "timestamp_ntz": ("w", micros),
-    "binary": ("x", lambda value: value.hex().upper()),
-    "string": ("s", str),
-}
-
-
-def value_text(value, type_):
-    """The rule in plain Python."""
-    if value is None:
-        return "~"
-    kind = type_["type"] if isinstance(type_, dict) else type_
-    match kind:
-        case "array":
-            return f"l{len(value)}:" + "".join(value_text(each, type_["elementType"]) for each in value)
-        case "map":
-            entries = [
-                value_text(k, type_["keyType"]) + value_text(v, type_["valueType"]) for k, v in value.items()
-            ]
-            return f"m{len(value)}:" + "".join(sorted(entries))
-        case "struct":
-            return "{" + fields_text(value, type_) + "}"
-    letter, text = SCALARS[kind.partition("(")[0]]
-    return counted(letter, text(value))
-
-
-def fields_text(row, struct):
-    found = sorted(
-        (field["name"], field["type"], value)
-        for field, value in zip(struct["fields"], row, strict=True)
-        if value is not None
-    )
-    return "".join(f"{len(name.encode())}:{name}{value_text(value, type_)}" for name, type_, value in found)
-
-
-def in_python(rows, struct):
-    """The hash of rows, the offset of each in its first column."""
-    words = [0, 0, 0, 0]
-    for row in rows:
-        digest = sha256(f"{row[0]} {fields_text(row, struct)}")
-        for place in range(4):
-            seed = xxhash.xxh64_intdigest(pack("<i", place), 42)
-            words[place] ^= xxhash.xxh64_intdigest(digest.encode(), seed)
-    return "".join(f"{word:016x}" for word in words)
-
-
 def logical_hash(frame, offset):
     return slice_hashes(frame, offset, []).get(None, Slice()).hash
 
@@ -137,6 +62,12 @@ def test_it_is_the_rule_in_plain_python(frame, hashed):
     ]
 
     assert in_python(rows, frame.schema.jsonValue()) == hashed
+
+
+def test_what_the_driver_holds_has_the_hash_of_what_spark_reads(frame):
+    """Rows whose values have no parts."""
+    flat = frame.select(*(f"`{name.replace('`', '``')}`" for name in frame.columns[:12]))
+    assert hash_of_table(flat.toArrow(), "offset") == logical_hash(flat, "offset")
 
 
 def test_rows_are_hashed_on_their_way(frame, hashed):

@@ -6,13 +6,11 @@ later changes no old hash. A row's hash is the SHA-256 of that text, as hexadeci
 words of 64 bits, each the exclusive or of what XXH64 gives for its place and the hash of each row. Offsets
 keep the order, so rows are added up wherever they lie, on their way into the table.
 
-Rows never leave the place where Spark runs; nothing depends on how they are partitioned, on the order of
-columns or on settings of the session.
+Rows never leave the place where Spark runs (`arrow_hash` is for those that the driver holds); nothing depends
+on how they are partitioned, on the order of columns or on settings of the session.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import xor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,14 +49,6 @@ def hashed(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
     built = built.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
     return built.drop(*WORDS)
-
-
-def hash_here(rows: "DataFrame", offset: str) -> str | None:
-    """The hash of few rows, which the driver holds; Spark makes it without a job."""
-    words = zip(WORDS, _words(_digest(rows, offset, {})), strict=True)
-    found = rows.select(*(word.alias(name) for name, word in words)).collect()
-    sums = {name: reduce(xor, (row[place] for row in found), 0) for place, name in enumerate(WORDS)}
-    return hash_of({ROWS: len(found), **sums})
 
 
 def hash_of(told: Mapping[str, Any]) -> str | None:

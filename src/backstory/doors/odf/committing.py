@@ -1,6 +1,7 @@
 """The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -17,14 +18,14 @@ from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shaped
+from backstory.journal.arrow_hash import hash_of_table
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
-from backstory.journal.row_hash import ROWS, hash_here, hash_of, hashed
+from backstory.journal.row_hash import ROWS, hash_of, hashed
 from backstory.model.change import NOTHING, TOKEN, Change, Note
 from backstory.model.instant import iso
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import absent, literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 DOOR = "odf"
+# Rows are hashed while their files are written.
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="hash")
 TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
 
 
@@ -134,7 +137,7 @@ def block_change(
         into = extended(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     offset = meeting.dataset.columns.vocab.offset_column
-    come, hash_told = _with_hash(store, rows, into or table.shape, offset, event)
+    come, hash_told = _with_hash(rows, into or table.shape, offset, event)
 
     def told(pending: StoredTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_told()
@@ -149,7 +152,7 @@ def block_change(
 
 
 def _with_hash(
-    store: Store, rows: "DataFrame | pa.Table | None", shape: Shape, offset: str, event: Mapping[str, Any]
+    rows: "DataFrame | pa.Table | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | None, Callable[[], str | None]]":
     """The rows as the table has them, and what tells their hash once they are written."""
     from pyspark.sql import Observation
@@ -158,8 +161,7 @@ def _with_hash(
         return None, lambda: None
     if isinstance(rows, pa.Table):
         rows = shaped(rows, shape.columns)
-        told = hash_here(frame_of(store, rows), offset)
-        return rows, lambda: told
+        return rows, _BESIDE.submit(hash_of_table, rows, offset).result
     written = Observation()
     rows = hashed(rows, offset, written)
     rows = rows.withColumns(absent(shape.columns, rows.columns))

@@ -1,0 +1,147 @@
+"""The logical hash of rows that the driver holds as Arrow: the one that Spark makes (section 6.5).
+
+`row_hash` tells the form. A SHA-256 is asked for row by row, for nothing makes many at a time; the texts
+that it is of, and what becomes of it, are made for all rows of a piece at once.
+"""
+
+from collections.abc import Collection
+from functools import reduce
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+PIECE: Final = 1 << 16
+WORDS: Final = 4
+# The numbers of XXH64, and the seed that Spark gives it.
+P1, P2, P3 = (np.uint64(each) for each in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
+SEED: Final = np.uint64(42)
+# The two digits of each byte.
+LOWER, UPPER = (
+    np.frombuffer("".join(form % byte for byte in range(256)).encode(), np.uint16)
+    for form in ("%02x", "%02X")
+)
+MANTISSA, HIDDEN = 52, 1023  # bits of a float of 64 bits, and what its exponent counts from
+
+
+def hash_of_table(rows: pa.Table, offset: str) -> str | None:
+    """The hash of rows whose offsets the column `offset` holds, none of them with values that have parts.
+
+    None if there are none.
+    """
+    sums = np.zeros(WORDS, np.uint64)
+    repeating = _repeating(rows.slice(0, PIECE))
+    with np.errstate(over="ignore"):
+        for start in range(0, len(rows), PIECE):
+            texts = _texts(rows.slice(start, PIECE), offset, repeating)
+            hashes = b"".join([sha256(text).digest() for text in texts.to_numpy(zero_copy_only=False)])
+            digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
+            sums ^= [np.bitwise_xor.reduce(_word(digits, place)) for place in range(WORDS)]
+    return "".join(f"{int(each):016x}" for each in sums) if len(rows) else None
+
+
+def _repeating(rows: pa.Table) -> frozenset[str]:
+    """The columns with few values, each of which is told once."""
+    counts = {name: len(pc.unique(rows[name])) for name in rows.column_names}
+    return frozenset(name for name, count in counts.items() if count * 2 < len(rows))
+
+
+def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
+    """The text of each row, as bytes."""
+    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), "~")
+    columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
+    fields = [(_once if name in repeating else _field)(name, each) for name, each in columns.items()]
+    told = [numbers, " ", *(each for each in fields if each is not None)]
+    return pc.binary_join_element_wise(*told, "", null_handling="replace").cast(pa.binary())
+
+
+def _once(name: str, values: pa.Array) -> pa.Array | None:
+    """The same as `_field`; what equal values add is made once."""
+    encoded = values.dictionary_encode()
+    told = _field(name, encoded.dictionary)
+    return None if told is None else told.take(encoded.indices)
+
+
+def _field(name: str, values: pa.Array) -> pa.Array | None:
+    """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
+    if values.null_count == len(values):
+        return None
+    letter, text = _told(values)
+    start = f"{len(name.encode())}:{name}{letter}"
+    length = pc.binary_length(text).cast(pa.string())
+    return pc.binary_join_element_wise(start, length, ":", text, "")
+
+
+def _told(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
+    """The letter of a column's kind, and the text of each value."""
+    is_ = pa.types
+    if is_.is_integer(values.type):
+        return "i", values.cast(pa.string())
+    if is_.is_floating(values.type):
+        return "f", _floats(values)
+    if is_.is_decimal(values.type):
+        return "n", values.cast(pa.string())
+    if is_.is_boolean(values.type):
+        return "b", values.cast(pa.string())
+    if is_.is_date32(values.type):
+        return "d", values.cast(pa.int32()).cast(pa.string())
+    if is_.is_timestamp(values.type):
+        return "t" if values.type.tz else "w", values.cast(pa.int64()).cast(pa.string())
+    if is_.is_binary(values.type):
+        return "x", _hexadecimal(values)
+    assert is_.is_string(values.type)
+    return "s", values
+
+
+def _hexadecimal(values: pa.Array) -> pa.Array:
+    """The digits of each value's bytes."""
+    lengths = np.asarray(pc.fill_null(pc.binary_length(values), 0))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(2 * lengths, dtype=np.int64)]).astype(np.int32)
+    content = b"".join(values.drop_null().to_pylist())
+    digits = UPPER[np.frombuffer(content, np.uint8)]
+    told = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(digits))
+    return pc.if_else(values.is_valid(), told, None)
+
+
+def _floats(values: pa.Array) -> pa.Array:
+    """Floats by their bits, as Java's `%a` writes them; 0.0 for -0.0."""
+    wide = np.asarray(pc.fill_null(values.cast(pa.float64()), 0.0)) + 0.0
+    bits = wide.view(np.uint64)
+    parts = ((bits << np.uint64(64 - MANTISSA)).astype(">u8")).view(np.uint8)
+    digits = LOWER[parts].view("S16")
+    fraction = pc.utf8_rtrim(pa.array(digits, pa.binary()).cast(pa.string()), characters="0")
+    fraction = pc.if_else(pc.equal(fraction, ""), "0", fraction)
+    exponent = (bits >> np.uint64(MANTISSA)).astype(np.int64) & (2 * HIDDEN + 1)
+    small = exponent == 0
+    power = np.where(wide == 0, 0, np.where(small, 1 - HIDDEN, exponent - HIDDEN))
+    sign = pc.if_else(pa.array(wide < 0), "-", "")
+    whole = pc.if_else(pa.array(small), "0x0.", "0x1.")
+    told = pc.binary_join_element_wise(sign, whole, fraction, "p", pa.array(power).cast(pa.string()), "")
+    told = pc.if_else(pa.array(np.isinf(wide)), pc.binary_join_element_wise(sign, "Infinity", ""), told)
+    told = pc.if_else(pa.array(np.isnan(wide)), "NaN", told)
+    return pc.if_else(values.is_valid(), told, None)
+
+
+def _word(digits: np.ndarray, place: int) -> np.ndarray:
+    """XXH64 of the place and the 64 digits of each hash; those are eight numbers of each."""
+    seed = _mixed(_turned(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
+    lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
+    for stripe in (digits[:4], digits[4:]):
+        lanes = [_turned(lane + part * P2, 31) * P1 for lane, part in zip(lanes, stripe, strict=True)]
+    found = reduce(np.add, (_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
+    for lane in lanes:
+        found = (found ^ _turned(lane * P2, 31) * P1) * P1 + P4
+    return _mixed(found + np.uint64(64))
+
+
+def _turned(words: Any, by: int) -> Any:
+    return words << np.uint64(by) | words >> np.uint64(64 - by)
+
+
+def _mixed(words: Any) -> Any:
+    words = (words ^ words >> np.uint64(33)) * P2
+    words = (words ^ words >> np.uint64(29)) * P3
+    return words ^ words >> np.uint64(32)

@@ -1,0 +1,63 @@
+"""Rows that the driver holds are hashed as the rule in plain Python says (section 6.5)."""
+
+from datetime import UTC, datetime
+from decimal import Context, Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from depth import DEPTH, EXAMPLES
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from pyspark.sql.pandas.types import from_arrow_schema
+from row_texts import in_python
+
+from backstory.journal import arrow_hash
+from backstory.journal.arrow_hash import hash_of_table
+
+EXACT = Context(prec=38)
+INSTANTS = some.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
+VALUES = {
+    "é": (pa.string(), some.text(max_size=9)),
+    "a b": (pa.int32(), some.integers(-(2**31), 2**31 - 1)),
+    "long": (pa.int64(), some.integers(-(2**63), 2**63 - 1)),
+    "real": (pa.float64(), some.floats()),
+    "small": (pa.float32(), some.floats(width=32)),
+    "exact": (
+        pa.decimal128(38, 10),
+        some.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-10, EXACT)),
+    ),
+    "yes": (pa.bool_(), some.booleans()),
+    "day": (pa.date32(), some.dates()),
+    "at": (pa.timestamp("us", "UTC"), INSTANTS.map(lambda time: time.replace(tzinfo=UTC))),
+    "wall": (pa.timestamp("us"), INSTANTS),
+    "raw": (pa.binary(), some.binary(max_size=9)),
+}
+SCHEMA = pa.schema([("offset", pa.int64()), *((name, type_) for name, (type_, _) in VALUES.items())])
+ROW = some.tuples(some.integers(0, 2**40), *(some.none() | some_ for _, some_ in VALUES.values()))
+
+
+@pytest.mark.parametrize(("times", "piece"), [(1, 2), (3, 1 << 16)], ids=["some pieces", "repeated"])
+@given(rows=some.lists(ROW, min_size=1, max_size=6))
+@settings(max_examples=EXAMPLES[DEPTH], deadline=None)
+def test_it_is_the_rule_in_plain_python(times, piece, rows):
+    """Every type, NULLs, NaN, the edges of each; values that repeat are told once."""
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows * times], SCHEMA)
+    struct = from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True).jsonValue()
+    by_rule = in_python(_stored(rows * times), struct)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_hash, "PIECE", piece)
+        assert hash_of_table(table, "offset") == by_rule
+
+
+def test_no_rows_have_no_hash():
+    assert hash_of_table(SCHEMA.empty_table(), "offset") is None
+
+
+def _stored(rows):
+    """The rows as a table has them: floats of 32 bits."""
+    place = SCHEMA.names.index("small")
+    return [
+        (*row[:place], row[place] if row[place] is None else float(np.float32(row[place])), *row[place + 1 :])
+        for row in rows
+    ]
