@@ -15,6 +15,7 @@ from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.arrow.plan import merge_tables
+from backstory.strategies.events.arrow.sides import side_of
 from backstory.strategies.events.columns import DELIVERED, LOGGED, PLACE, ROW, SOURCE, TIME
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.plan import is_nested
@@ -106,7 +107,8 @@ def _merged(merging: SmallMerge) -> Happened | None:
         # A correction's two halves stand right beside each other.
         places = pa.array(np.argsort(np.argsort(delivered[PLACE])), pa.int64())
         delivered = delivered.set_column(delivered.column_names.index(PLACE), PLACE, places)
-    happened = merge_tables(events, delivered, terms, merging.moment)
+    logged_side = None if events is None else side_of(events)
+    happened = merge_tables(logged_side, side_of(delivered), terms, merging.moment)
     return replace(happened, seen=observed_by(frame)) if arrived.seen else happened
 
 

@@ -9,6 +9,7 @@ from depth import deep
 from event_lives import COLUMNS, TERMS, Lives, moment_of, second, told
 
 from backstory.strategies.events.arrow.plan import merge_tables
+from backstory.strategies.events.arrow.sides import side_of
 from backstory.strategies.events.terms import Moment
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -18,7 +19,7 @@ DELIVERIES = 3
 
 
 def side(rows):
-    return pa.Table.from_pylist([dict(zip(SIDES.names, row, strict=True)) for row in rows], SIDES)
+    return side_of(pa.Table.from_pylist([dict(zip(SIDES.names, row, strict=True)) for row in rows], SIDES))
 
 
 def by_the_plan(lives, deliveries, moment):
@@ -31,7 +32,7 @@ def by_the_plan(lives, deliveries, moment):
     )
     rows = [row for rows in deliveries.values() for row in rows]
     delivered = side([(row.op, row.time, row.values, place) for place, row in enumerate(rows)])
-    made = merge_tables(logged if len(logged) else None, delivered, lives.terms, moment)
+    made = merge_tables(logged if len(logged.data) else None, delivered, lives.terms, moment)
     found = defaultdict(list)
     events = made.events
     for op, time, values in zip(
@@ -70,5 +71,7 @@ def test_sides_may_differ_in_what_can_be_null():
     told = pa.schema([("op", pa.int32()), ("time", INSTANT), ("row", inner), ("place", pa.int64())])
     strict = pa.schema([field.with_nullable(field.name == "time") for field in told])
     delivered = pa.Table.from_pylist([dict(zip(strict.names, row, strict=True)) for row in rows], strict)
-    made = merge_tables(side(rows), delivered, TERMS["upsert"], Moment(second(2), second(2), None, 1))
+    made = merge_tables(
+        side(rows), side_of(delivered), TERMS["upsert"], Moment(second(2), second(2), None, 1)
+    )
     assert (made.rows, made.counts["unchanged"]) == (0, 1)

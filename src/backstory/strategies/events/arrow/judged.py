@@ -1,13 +1,16 @@
 """What is known of the rows of a log and a delivery side by side, and what becomes of each."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
-from backstory.strategies.events.arrow.codes import LACKING, identities
+from backstory.strategies.events.arrow.codes import LACKING
 from backstory.strategies.events.arrow.sides import NOBODY, EventSides, Neighbours, Places, Truths, neighbours
 from backstory.strategies.events.outcomes import outcomes
 from backstory.strategies.events.terms import EventTerms, Op, Strategy
+from backstory.strategies.scd2.arrow.matching import differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class _Facts:
 
     @property
     def repeats(self) -> Truths:
-        return self.follows & self._alike(self._content(), self._beside.before) & self._simultaneous
+        before = self._beside.before
+        return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
 
     @property
     def followed(self) -> Truths:
@@ -79,13 +83,11 @@ class _Facts:
 
     @property
     def same(self) -> Truths:
-        names = self._terms.compare
-        content = self._content() if names is None else identities(self.sides.data, names)
-        equal = self._alike(content, self._beside.stored)
+        stored, times = self._beside.stored, self.sides.times
+        equal = self._alike(self._terms.compare, self.delivered & (stored != NOBODY), stored)
         if not self._terms.compare_time:
             return equal
-        times = self.sides.times
-        return equal & ((times == LACKING) | self._alike(times, self._beside.stored))
+        return equal & ((times == LACKING) | (times == times[stored]))
 
     @property
     def present(self) -> Truths:
@@ -93,8 +95,9 @@ class _Facts:
 
     @property
     def resembles(self) -> Truths:
+        before = self._beside.before
         told = self.sides.times == self.times_before
-        return self._alike(self._content(), self._beside.before) & told
+        return told & self._alike(None, self.delivered & (before != NOBODY), before)
 
     @property
     def paired(self) -> Truths:
@@ -108,19 +111,29 @@ class _Facts:
     def _size(self) -> int:
         return len(self.sides.ops)
 
-    @property
-    def _simultaneous(self) -> Truths:
-        return self._alike(self.sides.times, self._beside.before)
-
-    def _content(self) -> np.ndarray:
-        return identities(self.sides.data, self.sides.data.column_names)
-
     def _lacks(self, name: str) -> Truths:
         return np.asarray(self.sides.data[name].is_null())
 
     def _there(self, places: Places) -> Truths:
         return (places != NOBODY) & (self.sides.ops[places] != Op.RETRACT)
 
-    def _alike(self, numbers: np.ndarray, places: Places) -> Truths:
-        """Whether rows have the numbers of the rows at these places."""
-        return (places != NOBODY) & (numbers == numbers[places])
+    def _alike(self, names: Sequence[str] | None, these: Truths, places: Places) -> Truths:
+        """Whether these rows have the values of others of their records, in all columns or in those named."""
+        rows, data = np.flatnonzero(these), self.sides.data
+        wanted = data.column_names if names is None else names
+        others = _taken(data, places[rows], wanted, self._terms.key)
+        apart = differ(zip(_taken(data, rows, wanted, self._terms.key), others, strict=True))
+        found = these.copy()
+        if apart is not None:
+            found[rows] = ~np.asarray(apart)
+        return found
+
+
+def _taken(
+    data: pa.Table, rows: Places, names: Sequence[str], key: Sequence[str]
+) -> Iterator[pa.ChunkedArray]:
+    """The columns of rows, but for those of the key, which is the same."""
+    whole = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    for name in names:
+        if name not in key:
+            yield data[name].slice(int(rows[0]), len(rows)) if whole else data[name].take(pa.array(rows))

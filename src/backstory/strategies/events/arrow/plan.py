@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.strategies.events.arrow.codes import LACKING, ranks
+from backstory.strategies.events.arrow.codes import LACKING, ranks, sorted_by
 from backstory.strategies.events.arrow.judged import JudgedSides, judge
-from backstory.strategies.events.arrow.sides import EventSides, Places, fill_times, lay_out
-from backstory.strategies.events.columns import TIME
+from backstory.strategies.events.arrow.sides import ArrowSide, EventSides, Places, fill_times, lay_out
 from backstory.strategies.events.happened import COUNTED, Happened, SeenEvents, problem_code, summed
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
 
@@ -40,12 +39,14 @@ class _Made:
         return _Made(self.ops[places], self.times[places], self.rows[places], self.leads[places])
 
 
-def merge_tables(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> Happened:
-    """Compare a delivery with the events of its records, both as tables of the columns of a side.
+def merge_tables(
+    logged: ArrowSide | None, delivered: ArrowSide, terms: EventTerms, moment: Moment
+) -> Happened:
+    """Compare a delivery with the events of its records.
 
     The events of what happened are `Events`, sorted as they get their offsets.
     """
-    type_ = delivered.schema.field(TIME).type
+    type_ = delivered.times.type
     sides = lay_out(logged if terms.looks_back else None, delivered)
     fallback, watermark = (_number(each, type_) for each in (moment.fallback, moment.watermark))
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
@@ -112,7 +113,7 @@ def _order(made: _Made, sides: EventSides, terms: EventTerms) -> Places:
     by += [made.ops, made.times]
     if terms.strategy is Strategy.APPEND:  # elsewhere no two events have one key and one operation
         by += [ranks(column) for column in data.columns]
-    return np.lexsort(by[::-1])
+    return sorted_by(by, len(made.rows))
 
 
 def _seen(times: np.ndarray, type_: pa.DataType, watermark: int | None) -> SeenEvents:
