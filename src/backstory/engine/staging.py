@@ -2,21 +2,25 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.engine.shipping import parquet_frame, ship_files
-from backstory.formats.memory import TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
+from backstory.stores.metadata.columns import packed_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +37,20 @@ ROWS_IN_GROUP: Final = 1 << 17
 FEW: Final = 4 << 20
 FEW_ROWS: Final = 20_000
 PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows with their `ARRIVAL` as a frame, and whether they are few.
+
+    `size` is what they may take of the driver's memory, None where nobody knows; `here` reads them without
+    Spark, and without `ARRIVAL`, as far as a lease can hold them.
+    """
+
+    frame: "DataFrame"
+    few: bool
+    size: int | None = None
+    here: "Callable[[MemoryLease], pa.Table] | None" = None
 
 
 def is_local(store: Store) -> bool:
@@ -86,21 +104,48 @@ def staged(
 
 def given(
     store: Store, rows: ProducedRows, folder: Path, held: ExitStack, *, queried: bool = False
-) -> "tuple[DataFrame, bool]":
-    """The same, and whether the rows are few: these go as they are, unless they are `queried`.
+) -> StagedRows:
+    """The same; rows that are few go as they are, unless they are `queried`.
 
     The plan of a query would tell how many they are: one row is not sorted.
     """
     schema = _with_arrival(rows.schema)
-    batches, kept = _placed(rows, schema), list[pa.RecordBatch]()
+    batches, kept, few = _placed(rows, schema), list[pa.RecordBatch](), True
     for batch in batches:
         kept.append(batch)
         if sum(each.nbytes for each in kept) > FEW or sum(map(len, kept)) > FEW_ROWS:
-            frame = _laid_down(store, _emptied(kept, batches), schema, folder, held)
-            return _voided(frame, rows.schema), False
-    if queried:
-        return _voided(_laid_down(store, iter(kept), schema, folder, held), rows.schema), True
-    return _voided(frame_of(store, pa.Table.from_batches(kept, schema)), rows.schema), True
+            few = False
+            break
+    if few and not queried:
+        table = pa.Table.from_batches(kept, schema)
+        frame = _voided(frame_of(store, table), rows.schema)
+        return StagedRows(frame, few, max(1, table.nbytes), partial(_kept_here, table))
+    frame = _voided(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
+    path = folder / STAGED
+    return staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
+
+
+def staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedRows:
+    """A frame whose rows are those of a Parquet file of this machine."""
+    told = pq.read_metadata(path)
+    size = unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
+    few = few or (size <= FEW and told.num_rows <= FEW_ROWS)
+    return StagedRows(frame, few, size, partial(parquet_here, path))
+
+
+def parquet_here(path: Path, lease: MemoryLease, names: Sequence[str] | None = None) -> pa.Table:
+    """Columns of a Parquet file, or all, as far as the lease can hold them."""
+    with pq.ParquetFile(path) as file:
+        wanted = file.schema_arrow.names if names is None else list(names)
+        lease.hold("batch", packed_size(file.metadata, wanted))
+        rows = file.read(columns=wanted).select(wanted)
+    lease.hold("batch", max(1, rows.nbytes))
+    return rows
+
+
+def _kept_here(rows: pa.Table, lease: MemoryLease) -> pa.Table:
+    lease.hold("batch", max(1, rows.nbytes))
+    return rows
 
 
 def _with_arrival(schema: pa.Schema) -> pa.Schema:
@@ -174,7 +219,7 @@ def _placed(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in rows.batches:
         values = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
-        places = pa.array(range(first, first + batch.num_rows), pa.int64())
+        places = pa.array(np.arange(first, first + batch.num_rows))
         first += batch.num_rows
         yield pa.RecordBatch.from_arrays([*values, places], schema=schema)
 

@@ -64,8 +64,8 @@ def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monke
     assert life.data("n") == [(n,) for n in [*range(1, 6), *range(1, 7)]]
 
 
-def test_a_small_pull_is_one_job_and_one_of_nothing_none(store, tmp_path):
-    """Log and delivery are read side by side; what the driver writes needs no task."""
+def test_a_small_pull_is_no_job(store, tmp_path):
+    """Log and delivery are read here, and what the driver writes needs no task."""
     tracker = store.spark.sparkContext.statusTracker()
     polling = "{kind: url, url: data.csv}"
     life = Dataset(store, tmp_path, MERGES["snapshot"], "k STRING, n INT", fetch=polling)
@@ -75,7 +75,7 @@ def test_a_small_pull_is_one_job_and_one_of_nothing_none(store, tmp_path):
         before = max(tracker.getJobIdsForGroup(None), default=-1)
         life.pull(text)
         started.append(max(tracker.getJobIdsForGroup(None), default=-1) - before)
-    assert started == [1, 1, 0]
+    assert started == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])

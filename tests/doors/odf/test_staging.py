@@ -30,7 +30,8 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
         ready = Prepared(path, path.name, bound_of(path))
-        return read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)[0]
+        found = read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
+        return None if found is None else found.frame
 
     with ExitStack() as held:
         yield batch

@@ -13,7 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
-from backstory.engine.staging import STAGED, as_ours, is_local, local_fields, local_parquet, staged
+from backstory.engine.staging import (
+    STAGED,
+    as_ours,
+    is_local,
+    local_fields,
+    local_parquet,
+    parquet_here,
+    staged,
+)
 from backstory.errors import Refused
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_columns
@@ -33,7 +41,6 @@ from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.metadata.columns import packed_size
 from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
@@ -145,10 +152,7 @@ def rows_of_files(
 
 def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str], lease: MemoryLease) -> pa.Table:
     """Columns of a file; those that are `empty` have no type of their own."""
-    with pq.ParquetFile(path) as file:
-        lease.hold("copy", packed_size(file.metadata, names))
-        rows = file.read(columns=list(names)).select(names)
-    lease.hold("copy", rows.nbytes)
+    rows = parquet_here(path, lease, names)
     return pa.table([pa.nulls(len(rows)) if name in empty else rows[name] for name in names], names=names)
 
 

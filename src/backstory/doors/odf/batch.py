@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from backstory.doors.odf.batch_here import TakenColumns, taken_columns
 from backstory.doors.odf.columns import reserved
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.event_times import HINT, event_time, in_utc
@@ -32,7 +33,8 @@ class DeliveredSide:
     `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
     time, `dated` that it is a day, `placed` that rows are numbered without gaps, and `known` that each
     column is of a type that its values or somebody told. `seen` names the observation of rows that must not
-    be; it is empty where none is looked for.
+    be; it is empty where none is looked for. `taken` tells which columns of what was read
+    are just those of the side, None where Spark makes them.
     """
 
     rows: "DataFrame"
@@ -42,6 +44,7 @@ class DeliveredSide:
     placed: bool
     known: bool
     seen: str
+    taken: TakenColumns | None = None
 
 
 def batch(
@@ -60,10 +63,14 @@ def batch(
     from pyspark.sql.functions import col, count, lit, struct, when
     from pyspark.sql.functions import monotonically_increasing_id as arrived
 
+    read = frame.columns
     frame = _refused_or_renamed(frame, source, columns, inferred=inferred)
-    fields = {field.name: field for field in frame.schema}
+    found = {field.name: field for field in frame.schema}
+    fields = dict(found)
     has_arrival = fields.pop(ARRIVAL, None) is not None
     op = _op(source, columns, fields)
+    told = columns.vocab.operation_type_column
+    system = (told if told in found.keys() - fields.keys() else None, columns.time)
     time, wanted = None, expected.dated if expected else None
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
@@ -72,23 +79,28 @@ def batch(
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)
-    checks = {name: col(quoted(name)).isNull() for name in (expected.required if expected else ())}
+    required = expected.required if expected else ()
+    checks = {name: col(quoted(name)).isNull() for name in required}
     if time is not None and time.unreadable is not None:
         checks[UNREADABLE_TIME] = time.unreadable
     seen = f"batch {uuid4()}" if checks else ""
     if checks:
         counted = (count(when(condition, 1)).alias(name) for name, condition in checks.items())
         frame = frame.observe(seen, *counted)
-    taken = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
+    own = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
         TIME: time.value if time else lit(None).cast("date" if dated else "timestamp"),
-        ROW: struct(*taken),
+        ROW: struct(*own),
         PLACE: col(quoted(ARRIVAL)) if has_arrival else arrived(),
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
     known = expected is not None or not any(map(_is_void, frame.schema))
-    return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, seen)
+    taken = None
+    if has_arrival and all(_is_void(fields[name]) for name in values):
+        names = dict(zip(frame.columns, read, strict=True))
+        taken = taken_columns(found, names, data, system, tuple(required), dated=dated)
+    return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, seen, taken)
 
 
 def _is_void(field: "StructField") -> bool:

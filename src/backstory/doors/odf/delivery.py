@@ -35,6 +35,7 @@ from backstory.doors.odf.work import (
     token_of,
 )
 from backstory.engine.deliver import Plan, deliver
+from backstory.engine.staging import StagedRows
 from backstory.formats.wrapping.room import disk_told
 from backstory.journal.chain import blocks
 from backstory.journal.log_table import logged
@@ -77,13 +78,14 @@ def deliver_file(
     with ExitStack() as held:
         held.enter_context(disk_told(fetched.name))
         with timed("decode"):
-            frame, few, content = _read(store, dataset(), source, fetched, run, held)
+            read, content = _read(store, dataset(), source, fetched, run, held)
+        frame = None if read is None else read.frame
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
             frame = held.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
-        work = Work(store, source, fetched, after, run, token, frame, few, declared, content, dataset)
+        work = Work(store, source, fetched, after, run, token, read, frame, declared, content, dataset)
         return deliver(store, FileDelivery(name, work))
 
 
@@ -139,8 +141,8 @@ def _compared(meeting: Meeting) -> Iterator[tuple[Change | None, DatasetReceipt]
 
 def _read(
     store: Store, dataset: Registered, source: Source, fetched: Fetched, run: PullRun, held: ExitStack
-) -> "tuple[DataFrame | None, bool, str | None]":
-    """The rows of a file, while `held` is open, whether they are few, and of a strict changelog a digest.
+) -> tuple[StagedRows | None, str | None]:
+    """The rows of a file, while `held` is open, and of a strict changelog a digest.
 
     There are none, and no columns, in a file without a byte whose columns nobody declared.
     """
@@ -158,8 +160,8 @@ def _read(
     schema = arrow_schema(declared) if declared else None
     told = told_columns(dataset.dataset, source)
     queried = source.preprocess is not None
-    found = read_batch(store, ready, source.read, schema, folder, told, held=held, queried=queried)
-    return *found, content
+    read = read_batch(store, ready, source.read, schema, folder, told, held=held, queried=queried)
+    return read, content
 
 
 def _is_outrun(work: Work, dataset: Registered, head: Head) -> bool:
@@ -206,8 +208,8 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
         with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            merging = SmallMerge(work.store, dataset, arrived, terms, moment)
-            found = merge_small(merging, held) if work.few else None
+            merging = SmallMerge(work.store, dataset, work.read, arrived, terms, moment)
+            found = merge_small(merging, held)
             if found is None:
                 found = held.enter_context(_merge_large(merging))
             refuse_failed(found.seen.get(arrived.seen, {}), columns.time)

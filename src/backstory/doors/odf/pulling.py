@@ -208,7 +208,7 @@ class WatermarkDelivery:
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
         nothing = Fetched(Path(), "--set-watermark", None, None)
-        work = Work(store, by_hand, nothing, None, self.run, None, None, False, False, None, lambda: dataset)
+        work = Work(store, by_hand, nothing, None, self.run, None, None, None, False, None, lambda: dataset)
         if watermark == head.watermark:
             same = DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
             yield Plan(dataset.table, None, note_of(work), lambda _: same)

@@ -10,8 +10,15 @@ import pyarrow.parquet as pq
 from backstory.doors.odf.manifest.read import Parquet, Reading
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.read_options import read_options
-from backstory.engine.staging import ARRIVAL, FEW, FEW_ROWS, as_ours, given, is_local, local_parquet
-from backstory.formats.memory import unpacked_size
+from backstory.engine.staging import (
+    ARRIVAL,
+    StagedRows,
+    as_ours,
+    given,
+    is_local,
+    local_parquet,
+    staged_file,
+)
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import rows_of
@@ -31,8 +38,8 @@ def read_batch(
     *,
     held: ExitStack,
     queried: bool = False,
-) -> "tuple[DataFrame | None, bool]":
-    """The rows of a prepared file with their `ARRIVAL`, and whether they are few.
+) -> StagedRows | None:
+    """The rows of a prepared file.
 
     There are none if it has neither rows nor columns. They can be read until `held` is closed. `schema` is
     what the source declares, `told` the types of columns without it. A Parquet file that needs no look at its
@@ -40,12 +47,10 @@ def read_batch(
     raised for whatever is malformed.
     """
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
-        plain = pq.read_metadata(ready.path)
-        size = unpacked_size(plain.num_rows, plain.num_columns, ready.path.stat().st_size)
         frame = local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path))
-        return _placed_by_spark(frame), size <= FEW and plain.num_rows <= FEW_ROWS
+        return staged_file(_placed_by_spark(frame), ready.path)
     rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
-    return given(store, rows, folder, held, queried=queried) if rows.schema.names else (None, False)
+    return given(store, rows, folder, held, queried=queried) if rows.schema.names else None
 
 
 def _placed_by_spark(frame: "DataFrame") -> "DataFrame":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.registry import Registered
+from backstory.engine.staging import StagedRows
 from backstory.errors import Refused
 from backstory.journal.chain import Block, canonical, sha3, walk
 from backstory.journal.log_table import newest_block
@@ -57,8 +58,8 @@ class Work:
     """A file that was read, for a dataset.
 
     `after` is how many polls the dataset had taken in when the source was asked, None for a push; `token`
-    makes a repeated run recognisable. `frame` is its rows after preprocess, None where not even their columns
-    are known; `few` says that those of the file are few. `declared` says that the manifest names the columns,
+    makes a repeated run recognisable. `read` is what the file has, `frame` its rows after preprocess; they
+    are None where not even columns are known. `declared` says that the manifest names the columns,
     `content` is a digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
     """
 
@@ -68,8 +69,8 @@ class Work:
     after: int | None
     run: PullRun
     token: str | None
+    read: StagedRows | None
     frame: "DataFrame | None"
-    few: bool
     declared: bool
     content: str | None
     dataset: Callable[[], Registered]

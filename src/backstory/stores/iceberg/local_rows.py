@@ -3,11 +3,12 @@
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, scan_where_null, standing_files
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import arrow_of, read_fields
+from backstory.stores.metadata.columns import arrow_of, groups_within, positions_in, read_fields
 from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import left
@@ -33,6 +34,7 @@ from backstory.stores.metadata.rows import left
 MOST_FILES: Final = 1_000
 # The places of rows read here; a file's name is kept once, not with each row.
 PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
+NOWHERE: Final[Mapping[str, tuple[Any, Any]]] = MappingProxyType({})
 Chosen = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
 
 
@@ -51,11 +53,13 @@ class LocalRows:
         chosen: Chosen | None = None,
         *,
         without: str | None = None,
+        spans: Mapping[str, tuple[Any, Any]] = NOWHERE,
     ) -> pa.Table:
         """The chosen rows, or all, with these columns; `_file`, `_pos` and `_row_id` may be among them.
 
         `chosen` tells of the columns `of` a file's rows which are. Where all of them are `without` a value of
-        a column, files that have none such are passed over. Raises Unreadable for what cannot be read exactly
+        a column, files that have none such are passed over; where all are within `spans`, from the least to
+        the greatest value of a column, so are row groups. Raises Unreadable for what cannot be read exactly
         here, TooLarge for more than the lease can hold.
         """
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
@@ -67,14 +71,19 @@ class LocalRows:
         asked = [fields[name] for name in names if name not in types]
         for line, hidden in self._files(without):
             held = partial(self.lease.hold, f"{line.location} without {without}")
-            alive = None if hidden is None else left(hidden, line.count)
             with _opened(line) as file:
+                groups = groups_within(file, ((fields[name], *span) for name, span in spans.items()))
+                places = positions_in(file.metadata, groups)
+                if not len(places):
+                    continue
+                alive = None if hidden is None else left(hidden, line.count).take(pa.array(places))
                 if chosen is not None:
-                    these = chosen(read_fields(file, [fields[name] for name in of], parted, held))
+                    these = chosen(read_fields(file, [fields[name] for name in of], parted, held, groups))
                     alive = these if alive is None else pc.and_(these, alive)
                     if not pc.any(alive).as_py():
                         continue
-                rows = _placed(read_fields(file, asked, parted, held), line).select(names).cast(schema)
+                rows = read_fields(file, asked, parted, held, groups)
+                rows = _placed(rows, line, places).select(names).cast(schema)
             parts.append(rows if alive is None or pc.all(alive).as_py() else rows.filter(alive))
             held(parts[-1].nbytes)
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
@@ -111,11 +120,10 @@ def _opened(line: FileLine) -> Iterator[pq.ParquetFile]:
         raise Unreadable(str(stop)) from stop
 
 
-def _placed(rows: pa.Table, line: FileLine) -> pa.Table:
+def _placed(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
     """The rows of a file with their places, and the ids that they have from it or brought with them."""
-    positions = np.arange(line.count, dtype=np.int64)
     if ROW_ID in rows.column_names and line.first_row is not None:
         ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
         rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)
-    file = pa.DictionaryArray.from_arrays(pa.array(np.zeros(line.count, np.int32)), [line.location])
+    file = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [line.location])
     return rows.append_column(FILE, file).append_column(POSITION, pa.array(positions))

@@ -1,8 +1,9 @@
 """Columns of a Parquet file as columns of the table that it is of, by the ids of their fields."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -40,9 +41,13 @@ def id_of(field: pa.Field) -> int | None:
 
 
 def read_fields(
-    file: pq.ParquetFile, wanted: Sequence[Field], parted: Collection[int], held: Callable[[int], None]
+    file: pq.ParquetFile,
+    wanted: Sequence[Field],
+    parted: Collection[int],
+    held: Callable[[int], None],
+    groups: Sequence[int] | None = None,
 ) -> pa.Table:
-    """The rows of an opened file, with these fields of its table.
+    """The rows of an opened file, or of some of its row groups, with these fields of its table.
 
     `parted` are the ids of the fields that partitions are of. `held` is told how many bytes the rows take,
     first at least, then in truth; it may refuse. Raises Unreadable where the rows would not be exact.
@@ -53,8 +58,9 @@ def read_fields(
     if any(each["id"] in parted and each["id"] not in fields for each in wanted):
         raise Unreadable("a column that only the partition tells")
     asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
-    held(packed_size(file.metadata, asked))
-    read, rows = file.read(columns=asked), file.metadata.num_rows
+    chosen = range(file.metadata.num_row_groups) if groups is None else groups
+    held(packed_size(file.metadata, asked, chosen))
+    read, rows = file.read_row_groups(chosen, columns=asked), len(positions_in(file.metadata, chosen))
     held(read.nbytes)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
@@ -62,15 +68,47 @@ def read_fields(
     return pa.table(values, names=[each["name"] for each in wanted])
 
 
-def packed_size(metadata: pq.FileMetaData, names: Collection[str]) -> int:
+def packed_size(
+    metadata: pq.FileMetaData, names: Collection[str], groups: Iterable[int] | None = None
+) -> int:
     """The bytes of columns as a file has them, unpacked but for dictionaries: no more than they take here."""
     places = [
         place
         for place in range(metadata.num_columns)
         if metadata.schema.column(place).path.partition(".")[0] in names
     ]
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return sum(each.column(place).total_uncompressed_size for each in groups for place in places)
+    chosen = map(metadata.row_group, range(metadata.num_row_groups) if groups is None else groups)
+    return sum(each.column(place).total_uncompressed_size for each in chosen for place in places)
+
+
+def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray:
+    """The positions in a file of the rows of these groups of it."""
+    sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    ends = np.cumsum([0, *sizes])
+    parts = [np.arange(ends[number], ends[number + 1], dtype=np.int64) for number in groups]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def groups_within(file: pq.ParquetFile, spans: Iterable[tuple[Field, Any, Any]]) -> list[int]:
+    """The row groups that may have rows whose fields all lie within spans, as the file's statistics tell."""
+    names = {id_of(each): each.name for each in file.schema_arrow}
+    found, metadata = list(range(file.metadata.num_row_groups)), file.metadata
+    paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    for field, least, greatest in spans:
+        place = paths.get(names.get(field["id"], ""))
+        if place is not None:
+            found = [
+                number
+                for number in found
+                if _overlaps(metadata.row_group(number).column(place).statistics, least, greatest)
+            ]
+    return found
+
+
+def _overlaps(statistics: Any, least: Any, greatest: Any) -> bool:
+    if statistics is None or not statistics.has_min_max or type(statistics.min) is not type(least):
+        return True
+    return bool(statistics.min <= greatest and least <= statistics.max)
 
 
 def parted_ids(told: Mapping[str, Any]) -> set[int]:

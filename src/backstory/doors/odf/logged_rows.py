@@ -1,0 +1,66 @@
+"""The events of a log whose files lie on this machine, those of all records or of the delivered keys."""
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.manifest.merge import OBSERVED
+from backstory.formats.memory import MemoryLease
+from backstory.formats.rows import arrow_type
+from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.strategies.events.arrow.sides import ArrowSide
+from backstory.strategies.events.terms import LETTERS, EventEncoding
+
+
+def logged_rows(
+    store: Store,
+    table: StoredTable,
+    columns: LogColumns,
+    data: pa.Schema,
+    keys: pa.Table | None,
+    lease: MemoryLease,
+) -> ArrowSide:
+    """The log as a side, with these columns of data; with `keys` not many more events than theirs.
+
+    Raises Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
+    """
+    vocab = columns.vocab
+    told = {EventEncoding.OP: [vocab.operation_type_column], EventEncoding.OBSERVED: [OBSERVED]}
+    told_by = told[columns.encoding] if columns.encoding else []
+    names = [vocab.offset_column, columns.time, *told_by, *data.names]
+    here = LocalRows(store, table, lease)
+    wanted = _asked(table, keys)
+    if not wanted:
+        rows = here.read(names)
+    else:
+        bounds = {name: pc.min_max(values).as_py() for name, values in wanted.items()}
+        spans = {name: (each["min"], each["max"]) for name, each in bounds.items()}
+
+        def chosen(rows: pa.Table) -> pa.Array:
+            return reduce(pc.and_, (pc.is_in(rows[name], value_set=each) for name, each in wanted.items()))
+
+        rows = here.read(names, list(wanted), chosen, spans=spans)
+    ops = _ops(columns, rows, told_by)
+    return ArrowSide(rows.select(data.names), ops, rows[columns.time], rows[vocab.offset_column])
+
+
+def _asked(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
+    """The values of the keys by their columns, as far as the table has these in the same types."""
+    types = {each.name: arrow_type(each.type) for each in table.shape.columns}
+    keys = pa.table({}) if keys is None else keys
+    return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
+
+
+def _ops(columns: LogColumns, rows: pa.Table, told_by: list[str]) -> pa.ChunkedArray:
+    """What each event does, as its number."""
+    if not told_by:
+        return pa.chunked_array([np.zeros(len(rows), np.int32)])
+    told = rows[told_by[0]]
+    if columns.encoding is EventEncoding.OP:
+        return told
+    numbers = pa.array([int(op) for op in LETTERS], pa.int32())
+    return numbers.take(pc.index_in(told, value_set=pa.array(list(LETTERS.values()))))
