@@ -1,17 +1,22 @@
-"""Measure a snapshot and a ledger pull against what one would write by hand on the same session.
+"""Measure a snapshot and a ledger pull against what one would write by hand on the same session; and small pulls.
 
 Run `make bench ONLY=odf`, or `python benchmarks/odf.py [ROUNDS] [ROWS]`. Stored is a million rows; the snapshot
 brings a million (100 k gone, 200 k changed, 100 k new), the ledger 600 k (100 k known). The floor scans each
 side once, joins them once, and appends once, with offsets that have gaps and no order. Each act is taken
 back before the next, in turn (A B A B); what counts is the ratio of the medians.
+
+Small pulls bring 1,000 new rows, 1,000 known ones, or nothing onto a log of a million; of these Spark's jobs
+are counted, and of everything the seconds of processors, of Python and Java together.
 """
 
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import backstory
@@ -32,7 +37,9 @@ content:
 MERGES = {
     "snapshot": "{kind: Snapshot, primaryKey: [id], encoding: op}",
     "ledger": "{kind: Ledger, primaryKey: [id]}",
+    "append": "{kind: Append}",
 }
+FEW = 1_000
 CONFIGURATION = """
 [spark]
 "spark.master" = "local[2]"
@@ -59,17 +66,19 @@ class Bench:
 
     def make(self) -> None:
         rows, tenth = self.rows, self.rows // 10
-        later = {
-            "snapshot": f"SELECT id, IF(id < {3 * tenth}, 'another', name) AS name, city, credit, since FROM "
-            f"(SELECT {ROW} FROM range({tenth}, {rows + tenth}))",
-            "ledger": f"SELECT {ROW} FROM range({rows - tenth}, {rows + 5 * tenth})",
-        }
         for name, merge in MERGES.items():
             manifest = MANIFEST.replace("NAME", name).replace("MERGE", merge)
             (self.folder / f"{name}.yaml").write_text(manifest)
-            self.file(name, f"SELECT {ROW} FROM range({rows})")
-            self.pull(name)
-            self.file(name, later[name])
+            self.file(f"{name}-first", f"SELECT {ROW} FROM range({rows})")
+            self.file(f"{name}-few", f"SELECT {ROW} FROM range({rows}, {rows + FEW})")
+            self.file(f"{name}-known", f"SELECT {ROW} FROM range({rows // 2}, {rows // 2 + FEW})")
+            self.pull(name, "first")
+        self.file(
+            "snapshot-later",
+            f"SELECT id, IF(id < {3 * tenth}, 'another', name) AS name, city, credit, since FROM "
+            f"(SELECT {ROW} FROM range({tenth}, {rows + tenth}))",
+        )
+        self.file("ledger-later", f"SELECT {ROW} FROM range({rows - tenth}, {rows + 5 * tenth})")
 
     def file(self, name: str, query: str) -> None:
         """One Parquet file, as a publisher has it."""
@@ -78,22 +87,31 @@ class Bench:
         (made,) = place.glob("*.parquet")
         made.replace(self.folder / f"{name}.parquet")
 
-    def pull(self, name: str):
-        asked = door.RunRequest(system_time=DAY, refetch=True)
+    def pull(self, name: str, file: str | None):
+        """Pull a file that the publisher has put in its place, or none: the first one, as it was."""
+        place = self.folder / f"{name}.parquet"
+        place.unlink(missing_ok=True)
+        place.hardlink_to(self.folder / f"{name}-{file or 'first'}.parquet")
+        asked = door.RunRequest(system_time=DAY, refetch=file is not None)
         (receipt,) = door.pull_all(self.store, [self.folder / f"{name}.yaml"], asked)
         assert receipt.error is None, receipt.error
         return receipt
 
     def ours(self, name: str) -> None:
-        receipt = self.pull(name)
+        receipt = self.pull(name, "later")
         tenth = self.rows // 10
         if name == "snapshot":
             assert (receipt.counts["appended"], receipt.counts["corrected"]) == (tenth, 2 * tenth)
         else:
             assert receipt.offsets == (self.rows, self.rows + 5 * tenth - 1)
 
+    def small(self, name: str, file: str | None) -> None:
+        """A small pull adds its new rows, and what is known or not there adds none."""
+        added = FEW if file == "few" or (name == "append" and file) else 0
+        assert self.pull(name, file).counts["appended"] == added
+
     def floor(self, name: str) -> None:
-        new = self.spark.read.parquet(str(self.folder / f"{name}.parquet"))
+        new = self.spark.read.parquet(str(self.folder / f"{name}-later.parquet"))
         new.createOrReplaceTempView("new")
         columns = ", ".join(f"e.{each}" for each in COLUMNS)
         {"snapshot": self.floor_of_snapshot, "ledger": self.floor_of_ledger}[name](columns)
@@ -117,16 +135,57 @@ class Bench:
             f"END) AS e FROM odf.snapshot o FULL OUTER JOIN new n ON o.id = n.id)"
         )
 
-    def taken_back(self, name: str, act: Callable[[str], None]) -> float:
-        """The seconds of an act; its commit is taken back."""
+    def processor(self) -> float:
+        """The seconds that Python and Java have had of the processors."""
+        java = self.spark._jvm.java.lang.ProcessHandle.current().pid()
+        told = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()
+        return time.process_time() + (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+    def jobs(self) -> int:
+        """The number of Spark's newest job."""
+        return max(self.spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
+
+    def taken_back(self, name: str, act: Callable[[], None]) -> tuple[float, float, int]:
+        """The seconds of an act, those of processors, and its jobs; its commit is taken back."""
         history = self.spark.sql(f"SELECT snapshot_id FROM odf.{name}.history ORDER BY made_current_at")
         snapshot = history.collect()[-1][0]
-        began = time.monotonic()
-        act(name)
+        jobs, used, began = self.jobs(), self.processor(), time.monotonic()
+        act()
         took = time.monotonic() - began
+        found = took, self.processor() - used, self.jobs() - jobs
         self.spark.sql(f"CALL backstory.system.set_current_snapshot('odf.{name}', {snapshot})")
         self.spark.sql(f"DROP TABLE IF EXISTS odf.{name}__log PURGE")
-        return took
+        return found
+
+
+def against_floor(bench: Bench, name: str, count: int) -> None:
+    """A pull and its floor in turn; the first round warms up."""
+    found: dict[str, list[tuple[float, float, int]]] = {"ours": [], "floor": []}
+    for number in range(count + 1):
+        for label, act in (("ours", bench.ours), ("floor", bench.floor)):
+            seen = bench.taken_back(name, partial(act, name))
+            if number:
+                found[label].append(seen)
+                print(f"  {name} {label:8} {seen[0]:6.2f} s, processor {seen[1]:.2f} s", flush=True)
+    (ours, own), (floor, theirs) = (
+        [statistics.median(each[place] for each in found[label]) for place in range(2)] for label in found
+    )
+    print(f"{name}: {ours:.2f} s against the floor {floor:.2f} s = {ours / floor:.2f} (at most 1.5)")
+    print(f"{name}: processor {own:.2f} s against the floor {theirs:.2f} s = {own / theirs:.2f}")
+
+
+def small_pulls(bench: Bench, count: int) -> None:
+    """Pulls of few rows or none onto a log of many."""
+    acts = {"1,000 new rows": "few", "1,000 known rows": "known", "nothing": None}
+    for name in ("append", "ledger"):
+        for label, file in acts.items():
+            if name == "append" and file == "known":
+                continue
+            seen = [bench.taken_back(name, partial(bench.small, name, file)) for _ in range(count + 1)][1:]
+            took, used = (statistics.median(each[place] for each in seen) for place in range(2))
+            jobs = max(each[2] for each in seen)
+            told = f"{took:.2f} s (at most 1.5), processor {used:.2f} s, jobs: {jobs}"
+            print(f"{name}, a pull of {label}: {told}", flush=True)
 
 
 def main() -> None:
@@ -135,16 +194,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-odf-") as folder:
         bench = Bench(Path(folder), rows)
         bench.make()
-        for name in MERGES:
-            found: dict[str, list[float]] = {"ours": [], "floor": []}
-            for number in range(count + 1):
-                for label, act in (("ours", bench.ours), ("floor", bench.floor)):
-                    took = bench.taken_back(name, act)
-                    if number:
-                        found[label].append(took)
-                        print(f"  {name} {label:8} {took:6.2f} s", flush=True)
-            ours, floor = (statistics.median(found[label]) for label in ("ours", "floor"))
-            print(f"{name}: {ours:.2f} s against the floor {floor:.2f} s = {ours / floor:.2f} (at most 1.5)")
+        small_pulls(bench, count)
+        for name in ("snapshot", "ledger"):
+            against_floor(bench, name, count)
         bench.warehouse.close()
 
 

@@ -5,6 +5,7 @@ that it is of, and what becomes of it, are made for all rows of a piece at once.
 """
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from hashlib import sha256
 from typing import Any, Final
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIECE: Final = 1 << 16
+# Arrow and NumPy leave the interpreter free to others.
+THREADS: Final = 2
 WORDS: Final = 4
 # The numbers of XXH64, and the seed that Spark gives it.
 P1, P2, P3 = (np.uint64(each) for each in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
@@ -32,15 +35,22 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
 
     None if there are none.
     """
-    sums = np.zeros(WORDS, np.uint64)
     repeating = _repeating(rows.slice(0, PIECE))
+
+    def sums(start: int) -> np.ndarray:
+        return _sums(_texts(rows.slice(start, PIECE), offset, repeating))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        words = reduce(np.bitwise_xor, pool.map(sums, range(0, len(rows), PIECE)), np.zeros(WORDS, np.uint64))
+    return "".join(f"{int(each):016x}" for each in words) if len(rows) else None
+
+
+def _sums(texts: pa.Array) -> np.ndarray:
+    """The sums of the words of rows."""
+    hashes = b"".join([sha256(text).digest() for text in texts.to_numpy(zero_copy_only=False)])
+    digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
     with np.errstate(over="ignore"):
-        for start in range(0, len(rows), PIECE):
-            texts = _texts(rows.slice(start, PIECE), offset, repeating)
-            hashes = b"".join([sha256(text).digest() for text in texts.to_numpy(zero_copy_only=False)])
-            digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
-            sums ^= [np.bitwise_xor.reduce(_word(digits, place)) for place in range(WORDS)]
-    return "".join(f"{int(each):016x}" for each in sums) if len(rows) else None
+        return np.array([np.bitwise_xor.reduce(_word(digits, place)) for place in range(WORDS)])
 
 
 def _repeating(rows: pa.Table) -> frozenset[str]:

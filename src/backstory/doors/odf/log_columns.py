@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from backstory.doors.odf.dataset import Dataset
@@ -122,7 +123,7 @@ class LogColumns:
         size = len(events.ops)
         letters = [LETTERS.get(op) for op in Op]
         values = {
-            self.vocab.offset_column: pa.array(range(start, start + size), pa.int64()),
+            self.vocab.offset_column: pa.array(np.arange(start, start + size)),
             self.vocab.operation_type_column: events.ops,
             self.vocab.system_time_column: pa.repeat(pa.scalar(system_time, INSTANT), size),
             self.time: events.times,
