@@ -192,8 +192,11 @@ class Table:
         For each its name (NULL of the query, which has the parameter `:time`), whether it was made, and its
         SQL. Where the catalog holds no views nothing is made. Refused where another table has the name.
         """
+        from backstory.doors.historize.spark_log import LOG, log_views
         from backstory.upkeep.table_views import views
 
+        if self.name == LOG:
+            return log_views(self.store, dry_run=dry_run)
         return views(self.store, self.name, dry_run=dry_run)
 
     def log(self) -> list[dict[str, Any]]:

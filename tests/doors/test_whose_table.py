@@ -24,7 +24,7 @@ SNAPSHOT = "{kind: snapshot, primaryKey: [city]}"
 LAYOUTS = {
     "rawcore.rc_c": Layout.BASE,
     "rawcore.rc_c_hist": Layout.HIST,
-    "meta.hist_run": Layout.RUN_LOG,
+    "meta.load_run_log": Layout.RUN_LOG,
     "datasets.whose": Layout.ODF,
     "datasets.whose__log": Layout.ODF_LOG,
 }

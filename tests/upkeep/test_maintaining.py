@@ -117,7 +117,7 @@ def test_runs_are_known_after_their_commits_have_gone(store, tmp_path):
         for run in ("r1", "r2", "r3"):
             (again,) = place.loads(run)
             assert (again.status, place.rows("SELECT count(*) FROM rawcore.rc_c_hist")) == ("success", [(4,)])
-        store.spark.sql("DELETE FROM backstory.meta.hist_run WHERE load_run_id = 'r3'")
+        store.spark.sql("DELETE FROM backstory.meta.load_run_log WHERE load_run_id = 'r3'")
         left = snapshots(store, history)
         assert Table(store, history).maintain().snapshots_expired == 0
         assert snapshots(store, history) == left

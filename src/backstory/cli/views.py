@@ -12,7 +12,8 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
 
     They stay there for every session. No catalog of Iceberg holds functions, so that the rows of an instant
     are a query on the versions with the parameter :time, which is printed with them. Run it again when
-    the table has other columns: a view keeps those that it was made with.
+    the table has other columns: a view keeps those that it was made with. The views of meta.load_run_log are
+    meta.hist_run and meta.hist_step_log: the runs of models, and their steps.
 
     Example: backstory views crm.customer
 

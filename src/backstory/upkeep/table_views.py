@@ -1,11 +1,13 @@
 """Views of a table in its catalog: whoever asks in Spark SQL reads as `current` and `as_of` do."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.versions import versions_sql
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quoted, text_literal
 from backstory.stores.iceberg.store import Store, existing, load
 
@@ -22,19 +24,28 @@ def views(store: Store, table: TableName, *, dry_run: bool = False) -> list[dict
     keeps no history, and Refused for a name that something else has.
     """
     wanted = {TableName(table.schema, f"{table.name}{name}"): sql for name, sql in _definitions(store, table)}
+    told = make_views(store, table, wanted, dry_run=dry_run)
+    at = f"{VALID_FROM} <= :time AND ({VALID_TO} IS NULL OR :time < {VALID_TO})"
+    of = store.sql_name(TableName(table.schema, f"{table.name}{VERSIONS}"))
+    return [*told, {"view": None, "made": False, "sql": f"SELECT * FROM {of} WHERE {at}"}]
+
+
+def make_views(
+    store: Store, table: TableName, wanted: Mapping[TableName, str], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    """Make views of a table, anew if they are there; for each its name, its SQL, and whether it was made.
+
+    Raises Refused for a name that something else has.
+    """
     there = None if dry_run else _views_of(store, table.schema)
     holds = there is not None
     for name in wanted if there is not None else ():
         _require_free(store, table, name, there or set())
     for name, sql in wanted.items() if holds else ():
         marked = f"TBLPROPERTIES ('{OF}' = {text_literal(str(table))})"
-        store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
-    told: list[dict[str, Any]] = [
-        {"view": str(name), "made": holds, "sql": sql} for name, sql in wanted.items()
-    ]
-    at = f"{VALID_FROM} <= :time AND ({VALID_TO} IS NULL OR :time < {VALID_TO})"
-    of = store.sql_name(TableName(table.schema, f"{table.name}{VERSIONS}"))
-    return [*told, {"view": None, "made": False, "sql": f"SELECT * FROM {of} WHERE {at}"}]
+        with translate_faults(name):
+            store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
+    return [{"view": str(name), "made": holds, "sql": sql} for name, sql in wanted.items()]
 
 
 def _views_of(store: Store, schema: str) -> set[str] | None:

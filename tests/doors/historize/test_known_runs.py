@@ -4,8 +4,10 @@ import pytest
 from historizing import Place, dataset, document, second
 from historizing_on_spark import SparkPlace
 
+from backstory.doors.historize.spark_log import LOG
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
+from backstory.table import Table
 
 EU, US = "rawcore", "rawcore_us"
 
@@ -84,11 +86,32 @@ def test_registries_of_earlier_versions_are_read(place):
             iceberg = existing(place.store, TableName("rawcore", table)).iceberg
             ever = int(second(10**9).timestamp() * 1000)
             iceberg.expireSnapshots().expireOlderThan(ever).retainLast(1).commit()
+        earlier_logs(place)
     place.sql("UPDATE meta.hist_run SET dataset_key = 'rawcore:rc_c'")
     assert load(place, EU, "r1", "z:9") == first
     if not isinstance(place, SparkPlace):  # there a run that changed nothing leaves nothing behind
         assert load(place, EU, "r2", "z:9").status == "unchanged"
     assert load(place, US, "r1", "z:9").counts["new"] == 1
+    if isinstance(place, SparkPlace):
+        found = "SELECT load_run_id, dataset_key FROM meta.hist_run ORDER BY dataset_key"
+        assert place.rows(found) == [("r1", "rawcore:rc_c")]  # a table has no place for a view of its name
+        place.sql("ALTER TABLE meta.hist_run RENAME TO meta.hist_run_earlier")
+        made = Table(place.store, LOG).views()
+        assert [(each["view"], each["made"]) for each in made] == [
+            ("meta.hist_run", True),
+            ("meta.hist_step_log", True),
+        ]
+        assert place.rows(found) == [("r1", "rawcore:rc_c"), ("r1", "rawcore_us.rawcore:rc_c")]
+        assert load(place, EU, "r1", "z:9") == first
+
+
+def earlier_logs(place):
+    """The logs as they were before runs were a view of the log of loads."""
+    place.sql("CREATE TABLE meta.runs AS SELECT * FROM meta.hist_run")
+    for view in ("hist_run", "hist_step_log"):
+        place.sql(f"DROP VIEW meta.{view}")
+    place.sql("ALTER TABLE meta.runs RENAME TO meta.hist_run")
+    place.sql("ALTER TABLE meta.load_run_log DROP COLUMNS (steps, receipt)")
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)

@@ -187,7 +187,7 @@ def test_a_rerun_after_a_rollback_loads_again(place):
     again = versions("a 1 [1,4) changed r2\na 2 [4,-) changed r2\nb 1 [1,-) new r1")
     assert place.history() == again
     rolled_back(*before)
-    place.drop("meta.hist_run")
+    place.drop("meta.load_run_log")
     assert load(place, "r2", "a:2 b:1", 4).counts["changed"] == 1
     assert place.history() == again
     rolled_back("rc_c")

@@ -11,7 +11,7 @@ from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
 from backstory.doors.historize.preparing import adopted, prepare_load
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, refusal
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, refusal, stored_receipt
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.runs import RegisteredRun, hist_names, names_of
@@ -54,7 +54,7 @@ class DatasetLoads:
                 )
                 self._refuse_other_instant(known)
                 if known and known.receipt:
-                    return replace(HistoryReceipt(**known.receipt), dataset=dataset.name)
+                    return replace(stored_receipt(known.receipt), dataset=dataset.name)
                 run = begun = self._run(dataset, known, began)
 
                 def failed(busy: TryAgain) -> None:
@@ -151,10 +151,11 @@ class DatasetLoads:
             )
 
         outcome = self.target.load(load, run, finished)
+        receipt = finished(outcome)
         if not run.dry_run:
             self._write_state(dataset, hist)
-            self.log.success(dataset, run, outcome)
-        return finished(outcome)
+            self.log.success(dataset, run, outcome, receipt)
+        return receipt
 
     def _overridden(self, dataset: ModelDataset) -> ModelDataset:
         rules = dataset.historization

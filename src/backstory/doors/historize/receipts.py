@@ -1,11 +1,11 @@
 """What a load did, and what it could not do (design: interface, section 5)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
@@ -73,8 +73,20 @@ class HistoryReceipt:
         return told
 
 
+def stored_receipt(told: Mapping[str, Any]) -> HistoryReceipt:
+    """The receipt that was stored with a run; what else is told there is passed over."""
+    known = {each.name for each in fields(HistoryReceipt)}
+    return HistoryReceipt(**{name: value for name, value in told.items() if name in known})
+
+
+def status_of(error: BackstoryError) -> Status:
+    """How a load ended that did not end well."""
+    return "failed" if isinstance(error, Failed) else "rejected"
+
+
 def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
     """The receipt of a load that was not made."""
-    status: Status = "failed" if error.exit_code == 1 else "rejected"
     told = None if instant is None else iso(instant)
-    return HistoryReceipt(dataset, run_id, told, status, error=error.to_dict(), exit_code=error.exit_code)
+    return HistoryReceipt(
+        dataset, run_id, told, status_of(error), error=error.to_dict(), exit_code=error.exit_code
+    )

@@ -1,6 +1,6 @@
 """What the logs say of a load; what fails here never fails one (R48)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,12 +9,13 @@ from typing import Any
 import structlog
 
 from backstory.doors.historize.model import Model, ModelDataset
-from backstory.doors.historize.receipts import LoadOutcome
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.runs import dataset_key, error_text
+from backstory.doors.historize.runs import LoadTold, counted, dataset_key, error_text
 from backstory.doors.historize.scopes import source_of
 from backstory.doors.historize.work import LoadRun, Target
 from backstory.errors import BackstoryError
+from backstory.model.instant import iso
 
 log = structlog.get_logger()
 
@@ -29,13 +30,13 @@ class RunLog:
     run_id: str
     silent: bool
     clock: Callable[[], datetime]
-    rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    loads: list[LoadTold] = field(default_factory=list)
 
     def blocked(self, dataset: ModelDataset, upstream: str) -> None:
         """A dataset that was not begun."""
         told = {"mode": "orchestration", "run_kind": "orchestration"}
         told |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
-        self._add("load_run_log", [{**self._row(dataset, self.clock(), "skipped"), **told}])
+        self.loads.append(LoadTold({**self._row(dataset, self.clock(), "skipped"), **told}))
 
     def refused(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
@@ -47,25 +48,23 @@ class RunLog:
             if run:
                 self.target.refused(run, error)
         status = {"status": "error", "status_reason": error.code, "error_message": error_text(error.message)}
-        row = {**self._row(dataset, began, "error"), **status}
-        self._add("load_run_log", [{**row, "attempt_no": run.attempt if run else 1}])
+        row = {**self._row(dataset, began, "error"), **status, "attempt_no": run.attempt if run else 1}
         step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
-        ids = {"dataset_key": self._key(dataset), "load_run_id": self.run_id}
-        attempt = {"attempt_no": run.attempt if run else 1}
-        self._add("hist_step_log", [{**ids, **attempt, **step, "status": "error", "error_code": error.code}])
+        step |= {"status": "error", "error_code": error.code}
+        instant = iso(run.instant) if run else None
+        ended = {"status": status_of(error), "load_timestamp": instant, "dataset_key": self._key(dataset)}
+        self.loads.append(LoadTold(row, [step], ended))
 
-    def success(self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome) -> None:
+    def success(
+        self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome, receipt: HistoryReceipt
+    ) -> None:
         """A load and its steps."""
         row = self._row(dataset, run.began, "success")
         rows = sum(step.rows for step in outcome.steps if step.name != "merge")  # it is the four in one
         took = sum(step.milliseconds for step in outcome.steps)
         told = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
-        self._add("load_run_log", [{**row, **told, "delta_cutoff": run.cutoff}])
         steps = [
             {
-                "dataset_key": self._key(dataset),
-                "load_run_id": run.run_id,
-                "attempt_no": run.attempt,
                 "step_no": number,
                 "step": step.name,
                 "rows_affected": step.rows,
@@ -74,7 +73,8 @@ class RunLog:
             }
             for number, step in enumerate(outcome.steps, start=1)
         ]
-        self._add("hist_step_log", steps)
+        ended = {**receipt.to_dict(), "dataset_key": self._key(dataset), **counted(outcome)}
+        self.loads.append(LoadTold({**row, **told, "delta_cutoff": run.cutoff}, steps, ended))
 
     def _key(self, dataset: ModelDataset) -> str:
         return dataset_key(namespace_of(self.model, dataset), dataset)
@@ -99,19 +99,13 @@ class RunLog:
             "attempt_no": 1,
         }
 
-    def _add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not self.silent:
-            self.rows.setdefault(table, []).extend(rows)
-
     def write(self, *, changed: bool) -> None:
         """Write what the batch has told, at most once a table; nothing where it changed nothing.
 
         On a database, whose registry has the run anyway, a run that changed nothing is logged as well.
         """
-        told = {**self.target.unlogged(), **self.rows}
-        self.rows.clear()
-        if changed or self.target.logs_unchanged:
-            for table, rows in told.items():
+        if self.loads and not self.silent and (changed or self.target.logs_unchanged):
+            for table, rows in self.target.log_rows(self.loads).items():
                 with _never_failing():
                     self.target.log(table, rows)
 
@@ -121,4 +115,4 @@ def _never_failing() -> Iterator[None]:
     try:
         yield
     except BackstoryError as error:
-        log.warning(f"the run log could not be written: {error}")
+        log.warning(f"the run log is not as it should be: {error}")

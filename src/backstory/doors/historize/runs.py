@@ -1,8 +1,8 @@
 """The registry of runs and the logs of loads: their tables and rows (section 6)."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from backstory.stores.sql.columns import Datatype
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
 META = "meta"
+LOADS, RUNS, STEPS = "load_run_log", "hist_run", "hist_step_log"
 LEASE_MINUTES = 10
 LONGEST_ERROR = 1_500
 
@@ -37,24 +38,36 @@ def _columns(text: str) -> list[ModelColumn]:
 
 
 TABLES: Mapping[str, list[ModelColumn]] = {
-    "load_run_log": _columns(
+    LOADS: _columns(
         "batch_run_id! load_run_id! target_schema! target_dataset! target_system! profile! run_kind! "
         "source_system source_dataset source_object ingest_mode delta_cutoff:timestamp rows_extracted:int "
         "chunk_size:int mode! handle_deletes:bool! historize:bool! started_at:timestamp! "
         "finished_at:timestamp render_ms:int execution_ms:int sql_length:int rows_affected:int status! "
         "error_message attempt_no:int! status_reason blocked_by"
     ),
-    "hist_run": _columns(
+    RUNS: _columns(
         "dataset_key! load_run_id! load_timestamp:timestamp! base_version base_row_count:int engine! status! "
         "attempt_no:int! lease_until:timestamp closed_changed:int closed_deleted:int inserted_changed:int "
         "inserted_new:int unchanged:int error_code error_message started_at:timestamp! finished_at:timestamp "
         "receipt"
     ),
-    "hist_step_log": _columns(
+    STEPS: _columns(
         "dataset_key! load_run_id! attempt_no:int! step_no:int! step! rows_affected:int duration_ms:int "
         "status! error_code"
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTold:
+    """What is logged of a load: its row, its steps, and what the registry says of its run.
+
+    The latter two are empty of a load that was not begun.
+    """
+
+    row: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]] = ()
+    run: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import (
-    META,
+    RUNS,
     RegisteredRun,
     dataset_key,
     earlier_key,
@@ -17,6 +17,7 @@ from backstory.doors.historize.runs import (
     names_of,
     wrote,
 )
+from backstory.doors.historize.spark_log import LOG, sources
 from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
 from backstory.model.change import TOKEN
 from backstory.model.instant import iso, parse_instant
@@ -65,13 +66,21 @@ def known_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> 
 
 def unlogged(store: Store, table: StoredTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits tell of: these must not expire."""
+    from pyspark.sql.functions import concat_ws
+
     tokens = {told for each in commits(store, table) if (told := each.told.get(TOKEN))}
-    runs = _log(store, "hist_run")
-    if runs is None or not tokens:
+    runs = sources(store, RUNS)
+    if not runs or not tokens:
         return frozenset(tokens)
-    ended = runs.where(column("status") == "success").where(column("receipt").isNotNull())
-    rows = ended.select("dataset_key", "load_run_id").distinct().collect()
-    return frozenset(tokens - {f"{row['dataset_key']} {row['load_run_id']}" for row in rows})
+    token = concat_ws(" ", "dataset_key", "load_run_id")
+    rows = _ended_well(store, runs).where(token.isin(*tokens)).select(token).collect()
+    return frozenset(tokens - {row[0] for row in rows})
+
+
+def _ended_well(store: Store, runs: Sequence[tuple[StoredTable, str]]) -> "DataFrame":
+    """What the logs say of runs that ended well."""
+    told = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
+    return told.where(column("status") == "success").where(column("receipt").isNotNull())
 
 
 def _of(told: Mapping[str, str]) -> RegisteredRun:
@@ -98,12 +107,11 @@ def _logged(
     store: Store, schema: str, dataset: ModelDataset, run_id: str, hist: StoredTable
 ) -> RegisteredRun | None:
     """A run that changed nothing made no commit, and old commits expire: the log knows them."""
-    table = load(store, TableName(META, "hist_run"))
-    if table is None or not may_have(store.jvm, table.iceberg, "load_run_id", run_id):
+    runs = sources(store, RUNS)
+    if not any(may_have(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
         return None  # most runs are new, and need no query to be told so
-    runs = store.spark.table(store.sql_name(table.shape.table))
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
-    success = runs.where(column("status") == "success").where(column("receipt").isNotNull())
+    success = _ended_well(store, runs)
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
     rows = mine.select("finished_at", "dataset_key", "receipt").collect()
     found = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
@@ -120,9 +128,9 @@ def _logged(
 
 def _named(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
     """Whether the log of loads has the run for this schema: earlier rows of `hist_run` do not tell."""
-    loads = _log(store, "load_run_log")
-    if loads is None:
+    if load(store, LOG) is None:
         return False
+    loads = store.spark.table(store.sql_name(LOG))
     ours = column("target_dataset").isin(hist_names(dataset)) & (column("target_schema") == schema)
     return bool(loads.where(ours & (column("load_run_id") == run_id)).take(1))
 
@@ -150,8 +158,3 @@ def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, un
             )
         )
     return bool(rows.where(column(ColumnRole.STARTED) <= instant).take(1)) or not rows.take(1)
-
-
-def _log(store: Store, table: str) -> "DataFrame | None":
-    name = TableName(META, table)
-    return None if load(store, name) is None else store.spark.table(store.sql_name(name))

@@ -1,6 +1,5 @@
 """Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6)."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.runs import META, TABLES, RegisteredRun, counted, dataset_key, error_text
+from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
 from backstory.doors.historize.small_load import plan_small
 from backstory.doors.historize.spark_base import (
     PlannedBase,
@@ -23,38 +22,33 @@ from backstory.doors.historize.spark_base import (
 )
 from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
 from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
+from backstory.doors.historize.spark_log import append_loads, told_row
 from backstory.doors.historize.spark_maintenance import maintain
 from backstory.doors.historize.spark_runs import known_run
 from backstory.doors.historize.spark_standing import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
-from backstory.doors.historize.spark_work import DOOR, SparkWork
-from backstory.doors.historize.stage_rows import column_type
-from backstory.doors.historize.work import LoadRun, Target, place_name, run_row
-from backstory.engine.deliver import TableChange, deliver
-from backstory.errors import BackstoryError, Failed, Refused
-from backstory.formats.delivered import rows_as
-from backstory.model.change import Change, Note
-from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
+from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.work import LoadRun, Target, place_name
+from backstory.errors import BackstoryError, Refused
+from backstory.model.change import Change
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import Store, load
 from backstory.stores.locks import writing
-from backstory.stores.port import LOADING, require_layout
+from backstory.stores.port import LOADING
 from backstory.stores.sql.dialects.spark import Spark
 
 
 class SparkTarget(Target):
     """Tables of a warehouse."""
 
-    # Each log there is a commit.
+    # There the log is a commit.
     logs_unchanged = False
 
     def __init__(self, store: Store, pepper: str) -> None:
         self.dialect = Spark()
         self._store = store
         self._pepper = pepper
-        self._runs: list[Mapping[str, Any]] = []
 
     @property
     def place(self) -> str:
@@ -87,8 +81,7 @@ class SparkTarget(Target):
         """The commits are the registry."""
 
     def refused(self, run: LoadRun, error: BackstoryError) -> None:
-        told = {"error_code": error.code, "error_message": error_text(error.message)}
-        self._tell_run(run, "failed" if isinstance(error, Failed) else "rejected", told)
+        """A load that made no commit is in none."""
 
     def load(
         self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
@@ -101,11 +94,7 @@ class SparkTarget(Target):
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
         with hold_settings(self._store.session):
-            outcome = self._loaded(work, finished)
-        if not run.dry_run:
-            told = {"receipt": json.dumps(finished(outcome).to_dict()), **counted(outcome)}
-            self._tell_run(run, "success", told)
-        return outcome
+            return self._loaded(work, finished)
 
     def _loaded(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
@@ -180,28 +169,12 @@ class SparkTarget(Target):
         with _planned_by_frames(work, base, hist, loaded) as planned:
             yield planned
 
-    def _tell_run(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
-        self._runs.append(run_row(run, self.dialect.DIALECT_NAME, status, more))
-
-    def unlogged(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The runs: on Spark their table is a log, and the commits are the truth."""
-        runs, self._runs = self._runs, []
-        return {"hist_run": runs}
+    def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {LOADS: [told_row(load) for load in loads]}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not rows:
-            return
-        columns = tuple(Column(each.name, column_type(each)) for each in TABLES[table])
-        shape = Shape(TableName(META, table), columns, (), Layout.RUN_LOG)
-        store, added = self._store, Change({"inserted": len(rows)}, come=rows_as(shape.columns, rows))
-
-        def plan() -> tuple[StoredTable | None, Change]:
-            table = load(store, shape.table)
-            if table is None:
-                return None, replace(added, into=shape)
-            return require_layout(table, shape.layout), added
-
-        deliver(store, TableChange([shape.table], Note(DOOR, ""), plan))
+        del table
+        append_loads(self._store, rows)
 
 
 @contextmanager

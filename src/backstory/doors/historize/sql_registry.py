@@ -7,7 +7,7 @@ from typing import Any
 
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.runs import META, TABLES, RegisteredRun, dataset_key, earlier_key, hist_names
-from backstory.doors.historize.work import LoadRun, run_row
+from backstory.doors.historize.work import LoadRun
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
 from backstory.upkeep.pruning import in_utc
@@ -99,10 +99,20 @@ class Registry:
 
     def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, in the place of what was registered of it."""
-        row = run_row(run, self.dialect.DIALECT_NAME, status, more)
+        row = {
+            "dataset_key": run.key,
+            "load_run_id": run.run_id,
+            "load_timestamp": run.instant,
+            "engine": self.dialect.DIALECT_NAME,
+            "status": status,
+            "attempt_no": run.attempt,
+            "started_at": run.began,
+            "finished_at": None if status == "running" else datetime.now(UTC),
+            **more,
+        }
         text = self.dialect.string_literal
         self._engine.execute(
-            f"DELETE FROM {self._meta('hist_run')} WHERE dataset_key = {text(row['dataset_key'])} "
+            f"DELETE FROM {self._meta('hist_run')} WHERE dataset_key = {text(run.key)} "
             f"AND load_run_id = {text(run.run_id)}"
         )
         self.add("hist_run", row)

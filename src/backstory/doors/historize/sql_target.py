@@ -13,9 +13,12 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.maintenance import base_maintenance, maintenance
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preparing import with_archive
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
 from backstory.doors.historize.runs import (
     LEASE_MINUTES,
+    LOADS,
+    STEPS,
+    LoadTold,
     RegisteredRun,
     counted,
     dataset_key,
@@ -35,7 +38,7 @@ from backstory.doors.historize.sql_tables import (
 )
 from backstory.doors.historize.steps import base_steps
 from backstory.doors.historize.work import LoadRun, Target, place_name
-from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -146,11 +149,17 @@ class SqlTarget(Target):
         return outcome
 
     def refused(self, run: LoadRun, error: BackstoryError) -> None:
-        status = "failed" if isinstance(error, Failed) else "rejected"
         with self._engine.transaction():
             self._registry.ensure("hist_run")
             told = {"error_code": error.code, "error_message": error_text(error.message)}
-            self._registry.write(run, status, told)
+            self._registry.write(run, status_of(error), told)
+
+    def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        steps = []
+        for load in loads:
+            ids = {name: load.row[name] for name in ("load_run_id", "attempt_no")}
+            steps += [{"dataset_key": load.run["dataset_key"], **ids, **step} for step in load.steps]
+        return {LOADS: [load.row for load in loads], STEPS: steps}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._engine.transaction():

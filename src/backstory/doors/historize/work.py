@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelDataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome
-from backstory.doors.historize.runs import RegisteredRun, dataset_key
+from backstory.doors.historize.runs import LoadTold, RegisteredRun, dataset_key
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -46,21 +46,6 @@ class LoadRun:
     def key(self) -> str:
         """The dataset in the registry."""
         return dataset_key(self.schema, self.dataset)
-
-
-def run_row(run: LoadRun, engine: str, status: str, more: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's row in the registry."""
-    return {
-        "dataset_key": run.key,
-        "load_run_id": run.run_id,
-        "load_timestamp": run.instant,
-        "engine": engine,
-        "status": status,
-        "attempt_no": run.attempt,
-        "started_at": run.began,
-        "finished_at": None if status == "running" else datetime.now(UTC),
-        **more,
-    }
 
 
 def place_name(address: str) -> str:
@@ -116,9 +101,9 @@ class Target(ABC):
     def refused(self, run: LoadRun, error: BackstoryError) -> None:
         """Register how a run ended that did not end well."""
 
-    def unlogged(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Rows of log tables that the target itself has to tell, given once."""
-        return {}
+    @abstractmethod
+    def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The rows of log tables that tell of these loads."""
 
     @abstractmethod
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
