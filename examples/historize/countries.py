@@ -51,7 +51,7 @@ def main() -> None:
     with backstory.open(folder / "warehouse") as warehouse:
         for receipt in loads(warehouse, folder):
             told = (
-                receipt.error["message"]
+                receipt.error.message
                 if receipt.error
                 else ", ".join(f"{count} {outcome}" for outcome, count in receipt.counts.items() if count)
             )

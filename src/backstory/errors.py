@@ -35,6 +35,10 @@ class BackstoryError(Exception):
     def __str__(self) -> str:
         return " ".join(part for part in (self.message, self.remedy) if part)
 
+    def __getitem__(self, name: str) -> Any:
+        """A field of its JSON: receipts have the fields of theirs as attributes."""
+        return self.to_dict()[name]
+
     def to_dict(self) -> dict[str, Any]:
         """Code, message, keys and remedy, as `--output json` prints them."""
         return {

@@ -47,6 +47,7 @@ def add(
     from backstory.doors.odf import door
     from backstory.doors.odf.manifests import json_schema
     from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.model.receipt import exit_code
 
     _ = recursive
     if schema:
@@ -61,7 +62,7 @@ def add(
     if len(found) == 1 and found[0].error is not None:
         raise found[0].error
     _tell(found, options, changes, dry_run=dry_run)
-    return door.worst(each.error for each in found)
+    return exit_code(found)
 
 
 def _tell(found: "Sequence[Added]", options: Options, changes: "Told", *, dry_run: bool) -> None:

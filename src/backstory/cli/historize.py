@@ -67,8 +67,9 @@ def historize(
     from backstory.doors.historize.asked import LoadRequest
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
-    from backstory.doors.historize.run import exit_code, open_model
+    from backstory.doors.historize.run import open_model
     from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.model.receipt import exit_code
     from backstory.observe.logs import log_for_people
 
     if schema:

@@ -11,6 +11,7 @@ from backstory.cli.read import key_given, require_key, time_given
 from backstory.cli.starting import busy
 from backstory.model.instant import parse_instant
 from backstory.model.keys import told_key
+from backstory.model.receipt import exit_code
 
 DEFAULTS = Options()
 SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
@@ -129,8 +130,7 @@ def maintain(
                 console.print(f"{each['table']}: {share:.0%} is memory; consider --settle-before {time}")
         if dry_run:
             console.print(DRY)
-    codes = [each["error"]["exit_code"] for each in found if each["error"]]
-    return next((code for code in (3, 75, 1) if code in codes), 0)
+    return exit_code(done)
 
 
 def tell(done: Mapping[str, Any], options: Options) -> None:

@@ -14,6 +14,7 @@ from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_re
 from backstory.cli.output import errors, show, tell_error
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
+from backstory.model.receipt import exit_code
 from backstory.spark.interrupts import told_as_interrupts
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def pull(
             watcher=watcher,
         )
     _tell(receipts, options, changes, dry_run=dry_run)
-    return door.exit_code(receipts)
+    return exit_code(receipts)
 
 
 def ingest(
@@ -110,7 +111,6 @@ def ingest(
         dry_run: Print the same counts, and write nothing.
         options: Common options.
     """
-    from backstory.doors.odf import door
     from backstory.engine.rehearsal import collect_rehearsals
 
     for time in (system_time, event_time):
@@ -138,7 +138,7 @@ def ingest(
         )
         watcher.ended(receipt)
     _tell([receipt], options, changes, dry_run=dry_run)
-    return door.exit_code([receipt])
+    return receipt.exit_code
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.formats.values.mended import counted, tell
 from backstory.model.change import Change, Committed, Note
 from backstory.model.layout import Layout
-from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
 from backstory.stores.iceberg.store import Store as IcebergStore
@@ -44,7 +43,7 @@ class Batches(Protocol):
         """The files, to be read as rows of the table; Refused if they are none of it."""
 
 
-def deliver_batch(store: Store, delivered: Batches) -> Receipt:
+def deliver_batch(store: Store, delivered: Batches) -> Committed:
     """Bring the files into their table: one commit, or none when nothing changes.
 
     A delivery whose token is the table's newest one has been here before and writes nothing.
@@ -64,14 +63,13 @@ class BatchDelivery:
         return [self.delivered.table]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Receipt]]:
+    def planned(self, store: Store) -> Iterator[Plan[Committed]]:
         """Read the files and plan them; too large for the driver's memory, where Spark runs."""
         table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
         with timed("digest"):
             note = Note(self.delivered.door, self.delivered.token(table))
-        name = str(table.shape.table)
         if note.token == table.newest_token:
-            yield Plan(table, None, note, lambda _: Receipt(name))
+            yield Plan(table, None, note, lambda _: Committed(None, {}))
             return
         batch = self.delivered.batch(table)
         with ExitStack() as held:
@@ -84,9 +82,9 @@ class BatchDelivery:
                 outcome = held.enter_context(plan_in_buckets(store, table, batch))
             counts = counted(outcome.counts, outcome.mended)
 
-            def receipt(committed: Committed | None) -> Receipt:
+            def receipt(committed: Committed | None) -> Committed:
                 tell(outcome.mended)
-                return Receipt(name, counts, None if committed is None else committed.snapshot_id)
+                return Committed(None if committed is None else committed.snapshot_id, counts)
 
             marks = {DISORDER: "true"} if outcome.disorder else {}
             change = Change(counts, outcome.gone, outcome.come, properties=marks) if outcome.changes else None

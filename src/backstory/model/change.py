@@ -113,7 +113,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit: its snapshot, None where only shape or properties changed, and its rows by outcome."""
+    """A commit: its snapshot, None where no rows changed, and its rows by outcome."""
 
     snapshot_id: int | None
     counts: Mapping[str, int]

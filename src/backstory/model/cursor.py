@@ -1,7 +1,9 @@
 """A consumer's cursor: how far it has read a table's changes (native.md, V108)."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from backstory.model.receipt import Receipt
 
 # Where a new cursor begins: before the first commit, or at the newest.
 Start = Literal["first", "now"]
@@ -11,13 +13,9 @@ MARK: Final = "backstory.cursor."
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Receipt):
     """A cursor and the version of the commit up to which it has read; None for one that is dropped."""
 
     table: str
     cursor: str
     version: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return asdict(self)

@@ -6,13 +6,13 @@ CDC's SCD type 2. Intervals of all four are half-open; an open version has no en
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
+from backstory.model.receipt import Receipt
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, load
@@ -20,17 +20,13 @@ from backstory.upkeep.laws.told import TIMELY
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(Receipt):
     """The table, and what it is read by from now on; `changed` is false if it was so before."""
 
     table: str
     layout: str
     key: Sequence[str]
     changed: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return asdict(self)
 
 
 def adopt(

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from hashlib import sha256
@@ -16,6 +16,7 @@ from backstory.model.cursor import TAG as CURSOR
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
+from backstory.model.receipt import Receipt
 from backstory.model.remembered import ROLE, SCOPE
 from backstory.model.table import TableName
 from backstory.reading.frames.records import is_record, key_of
@@ -37,7 +38,7 @@ TELLING: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Receipt):
     """What was forgotten, without the key; or what would be, where it was not `applied`.
 
     `rows` are those of the newest snapshot by role, `left` is 0 or names what could not be looked at. `also`
@@ -59,10 +60,6 @@ class Certificate:
     left: int | Sequence[str] = 0
     also: Sequence[Mapping[str, Any]] = ()
     sha256: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The one JSON document."""
-        return asdict(self)
 
     def sealed(self) -> "Certificate":
         """The same with the digest of all that it says."""

@@ -1,13 +1,13 @@
 """Keep a table small and quick: compact, settle, let old snapshots expire; no answer changes (V91)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import HIST_SUFFIX, Layout
+from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
@@ -20,7 +20,7 @@ Needed = Callable[[Store, StoredTable], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class Maintained(Receipt):
     """What was done to a table, or would be in a dry run.
 
     Data files before and after, the bytes of those that were rewritten, snapshots that expired, cursors that
@@ -38,11 +38,7 @@ class Maintained:
     rows_settled: int = 0
     memory_share: float | None = None
     propose_settle_before: str | None = None
-    error: dict[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return asdict(self)
+    error: BackstoryError | None = None
 
 
 def maintain(
@@ -84,7 +80,7 @@ def kept_in_order(name: TableName, act: Callable[[TableName], Maintained]) -> Ma
     except UsageError:
         raise
     except BackstoryError as error:
-        return Maintained(str(name), "", error={**error.to_dict(), "exit_code": error.exit_code})
+        return Maintained(str(name), "", error=error)
 
 
 def _expired(store: Store, name: TableName, needed: Needed) -> int:

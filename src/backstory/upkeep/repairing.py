@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -14,6 +14,7 @@ from backstory.model.change import NOTHING, Change, Committed, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import Layout
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.receipt import Receipt
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -38,7 +39,7 @@ REMEDIES: Final[Mapping[Layout, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Receipt):
     """What a mending did, or would do.
 
     `counts` are rows `dropped` and `rewritten`, `laws` how often each was broken, `keys` the
@@ -54,10 +55,6 @@ class Repair:
     samples: Sequence[Mapping[str, Any]] = ()
     left: Mapping[str, Sequence[str]] = field(default_factory=dict)
     snapshot_id: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return asdict(self)
 
 
 def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
@@ -117,7 +114,7 @@ class _Repairing:
 
         def receipt(committed: Committed | None) -> Repair:
             number = None if committed is None else committed.snapshot_id
-            return Repair(**{**asdict(about), "applied": committed is not None, "snapshot_id": number})
+            return replace(about, applied=committed is not None, snapshot_id=number)
 
         return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
 

@@ -1,18 +1,19 @@
 """What a rewind takes back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from backstory.model.change import DOOR, TOKEN
 from backstory.model.instant import iso
+from backstory.model.receipt import Receipt
 from backstory.stores.iceberg.snapshots import IcebergSnapshot
 
 OUTCOMES = ("taken_back", "moved", "returned")
 
 
 @dataclass(frozen=True, slots=True)
-class Rewound:
+class Rewound(Receipt):
     """What a rewind takes back, or took back where it was `applied`.
 
     `counts` are rows by outcome, `commits` those that are taken back, newest first; `keys` are up to ten of
@@ -29,10 +30,6 @@ class Rewound:
     recorded_at: str | None = None
     snapshot_id: int | None = None
     also: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return asdict(self)
 
 
 def told_of(snapshot: IcebergSnapshot) -> dict[str, Any]:

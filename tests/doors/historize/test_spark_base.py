@@ -323,7 +323,7 @@ def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
     (place.folder / "a.csv").write_text("k,a\n1,x\n1,y\n")
     (place.folder / "d.csv").write_text("k,a\n1,x\n")
     place.use(document(first, second_, third))
-    told = [(receipt.status, (receipt.error or {}).get("code")) for receipt in place.loads("r1", 1)]
+    told = [(receipt.status, (receipt.error and receipt.error.code)) for receipt in place.loads("r1", 1)]
     assert told == [("rejected", "DUPLICATE_KEY"), ("rejected", "BASE_NOT_LOADED"), ("success", None)]
     (row,) = place.rows(
         "SELECT status, blocked_by FROM meta.load_run_log WHERE status_reason = 'blocked_by_dependency'"

@@ -14,6 +14,7 @@ from datasets import Dataset, s
 
 from backstory.doors.odf import door
 from backstory.engine import staging
+from backstory.model.receipt import exit_code
 from backstory.sources.savepoint import unwritable
 
 URL = "{kind: url, url: data.%s}"
@@ -60,7 +61,7 @@ def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, fi
 
     packed.error(receipts[0], "disk-full", 75)
     assert receipts[1].status == "updated"
-    assert door.exit_code(receipts) == 75
+    assert exit_code(receipts) == 75
 
 
 def test_a_download_that_finds_no_room_fails_for_now():

@@ -140,5 +140,5 @@ def test_late_effective_rows_are_refused_where_the_model_says_so(place, tmp_path
         (receipt,) = place.loads(f"r{run}", run)
 
     assert receipt.status == status
-    assert (receipt.error or {}).get("code") == ("LATE_EFFECTIVE" if policy == "reject" else None)
+    assert (receipt.error and receipt.error.code) == ("LATE_EFFECTIVE" if policy == "reject" else None)
     assert len(place.rows("SELECT 1 FROM rawcore.rc_c_hist")) == (1 if policy == "reject" else 2)

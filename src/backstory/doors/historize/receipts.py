@@ -1,12 +1,13 @@
 """What a load did, and what it could not do (design: interface, section 5)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
 from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso
+from backstory.model.receipt import Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 Status = Literal["success", "unchanged", "rejected", "failed"]
@@ -46,8 +47,8 @@ class LoadOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryReceipt:
-    """One dataset's load; `error` has code, message, keys and remedy.
+class HistoryReceipt(Receipt):
+    """One dataset's load.
 
     `load_timestamp` is an instant in UTC as ISO text, None where the load did not come to have one.
     A dry run also gives up to ten `keys` for each outcome.
@@ -59,18 +60,13 @@ class HistoryReceipt:
     status: Status
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     schema_changes: Sequence[str] = ()
-    error: Mapping[str, Any] | None = None
-    exit_code: int = 0
+    error: BackstoryError | None = None
     keys: Mapping[str, Sequence[object]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as `--output json` prints them."""
-        told = asdict(self)
-        told["schema_changes"] = list(self.schema_changes)
-        del told["exit_code"]
-        if self.keys is None:
-            del told["keys"]
-        return told
+        told = Receipt.to_dict(self)
+        return told if told["keys"] is not None else {name: told[name] for name in told if name != "keys"}
 
 
 def stored_receipt(told: Mapping[str, Any]) -> HistoryReceipt:
@@ -87,6 +83,4 @@ def status_of(error: BackstoryError) -> Status:
 def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
     """The receipt of a load that was not made."""
     told = None if instant is None else iso(instant)
-    return HistoryReceipt(
-        dataset, run_id, told, status_of(error), error=error.to_dict(), exit_code=error.exit_code
-    )
+    return HistoryReceipt(dataset, run_id, told, status_of(error), error=error)

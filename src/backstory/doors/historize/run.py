@@ -163,9 +163,3 @@ def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
             found.add(_table(model, each))
             names.append(each.input)
     return found
-
-
-def exit_code(receipts: Sequence[HistoryReceipt]) -> int:
-    """The highest-ranking failure: refused before later before failed; 0 if all is well."""
-    codes = {receipt.exit_code for receipt in receipts}
-    return next((code for code in (2, 3, 75, 1) if code in codes), 0)

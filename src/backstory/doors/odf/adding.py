@@ -26,6 +26,7 @@ from backstory.journal.chain import canonical
 from backstory.journal.log_table import DOOR
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
+from backstory.model.receipt import Receipt
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.spark_types import columns_from
@@ -37,24 +38,14 @@ NAMED: Final = ("content", "name")
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class Added(Receipt):
     """A manifest that was added, and what the lints say of it; its name is None if not even that is known."""
 
     dataset: str | None
+    file: Path | None
     status: Status
     lints: tuple[Lint, ...] = ()
-    file: Path | None = None
     error: BackstoryError | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return {
-            "dataset": self.dataset,
-            "file": None if self.file is None else str(self.file),
-            "status": self.status,
-            "lints": [each.to_dict() for each in self.lints],
-            "error": self.error.to_dict() if self.error else None,
-        }
 
 
 def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool = False) -> list[Registered]:
@@ -115,7 +106,7 @@ def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bo
         try:
             files = find_manifests(path) if path.is_dir() else [path]
         except BackstoryError as error:
-            found.append(Added(None, "failed", file=path, error=error))
+            found.append(Added(None, path, "failed", error=error))
             continue
         for file in files:
             found += _of_file(store, namespace, file, first, recursive=path.is_dir(), dry_run=dry_run)
@@ -133,7 +124,7 @@ def _of_file(
             refuse_repeated([each], first)
             found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
     except BackstoryError as error:
-        found.append(Added(name, "failed", file=file, error=error))
+        found.append(Added(name, file, "failed", error=error))
     return found
 
 
@@ -156,11 +147,11 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     if wanted.table is None:
         registry.refuse_taken(store, wanted.name)
         _create(store, wanted, dry_run=dry_run)
-        return Added(dataset.name, "added", told)
+        return Added(dataset.name, None, "added", told)
     before = registry.registered(wanted.table)
     assert before is not None
     if before.dataset.document == dataset.document and before.dataset.folder == dataset.folder:
-        return Added(dataset.name, "unchanged", told)
+        return Added(dataset.name, None, "unchanged", told)
     _refuse_other_meaning(before, dataset)
     properties = properties_of(dataset)
     schema = _extended(before, wanted)
@@ -168,7 +159,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
         properties[SCHEMA] = canonical(schema)
     table, change = _brought(before, wanted, properties, schema)
     _deliver(store, wanted, table, change, dry_run=dry_run)
-    return Added(dataset.name, "updated", told)
+    return Added(dataset.name, None, "updated", told)
 
 
 def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:

@@ -9,9 +9,9 @@ from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datas
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, inspect_dataset, inspected_file
 from backstory.doors.odf.manifests import find_manifests
-from backstory.doors.odf.pulling import RunRequest, exit_code, pull
+from backstory.doors.odf.pulling import RunRequest, pull
 from backstory.doors.odf.pushing import Pushed, push
-from backstory.doors.odf.receipts import DatasetReceipt, worst
+from backstory.doors.odf.receipts import DatasetReceipt
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
@@ -36,7 +36,6 @@ __all__ = [
     "add",
     "add_each",
     "events",
-    "exit_code",
     "ingest",
     "inspect",
     "inspected_file",
@@ -44,7 +43,6 @@ __all__ = [
     "listed",
     "pull_all",
     "verified",
-    "worst",
 ]
 
 ENDINGS = (".yaml", ".yml")

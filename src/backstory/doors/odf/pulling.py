@@ -19,7 +19,7 @@ from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
 from backstory.doors.odf.manifest.fetch import FilesGlob
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
-from backstory.doors.odf.receipts import DatasetReceipt, sum_up, worst
+from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
 from backstory.engine.deliver import Plan, deliver
@@ -225,8 +225,3 @@ class WatermarkDelivery:
             )
 
         yield Plan(dataset.table, change, note_of(work), ended, self.run.dry_run)
-
-
-def exit_code(receipts: Sequence[DatasetReceipt]) -> int:
-    """Of a batch: the highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
-    return worst(receipt.error for receipt in receipts)

@@ -1,13 +1,13 @@
 """What became of a dataset: the objects that `pull` and `ingest` give."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from backstory.errors import BackstoryError
-from backstory.model.instant import iso
+from backstory.model.receipt import UNTOLD, Receipt
 
 COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
@@ -15,7 +15,7 @@ Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetReceipt:
+class DatasetReceipt(Receipt):
     """A dataset after a pull: `offsets` are the first and the last new one, None without new rows.
 
     `watermark` and `system_time` are UTC, None if there is none. For people only: `before` is the watermark
@@ -29,27 +29,9 @@ class DatasetReceipt:
     watermark: datetime | None = None
     system_time: datetime | None = None
     error: BackstoryError | None = None
-    notes: tuple[str, ...] = ()
-    before: datetime | None = None
-    hint: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
-        return {
-            "dataset": self.dataset,
-            "status": self.status,
-            "counts": dict(self.counts),
-            "offsets": list(self.offsets) if self.offsets else None,
-            "watermark": iso(self.watermark) if self.watermark else None,
-            "system_time": iso(self.system_time) if self.system_time else None,
-            "error": self.error.to_dict() if self.error else None,
-        }
-
-
-def worst(errors: Iterable[BackstoryError | None]) -> int:
-    """The exit code of a batch: its highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
-    codes = {error.exit_code for error in errors if error}
-    return next((code for code in (2, 3, 75, 1) if code in codes), 0)
+    notes: tuple[str, ...] = field(default=(), metadata=UNTOLD)
+    before: datetime | None = field(default=None, metadata=UNTOLD)
+    hint: str = field(default="", metadata=UNTOLD)
 
 
 def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
