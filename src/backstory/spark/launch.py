@@ -21,7 +21,8 @@ def java() -> Any:
     """The view of this process's Java; None where it has none."""
     from pyspark import SparkContext
 
-    return SparkContext._jvm  # noqa: SLF001 - pyspark keeps it there
+    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark keeps it there
+    return None if gateway is None else gateway.jvm
 
 
 def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
