@@ -37,16 +37,21 @@ SCHEMA = pa.schema([("offset", pa.int64()), *((name, type_) for name, (type_, _)
 ROW = some.tuples(some.integers(0, 2**40), *(some.none() | some_ for _, some_ in VALUES.values()))
 
 
-@pytest.mark.parametrize(("times", "piece"), [(1, 2), (3, 1 << 16)], ids=["some pieces", "repeated"])
+@pytest.mark.parametrize(
+    ("times", "piece", "largest"),
+    [(1, 2, 1 << 26), (3, 1 << 16, 1 << 26), (1, 1 << 16, 1)],
+    ids=["some pieces", "repeated", "large rows"],
+)
 @given(rows=some.lists(ROW, min_size=1, max_size=6))
 @settings(max_examples=EXAMPLES[DEPTH], deadline=None)
-def test_it_is_the_rule_in_plain_python(times, piece, rows):
+def test_it_is_the_rule_in_plain_python(times, piece, largest, rows):
     """Every type, NULLs, NaN, the edges of each; values that repeat are told once."""
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows * times], SCHEMA)
     struct = from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True).jsonValue()
     by_rule = in_python(_stored(rows * times), struct)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow_hash, "PIECE", piece)
+        patch.setattr(arrow_hash, "LARGEST", largest)
         assert hash_of_table(table, "offset") == by_rule
 
 

@@ -4,7 +4,7 @@
 that it is of, and what becomes of it, are made for all rows of a piece at once.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from hashlib import sha256
@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Rows, and bytes, that are hashed at a time.
 PIECE: Final = 1 << 16
+LARGEST: Final = 1 << 26
 # Arrow and NumPy leave the interpreter free to others.
 THREADS: Final = 2
 WORDS: Final = 4
@@ -37,12 +39,22 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
     """
     repeating = _repeating(rows.slice(0, PIECE))
 
-    def sums(start: int) -> np.ndarray:
-        return _sums(_texts(rows.slice(start, PIECE), offset, repeating))
+    def sums(piece: pa.Table) -> np.ndarray:
+        return _sums(_texts(piece, offset, repeating))
 
     with ThreadPoolExecutor(THREADS) as pool:
-        words = reduce(np.bitwise_xor, pool.map(sums, range(0, len(rows), PIECE)), np.zeros(WORDS, np.uint64))
+        words = reduce(np.bitwise_xor, pool.map(sums, _pieces(rows, PIECE)), np.zeros(WORDS, np.uint64))
     return "".join(f"{int(each):016x}" for each in words) if len(rows) else None
+
+
+def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    """The rows, some at a time: the texts of a piece are one array, which has room for 2 GiB."""
+    for start in range(0, len(rows), size):
+        piece = rows.slice(start, size)
+        if piece.nbytes > LARGEST and len(piece) > 1:
+            yield from _pieces(piece, -(-len(piece) // 2))
+        else:
+            yield piece
 
 
 def _sums(texts: pa.Array) -> np.ndarray:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SHORT: Final = 20_000
 # Of the delivered keys it has no more events than these, or Spark's tasks merge.
 MANY: Final = 200_000
+# One array of texts has room for 2 GiB.
+LONGEST: Final = (1 << 31) - 1
 # What else keys are made of is not asked for: NaN, for one, is in no range.
 ASKED: Final = (
     *(pa.types.is_integer, pa.types.is_decimal, pa.types.is_string),
@@ -80,8 +82,15 @@ def merge_small(merging: SmallMerge, held: ExitStack) -> Happened | None:
         logged = _logged(merging, delivered, lease)
     except TooLarge:
         return None
+    if any(_longest(name, delivered, logged) > LONGEST for name in delivered.data.column_names):
+        return None
     happened = merge_tables(logged, delivered, merging.terms, merging.moment)
     return replace(happened, seen=seen) if arrived.seen else happened
+
+
+def _longest(name: str, *sides: ArrowSide | None) -> int:
+    """The bytes of a column on both sides."""
+    return sum(side.data[name].nbytes for side in sides if side is not None)
 
 
 def _delivered_here(merging: SmallMerge, lease: MemoryLease) -> tuple[ArrowSide, Counts] | None:
@@ -89,7 +98,10 @@ def _delivered_here(merging: SmallMerge, lease: MemoryLease) -> tuple[ArrowSide,
     read, arrived = merging.read, merging.arrived
     if read is None or read.here is None or arrived.taken is None:
         return None
-    found = side_of_batch(read.here(lease), arrived.taken)
+    try:
+        found = side_of_batch(read.here(lease), arrived.taken)
+    except (OSError, pa.ArrowException):  # a file that is spoilt: Spark tells of it
+        return None
     return None if found is None else (found[0], {arrived.seen: found[1]})
 
 
