@@ -1,13 +1,18 @@
 """A delivery that the driver can hold is merged there, and by Spark's tasks else: one log, hash by hash."""
 
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from depth import DEPTH
 
 from backstory.doors.odf import small_merge
 from backstory.formats.memory import Memory
+from backstory.stores.iceberg import local_rows
 
 COLUMNS = "k STRING, n INT, x DOUBLE, f FLOAT, d DATE, t TIMESTAMP, b BOOLEAN"
 MERGES = {
@@ -25,34 +30,92 @@ CONTAINED = () if DEPTH == "laws" else ("append", "ledger", "snapshot")
 ROWS = (
     "b,1,1.5,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true é,1,-0.0,0.00,1500-01-01,,false b,2,NaN,,,,",
     "é,1,0.0,0.00,1500-01-01,,false b,1,1.25,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true a,1,,,9999-12-31,,",
+    ",1,,,,, b,2,7,,,, ,1,,,,,",
     "b,2,NaN,,,,",
 )
 TOLD = ("logical_hash", "schema_hash", "watermark", "start", "end", "counts")
+ALL = "{kind: sql, engine: spark, query: 'select * from input'}"
 
 
 @pytest.mark.parametrize("name", [name for name in MERGES if name not in CONTAINED])
 def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
-    """Rows, offsets, times and what the blocks tell, hashes included (R15, R24, R54).
+    """Rows, offsets, times, what is refused, and what the blocks tell, hashes included (R15, R24, R54).
 
-    Where the driver's memory has room for it the whole log is read, or the delivered keys of a long one;
-    else Spark's tasks merge.
+    Files of this machine are read here. Spark reads for the driver what comes from a query or lies elsewhere,
+    of a long log the delivered keys; where the driver's memory has no room, Spark's tasks merge.
     """
-    ways = {"whole log": (store, 1000), "keys": (store, 0), "tasks": (replace(store, memory=Memory(0)), 1000)}
-    if name.startswith(("append", "snapshot")):
-        del ways["keys"]  # they ask for no keys, however long the log is
+    # A log of which all records are meant is asked for no keys, however long it is; nor is one for nothing.
+    read = ("Spark reads", 1000) if name.startswith(("append", "snapshot")) else ("keys", 0)
+    ways = {"here": (store, 0), read[0]: (store, read[1]), "tasks": (_without_memory(store), 0)}
     first = "op INT, " if name == "changelog" else ""
     found = []
     for way, (place, short) in ways.items():
         monkeypatch.setattr(small_merge, "SHORT", short)
-        life = Dataset(place, tmp_path / way, MERGES[name], first + COLUMNS, namespace="odf_small_merge")
+        monkeypatch.setattr(local_rows, "MOST_FILES", -1 if way == read[0] else 1000)
+        query = ALL if way == "Spark reads" else ""
+        life = Dataset(
+            place,
+            tmp_path / way,
+            MERGES[name],
+            first + COLUMNS,
+            preprocess=query,
+            namespace="odf_small_merge",
+        )
         told = []
         for text in ROWS:
             receipt = life.push(" ".join(f"0,{row}" for row in text.split()) if first else text)
             event = life.newest().event
-            told.append((receipt.status, receipt.counts, [event[name] for name in TOLD]))
+            error = receipt.error.to_dict() if receipt.error else None
+            told.append((receipt.status, receipt.counts, error, [event[name] for name in TOLD]))
         found.append((told, [str(row) for row in life.rows()]))
     assert found == [found[0]] * len(ways)
     assert len(found[0][1]) >= 3
+    assert [error is None for _, _, error, _ in found[0][0]].count(False) == (
+        not name.startswith(("append", "changelog"))
+    )
+
+
+def _without_memory(store):
+    return replace(store, memory=Memory(0))
+
+
+def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
+    """Narrow numbers, names of the system's own, nothing but NULL, days; what is converted goes through Spark."""
+    instants = pa.array([datetime(2024, 1, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
+    columns = {
+        "k": pa.array(["b", "a"]),
+        "op": pa.array([1, None], pa.int8()),
+        "x.y": pa.array([1, 2], pa.int16()),
+        "f": pa.array([1.5, float("nan")], pa.float32()),
+        "d": pa.array([Decimal("1.10"), None], pa.decimal128(9, 2)),
+        "raw": pa.array([b"\x00\xff", b""]),
+        "system_time": instants,
+        "wide": pa.array([1, 2], pa.int64()),
+    }
+    times = {
+        "instants": instants,
+        "days": pa.array([date(2024, 1, 2), date(2024, 1, 1)]),
+        "naive": pa.array([datetime(2024, 1, 1), None], pa.timestamp("us")),
+        "years": pa.array([2024, 2023], pa.int32()),
+        "nothing": pa.nulls(2, pa.string()),
+    }
+    for name, time in times.items():
+        found = []
+        for way, place in {"here": store, "tasks": _without_memory(store)}.items():
+            path = tmp_path / f"{name}-{way}.parquet"
+            pq.write_table(pa.table({**columns, "event_time": time}), path)
+            life = Dataset(
+                place,
+                tmp_path / name / way,
+                MERGES["ledger correct"].replace("n]", '"x.y"]'),
+                read="{kind: parquet}",
+                namespace="odf_small_merge",
+            )
+            receipt = life.push_files(path)
+            found.append(
+                (receipt.counts, life.newest().event["logical_hash"], [str(row) for row in life.rows()])
+            )
+        assert found[0] == found[1], name
 
 
 def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
@@ -81,6 +144,7 @@ def test_a_small_pull_is_no_job(store, tmp_path):
 @pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
 def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
     """Floats have NaN, which is in no range; and a key can have any number of events."""
+    monkeypatch.setattr(local_rows, "MOST_FILES", -1)
     monkeypatch.setattr(small_merge, "SHORT", 0)
     monkeypatch.setattr(small_merge, "MANY", most)
     merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"
