@@ -12,8 +12,9 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.frames.versions import versions
-from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.create import create_view, drop
 from backstory.table import Table
+from backstory.upkeep.table_views import OF
 
 
 def asked(store, sql, **times):
@@ -72,6 +73,11 @@ def test_no_view_takes_the_name_of_something_else(spark, store, tmp_path):
     spark.sql(f"CREATE OR REPLACE VIEW {taken} AS SELECT 1 AS mine")
     with pytest.raises(Refused, match="another table or view reading.crowded_current"):  # noqa: RUF043
         found.views()
+    assert spark.table(taken).columns == ["mine"]
+    columns = [Column("mine", ColumnType(Kind.INT)), Column("more", ColumnType(Kind.INT))]
+    create_view(store, TableName("reading", "crowded_current"), columns, "SELECT 2, 3", {OF: str(found.name)})
+    with pytest.raises(Refused):
+        create_view(store, found.name, columns, "SELECT 2, 3", {OF: str(found.name)})
     assert spark.table(taken).columns == ["mine"]
     spark.sql(f"DROP VIEW {taken}")
     log = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [city]}", columns="city STRING, n INT")

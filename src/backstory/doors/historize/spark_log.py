@@ -15,10 +15,11 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import Store, StoredTable, existing, exists, load
 from backstory.stores.port import require_layout
-from backstory.upkeep.table_views import make_views
+from backstory.upkeep.table_views import OF, make_views
 
 LOG: Final = TableName(META, LOADS)
 # Earlier versions wrote tables of the views' names; whoever wants the views moves them to such a name.
@@ -67,8 +68,9 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
         return log, Change({"inserted": len(rows)}, come=come, into=into if new else None)
 
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
-    if new:
-        log_views(store)
+    for name in (RUNS, STEPS) if new else ():
+        columns = [Column(each.name, column_type(each)) for each in TABLES[name]]
+        create_view(store, TableName(META, name), columns, _query(store, name), {OF: str(LOG)})
 
 
 def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
@@ -76,9 +78,13 @@ def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
 
     Raises Refused for a name that something else has.
     """
-    queries = {name: [query for _, query in sources(store, name)] for name in (RUNS, STEPS)}
-    wanted = {TableName(META, name): " UNION ALL ".join(found) for name, found in queries.items() if found}
+    queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
+    wanted = {name: query for name, query in queries.items() if query}
     return make_views(store, LOG, wanted, dry_run=dry_run)
+
+
+def _query(store: Store, name: str) -> str:
+    return " UNION ALL ".join(query for _, query in sources(store, name))
 
 
 def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
@@ -87,7 +93,8 @@ def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
     log = load(store, LOG)
     if log is not None and log.shape.column("receipt"):
         found.append((log, _derived(store, name, names)))
-    for earlier in filter(None, (load(store, TableName(META, each)) for each in (name, f"{name}{EARLIER}"))):
+    others = (TableName(META, each) for each in (name, f"{name}{EARLIER}"))
+    for earlier in (existing(store, each) for each in others if exists(store, each)):
         there = (each if earlier.shape.column(each) else f"NULL AS {each}" for each in names)
         found.append((earlier, f"SELECT {', '.join(there)} FROM {store.sql_name(earlier.shape.table)}"))
     return found

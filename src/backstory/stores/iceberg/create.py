@@ -3,16 +3,17 @@
 import json
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from backstory.model.layout import YEAR
-from backstory.model.schema import Shape
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.jvm import partition_spec, sort_order
+from backstory.stores.iceberg.jvm import holds_views, partition_spec, sort_order
 from backstory.stores.iceberg.schema import iceberg_schema
-from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called
+from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called, exists
 from backstory.stores.refusals import table_exists
 
 PROPERTIES = {
@@ -37,7 +38,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 def refuse_existing(store: Store, table: TableName) -> None:
     """Raise Refused if there is such a table."""
-    if store.iceberg().tableExists(store.identifier(table)):
+    if exists(store, table):
         raise table_exists(table)
 
 
@@ -86,6 +87,30 @@ def ensure_schema(store: Store, schema: str) -> None:
     except Py4JJavaError:
         if not catalog.namespaceExists(namespace):
             raise
+
+
+def create_view(
+    store: Store, name: TableName, columns: Sequence[Column], sql: str, properties: Mapping[str, str]
+) -> None:
+    """Make a view for Spark SQL, for which Spark is not started; nothing where the catalog holds none.
+
+    One that is there is made anew; without these properties it is another's, and stays. Raises Refused if
+    there is such a table.
+    """
+    refuse_existing(store, name)
+    catalog, identifier = store.iceberg(), store.identifier(name)
+    if not holds_views(store.jvm, catalog):
+        return
+    if catalog.viewExists(identifier):
+        known = catalog.loadView(identifier).properties()
+        if any(known.get(key) != value for key, value in properties.items()):
+            return
+    building = catalog.buildView(identifier).withSchema(iceberg_schema(store.jvm, columns))
+    building = building.withDefaultNamespace(store.namespace(name.schema)).withQuery("spark", sql)
+    for key, value in properties.items():
+        building = building.withProperty(key, value)
+    with translate_faults(name):
+        building.createOrReplace()
 
 
 def _own(store: Store, shape: Shape) -> dict[str, str]:

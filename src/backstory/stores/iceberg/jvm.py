@@ -22,7 +22,7 @@ _NEEDED: Final = """
 BaseFileScanTask CatalogUtil ContentFile DataFile DataFiles DeleteFile FileContent FileFormat
 FileMetadata FileScanTask IcebergBuild MetadataColumns MetricsConfig NullOrder PartitionSpec
 PartitionSpecParser SchemaParser Snapshot SortOrder Table TableMetadataParser TableScan
-catalog.Namespace catalog.TableIdentifier data.BaseDeleteLoader deletes.BaseDVFileWriter
+catalog.Namespace catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
 deletes.PositionDeleteIndex expressions.Expressions expressions.ResidualEvaluator io.CloseableIterable
 io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager
 spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIcebergCatalog
@@ -73,6 +73,11 @@ def catalog_of(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
             settings.set(key.removeprefix(hadoop), value)
     options = {key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
     return _iceberg(jvm, "CatalogUtil").buildIcebergCatalog(name, options, settings)
+
+
+def holds_views(jvm: Any, catalog: Any) -> bool:
+    """Whether a catalog, as Iceberg knows it, holds views."""
+    return bool(_class(jvm, f"{ICEBERG}.catalog.ViewCatalog").isInstance(catalog))
 
 
 def namespace(jvm: Any, *levels: str) -> Any:

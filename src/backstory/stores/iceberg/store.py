@@ -193,6 +193,12 @@ def load(store: Store, table: TableName) -> StoredTable | None:
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
 
+def exists(store: Store, table: TableName) -> bool:
+    """Whether there is such a table; where there mostly is none this takes less than to load it."""
+    with translate_faults(table):
+        return bool(store.iceberg().tableExists(store.identifier(table)))
+
+
 def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it stands now; UsageError if there is none."""
     found = load(store, table)
