@@ -4,6 +4,7 @@ import pytest
 from datasets import Dataset
 from destination import Place, serving
 from historizing_on_spark import SparkPlace
+from rows_read import rows_read
 
 from backstory.stores.iceberg.store import Store, tables
 from backstory.testing.sender.client import Sender
@@ -15,7 +16,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def records(spark, tmp_path_factory):
-    """The records of every table that the doors wrote: records came, changed, went and came back."""
+    """The records of every table that the doors wrote; how many rows were read for them, and stored.
+
+    Records came, changed, went and came back.
+    """
     store, folder = Store(spark), tmp_path_factory.mktemp("checked")
     model = SparkPlace(store, folder)
     for number, rows in enumerate(("a:1 b:2", "a:9", "a:9 b:3"), 1):
@@ -36,17 +40,33 @@ def records(spark, tmp_path_factory):
         warehouse.snapshot(frame, into="checked.native", key="k", at=f"2026-01-0{number}T00:00:00Z")
     written = [table for schema in ("rawcore", "meta", "checked") for table in tables(store, schema)]
     written += [table for table in tables(store, "datasets") if table.name.startswith("checked-")]
-    found = checked(store, [*written, *tables(store, "odf")])
+    keeping = [each for each in written if each.schema in {"rawcore", "checked"}]
+    logs = [each for each in written if each.schema == "datasets" and not each.name.endswith("__log")]
+    rest = [each for each in [*written, *tables(store, "odf")] if each not in {*keeping, *logs}]
+    found, read = checked(store, rest), {}
+    for what, named in (("lives", keeping), ("logs", logs)):
+        with rows_read(spark) as rows:
+            found += checked(store, named)
+        read[what] = rows[0], [spark.table(store.sql_name(each)).count() for each in named]
     model.close()
-    return found
+    return found, read
 
 
 def test_what_doors_wrote_keeps_every_law(records):
-    assert [each for each in records if each["violations"]] == []
+    assert [each for each in records[0] if each["violations"]] == []
+
+
+def test_each_row_is_read_once_for_all_laws(records):
+    """V115; beside the events of a log the numbers are read that their offsets should be, and its blocks."""
+    read, stored = records[1]["lives"]
+    assert read == sum(stored) > 0
+    read, stored = records[1]["logs"]
+    blocks = 3 + 1 + 3
+    assert read == 2 * sum(stored) + 2 * blocks
 
 
 def test_tables_of_every_door_were_checked(records):
-    told = {each["table"] for each in records}
+    told = {each["table"] for each in records[0]}
 
     assert {"rawcore.rc_c", "rawcore.rc_c_hist", "checked.native"} <= told
     assert len(told) >= 8
