@@ -10,7 +10,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.knowledge import rows_known
 from backstory.reading.frames.statements import is_record
-from backstory.reading.frames.versions import HISTORIES, ended_at, versions
+from backstory.reading.frames.versions import HISTORIES, versions, with_ends
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.stores.iceberg.store import Store, existing
 
@@ -47,8 +47,7 @@ def delivered_rows(store: Store, shape: Shape) -> "DataFrame":
 
     rows = store.spark.table(store.sql_name(shape.table))
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        ended = ended_at(History(shape))
-        return rows.withColumn(_UNTIL, ended).where(col(quoted(_UNTIL)).isNull()).drop(_UNTIL)
+        return with_ends(rows, History(shape), _UNTIL).where(col(quoted(_UNTIL)).isNull()).drop(_UNTIL)
     return _not_deleted(rows, shape)
 
 

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 # A version has length, and nothing else has (V3, V5); so `_memory` is not read where it is not asked.
 _LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
 
+_FOLLOWING: Final = "backstory: following"
+_ENDED: Final = "backstory: ended"
 MOVED: Final = "backstory: moved"
 BEFORE: Final = "backstory: before"
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
@@ -68,7 +70,8 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     elif shape.layout.adopted:
         rows, started, ended = _adopted(rows, shape)
     else:
-        started, ended = column(history.span.start), ended_at(history)
+        rows = with_ends(rows, history, _ENDED)
+        started, ended = column(history.span.start), column(_ENDED)
     return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
 
 
@@ -164,15 +167,25 @@ def shown_name(name: str) -> str:
     return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
 
 
-def ended_at(history: History) -> "Column":
-    """Until when a version was true, by its row and the next one's; NULL while it is."""
+def with_ends(rows: "DataFrame", history: History, name: str) -> "DataFrame":
+    """The rows with a column that says until when each version was true, by its row and the next one's."""
     from pyspark.sql.functions import expr
 
-    return expr(ended_sql(history))
+    if history.shape.layout is not Layout.FIVETRAN_HISTORY:
+        return rows.withColumn(name, column(history.span.end))
+    rows = rows.withColumn(_FOLLOWING, expr(following_sql(history)))
+    return rows.withColumn(name, expr(ended_sql(history, quoted(_FOLLOWING)))).drop(_FOLLOWING)
 
 
-def ended_sql(history: History) -> str:
-    """The same in words of Spark SQL.
+def following_sql(history: History) -> str:
+    """When the next version of a record began, in words of Spark SQL."""
+    start, key = quoted(history.span.start), history.shape.key
+    parted = f"PARTITION BY {', '.join(map(quoted, key))} " if key else ""
+    return f"lead({start}) OVER ({parted}ORDER BY {start})"
+
+
+def ended_sql(history: History, following: str) -> str:
+    """Until when a version was true (NULL: still) in words of Spark SQL; `following` is when the next began.
 
     A version that Fivetran brought whose successor starts before its end, or within a millisecond of it,
     reaches up to that start: at any instant at most one is true, that which began last. A deleted one ends
@@ -180,11 +193,9 @@ def ended_sql(history: History) -> str:
     nothing does.
     """
     span, shape = history.span, history.shape
-    start, end, flag = quoted(span.start), quoted(span.end), quoted(span.open)
+    end, flag = quoted(span.end), quoted(span.open)
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return end
-    parted = f"PARTITION BY {', '.join(map(quoted, shape.key))} " if shape.key else ""
-    following = f"lead({start}) OVER ({parted}ORDER BY {start})"
     still = f"coalesce({flag}, false) OR coalesce({end} >= timestamp_micros({micros_of(TMAX)}), false)"
     neither = f"CAST(raise_error({text_literal(carry(endless(shape, span)))}) AS TIMESTAMP)"
     ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {neither} ELSE {end} END"
@@ -203,7 +214,7 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
             "Ask it by `current` and `as-of`.",
         )
     shown = [f"{quoted(each.name)} AS {quoted(shown_name(each.source))}" for each in history.user_columns]
-    ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history)}
+    ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history, following_sql(history))}
     shown += [f"{sql} AS {name}" for name, sql in ends.items()]
     versions_only = f" WHERE {_LASTING}" if shape.layout is Layout.VERSIONS else ""
     return f"SELECT {', '.join(shown)} FROM {store.sql_name(shape.table)}{versions_only}"  # noqa: S608 - quoted names
