@@ -1,11 +1,12 @@
 """Wrong usage is told as such before Spark starts, never as a bug."""
 
 import os
+import re
 import sys
 
 import pytest
 
-from backstory.cli.app import run
+from backstory.cli.app import app, run
 
 WRONG = {
     "current a.b --limit -1": "--limit",
@@ -58,3 +59,15 @@ def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "stdout", output)
         assert run(["tables", "--warehouse", str(tmp_path), "--output", "json"]) == 0
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [each for each in app if not each.startswith("-")])
+def test_help_names_every_word_and_describes_every_option(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run([command, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "ARGS" not in told.splitlines()[0]
+    assert "default: False" not in told
+    options = re.findall(r"^│[ *]+(--.*)│$", told, re.MULTILINE)
+    assert options
+    assert all(re.search(r" [a-z]| [A-Z][a-z]", option) for option in options), options

@@ -4,7 +4,8 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import signature
 
 from cyclopts import App, CycloptsError, Group
 
@@ -55,9 +56,25 @@ COMMANDS = {
     KEEP: (check.check, check.repair, check.adopt, keeping.rewind, keeping.forget, keeping.maintain),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }
+
+
+def _usage(command: Callable[..., object]) -> str | None:
+    """The line of usage of a command that may have fewer words than it names, which else were called ARGS."""
+    given = [each for each in signature(command).parameters.values() if each.kind is not each.KEYWORD_ONLY]
+    if all(each.kind is not each.VAR_POSITIONAL and each.default is each.empty for each in given):
+        return None
+    words = []
+    for each in given:
+        name = each.name.upper() + ("..." if each.kind is each.VAR_POSITIONAL else "")
+        needed = each.default is each.empty and (each.kind is not each.VAR_POSITIONAL or each.name == "key")
+        words.append(name if needed else f"[{name}]")
+    return f"Usage: backstory {command.__name__} [OPTIONS] {' '.join(words)}"
+
+
 for group, commands in COMMANDS.items():
     for place, command in enumerate(commands):
-        app.command(command, group=group, sort_key=place, help_format=DOCUMENTED)
+        usage = _usage(command)
+        app.command(command, group=group, sort_key=place, help_format=DOCUMENTED, usage=usage)
 app.command(
     datasets.list_,
     name="list",

@@ -4,12 +4,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import opened
-from backstory.cli.options import Options
+from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import tell_changes
 from backstory.cli.output import show, tell_error
 from backstory.errors import UsageError
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from backstory.engine.rehearsal import Told
 
 DEFAULTS = Options()
-Flag = Annotated[bool, Parameter(negative="")]
 COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
 
 

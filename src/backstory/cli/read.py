@@ -33,6 +33,10 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
 
     Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
     that is settled. Spark is not started.
+
+    Args:
+        limit: At most so many tables.
+        options: Common options.
     """
     from backstory.reading.commits import inventory
 

@@ -3,11 +3,9 @@
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from backstory.cli.options import Options
+from backstory.cli.options import Flag, Options
 from backstory.cli.output import show
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
@@ -23,12 +21,12 @@ def send(
     schema: str,
     table: str,
     key: str,
-    history: Annotated[bool, Parameter(negative="")] = False,
+    history: Flag = False,
     at: str | None = None,
     format: Format = Format.CSV,  # noqa: A002 - the option's name
     compression: Compression = Compression.ZSTD,
     encryption: Literal["aes", "none"] = "aes",
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Send the difference of two full copies to a destination, as one batch.

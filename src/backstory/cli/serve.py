@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from backstory.cli.options import Options
+from backstory.cli.options import Flag, Options
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.formats.wrapping.batch_file import Format
 
@@ -23,7 +23,7 @@ def serve(
     port: int = 50052,
     metrics_port: int | None = None,
     batch_format: Format = Format.CSV,
-    enable_live_modes: Annotated[bool, Parameter(negative="")] = False,
+    enable_live_modes: Flag = False,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     tls_client_ca: Path | None = None,

@@ -10,7 +10,7 @@ def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     """Answer one query of Spark SQL over the tables of the warehouse; it can only read.
 
     It computes on rows with Spark's own functions, or lists and describes tables (SHOW TABLES, DESCRIBE).
-    A table is schema.table; a name with dots or dashes stands in backticks: odf.`demo.city-2`.
+    A table is schema.table; a name with dots or dashes stands in backticks: `` odf.`demo.city-2` ``.
 
     Args:
         query: The query.

@@ -8,7 +8,7 @@ DEFAULTS = Options()
 
 
 def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> None:
-    """Make views of a history for Spark SQL: <table>_current and <table>_versions, in its catalog.
+    """Make views of a history for Spark SQL: TABLE_current and TABLE_versions, in its catalog.
 
     They stay there for every session. No catalog of Iceberg holds functions, so that the rows of an instant
     are a query on the versions with the parameter :time, which is printed with them. Run it again when
