@@ -41,11 +41,11 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         tell(done, options)
         return
     for each in (done, *done["also"]):
-        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in each["counts"].items())
+        said = (f"{count} {name.replace('_', ' ')}" for name, count in each["counts"].items() if count)
+        rows = ", ".join(said)
         word = "taken back" if each["applied"] else "to take back"
-        console.print(
-            f"{each['table']}: commits {word}: {len(each['commits'])}; {counts or 'nothing changes'}"
-        )
+        told = f"commits {word}: {len(each['commits'])}; {f'rows: {rows}' if rows else 'nothing changes'}"
+        console.print(f"{each['table']}: {told}")
         if each["keys"]:
             keys = (told_key(list(key), list(key.values())) for key in each["keys"])
             console.print(f"  keys: {', '.join(keys)}", markup=False)
