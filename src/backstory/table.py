@@ -93,7 +93,7 @@ class Table:
         `on` names the key's columns, in the frame as in the table, and `at` the column of times. `known_at`
         is a time, or the name of a column: each row then sees what was known at its own time. No version
         then: NULLs, or with `how="inner"` no row. A name that is taken gets a number (`name_2`). Where
-        versions of a native table or a model's history overlap, which `check` tells, a row stands beside each.
+        versions of one record overlap, which `check` tells, a row stands beside each of them.
         """
         from backstory.reading.frames import joins
 
