@@ -99,8 +99,8 @@ def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
         "years": pa.array([2024, 2023], pa.int32()),
         "nothing": pa.nulls(2, pa.string()),
     }
-    for name, time in times.items():
-        found = []
+    for name in times if DEPTH == "laws" else ("days", "naive", "nothing"):
+        found, time = [], times[name]
         for way, place in {"here": store, "tasks": _without_memory(store)}.items():
             path = tmp_path / f"{name}-{way}.parquet"
             pq.write_table(pa.table({**columns, "event_time": time}), path)

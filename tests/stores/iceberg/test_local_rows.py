@@ -1,11 +1,18 @@
 """Rows that are read here are those that Spark reads, with their places and ids."""
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from committing import commit
 
-from backstory.formats.memory import Memory, TooLarge
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
+from backstory.model.change import Change
+from backstory.model.layout import Layout
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg import local_rows
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import local
@@ -73,3 +80,19 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
         local(row.file_path).write_bytes(b"PAR1 no more PAR1")
     with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
         LocalRows(store, stored, lease).read(["k"])
+
+
+def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
+    """A file may be larger than the lease, if its row groups and what is chosen of it are not."""
+    name = TableName("here", "large")
+    shape = Shape(name, (Column("k", ColumnType(Kind.STRING)),), ("k",), Layout.BASE)
+    keys = [f"{number:064}" for number in range(100_000)]
+    wanted = pa.array([keys[5], keys[99_999], "absent"])
+    commit(store, None, Change(come=pa.table({"k": keys}), into=shape))
+    monkeypatch.setattr(local_rows, "AT_ONCE", 1)
+    with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
+        here = LocalRows(store, existing(store, name), lease)
+        found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
+        assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
+        with pytest.raises(TooLarge):
+            here.read(["k"])

@@ -3,7 +3,7 @@
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, scan_where_null, standing_files
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import arrow_of, groups_within, positions_in, read_fields
+from backstory.stores.metadata.columns import Field, arrow_of, groups_within, positions_in, read_fields
 from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import left
@@ -34,8 +34,42 @@ from backstory.stores.metadata.rows import left
 MOST_FILES: Final = 1_000
 # The places of rows read here; a file's name is kept once, not with each row.
 PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
+# So many rows of a file are read together, or more where a row group has more.
+AT_ONCE: Final = 1 << 20
 NOWHERE: Final[Mapping[str, tuple[Any, Any]]] = MappingProxyType({})
 Chosen = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is read of each file: columns, and which rows."""
+
+    schema: pa.Schema
+    asked: Sequence[Field]
+    of: Sequence[Field]
+    chosen: Chosen | None
+    spans: Sequence[tuple[Field, Any, Any]]
+    parted: Collection[int]
+
+    def rows(
+        self,
+        file: pq.ParquetFile,
+        line: FileLine,
+        groups: Sequence[int],
+        standing: pa.Array | None,
+        held: Callable[[int], None],
+    ) -> pa.Table | None:
+        """The rows of some groups; None for none. `standing` tells of all rows of the file which are."""
+        places = positions_in(file.metadata, groups)
+        alive = None if standing is None else standing.take(pa.array(places))
+        if self.chosen is not None:
+            these = self.chosen(read_fields(file, self.of, self.parted, held, groups))
+            alive = these if alive is None else pc.and_(these, alive)
+            if not pc.any(alive).as_py():
+                return None
+        rows = read_fields(file, self.asked, self.parted, held, groups)
+        rows = _placed(rows, line, places).select(self.schema.names).cast(self.schema)
+        return rows if alive is None or pc.all(alive).as_py() else rows.filter(alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +99,31 @@ class LocalRows:
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         fields = {ROW_ID: lineage, **{each["name"]: each for each in told}}
-        parted, parts = parted_ids(self.table.iceberg), []
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
-        asked = [fields[name] for name in names if name not in types]
+        wanted = _Wanted(
+            schema,
+            [fields[name] for name in names if name not in types],
+            [fields[name] for name in of],
+            chosen,
+            [(fields[name], *span) for name, span in spans.items()],
+            parted_ids(self.table.iceberg),
+        )
+        parts = []
         for line, hidden in self._files(without):
-            held = partial(self.lease.hold, f"{line.location} without {without}")
+            name, kept = f"{line.location} without {without}", 0
+            standing = None if hidden is None else left(hidden, line.count)
             with _opened(line) as file:
-                groups = groups_within(file, ((fields[name], *span) for name, span in spans.items()))
-                places = positions_in(file.metadata, groups)
-                if not len(places):
-                    continue
-                alive = None if hidden is None else left(hidden, line.count).take(pa.array(places))
-                if chosen is not None:
-                    these = chosen(read_fields(file, [fields[name] for name in of], parted, held, groups))
-                    alive = these if alive is None else pc.and_(these, alive)
-                    if not pc.any(alive).as_py():
-                        continue
-                rows = read_fields(file, asked, parted, held, groups)
-                rows = _placed(rows, line, places).select(names).cast(schema)
-            parts.append(rows if alive is None or pc.all(alive).as_py() else rows.filter(alive))
-            held(parts[-1].nbytes)
+                for groups in _at_once(file.metadata, groups_within(file, wanted.spans)):
+                    held = partial(self._hold, name, kept)
+                    if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
+                        parts.append(rows)
+                        kept += rows.nbytes
+            self._hold(name, kept, 0)
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
+
+    def _hold(self, name: str, kept: int, size: int) -> None:
+        self.lease.hold(name, kept + size)
 
     def _files(self, without: str | None) -> Iterator[tuple[FileLine, BitMap64 | None]]:
         """The files of rows, with the positions that are hidden in each."""
@@ -108,6 +145,19 @@ class LocalRows:
             if line.format != "PARQUET":
                 raise Unreadable(f"{line.format} in {line.location}")
             yield line, hidden.get(line.location)
+
+
+def _at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
+    """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
+    together, rows = list[int](), 0
+    for number in groups:
+        together.append(number)
+        rows += metadata.row_group(number).num_rows
+        if rows >= AT_ONCE:
+            yield together
+            together, rows = [], 0
+    if together:
+        yield together
 
 
 @contextmanager
