@@ -166,6 +166,7 @@ def told(report: Report, found: dict[str, Any], audits: list[tuple[str, str, int
     files = {int(day): sum(each.values()) for day, each in found["files"].items()}
     growth = max(files) > TEN and TEN in files and files[max(files)] / files[TEN]
     rows = [
+        ["days so far", "", len(days), ""],
         ["first load", f"{sum(found['starts'][0].values()):,} versions", f"{found['first_load']:.2f} s", ""],
         ["a day, first ten", "mean of both batches", f"{statistics.mean(first):.2f} s", ""],
         ["a day, last ten", "mean of both batches", f"{statistics.mean(last):.2f} s", ""],
@@ -178,7 +179,7 @@ def told(report: Report, found: dict[str, Any], audits: list[tuple[str, str, int
             "3",
         ],
     ]
-    report.table(f"{len(days)} days", ["", "", "measured", "at most"], rows)
+    report.table("Days", ["", "", "measured", "at most"], rows)
     report.data.update(found)
     if audits is not None:
         report.table(
