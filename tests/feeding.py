@@ -1,17 +1,26 @@
 """Tables that tests change commit by commit, and the feeds that they are to give."""
 
+from contextlib import suppress
+
 import pyarrow as pa
 from committing import commit, make
 
 from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import Memory
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.reading.arrow.changes import changes
+from backstory.reading.changes.feed import FeedRequest
 from backstory.reading.changes.rule import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of
 from backstory.table import Table
 
 SCHEMA = "feeds"
@@ -31,6 +40,7 @@ class Fed:
             type_ if isinstance(type_, Column) else Column(each, ColumnType(Kind[type_]))
             for each, type_ in columns.items()
         )
+        self.small = 0
         drop(store, self.name)
         make(store, Shape(self.name, made, key, layout))
         if properties:
@@ -73,9 +83,20 @@ class Fed:
             self.store.spark.sql(statement.format(t=self.sql, name=str(self.name))).collect()
 
     def rows(self, **asked):
-        """The rows of the feed, in the order in which they are collected."""
+        """The rows of the feed, in the order in which they are collected, and as files tell them too."""
         with self.table.changes(**asked) as feed:
-            return feed.frame.toArrow().to_pylist()
+            rows = feed.frame.toArrow()
+            self.tell_the_same(feed, rows_of(rows), asked)
+            return rows.to_pylist()
+
+    def tell_the_same(self, feed, rows, asked):
+        """The files give the same feed, or say that Spark alone reads them."""
+        catalog = EmbeddedCatalog(self.store.folder)
+        with Memory(1 << 30).lease() as lease, suppress(Unreadable):
+            small = changes(Files(catalog.describe(self.name), catalog, lease), FeedRequest(**asked))
+            assert (small.since, small.until) == (feed.since, feed.until)
+            assert list(small.rows) == rows
+            self.small += 1
 
     def told(self, **asked):
         """The same as `version type values`."""

@@ -1,7 +1,8 @@
 """How every Java of the tests is started, and how it runs plans.
 
 Tests are many short queries, of which the JVM's second compiler would make most of the work. Half of what is left
-of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded.
+of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded. What is compiled
+stays so: with the one compiler alone Java would have a fifth of the room for it, and compile much again and again.
 """
 
 from pathlib import Path
@@ -13,14 +14,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARCHIVE = Path(__file__).parents[1] / ".pytest_cache" / "java" / "classes.jsa"
-SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+# Room for what plans leave behind, so that it is collected seldom; for classes, so that they bring no collection.
+ROOM = "-Xmn256m -XX:MetaspaceSize=256m"
 # An archive that is not there or of other classes is not used, and nothing is said of it.
-OPTIONS = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
-# A plan of a few rows runs sooner than it is compiled; before a release plans run as they do for users.
+SMALL = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+OPTIONS = f"{SMALL} {ROOM}"
+# A plan of a few rows runs sooner than it is compiled, and sooner than it is described to a web page that nobody
+# looks at; before a release plans run as they do for users.
 PLANS = (
     {}
     if DEPTH == "laws"
-    else {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    else {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.ui.explainMode": "simple",
+    }
 )
 
 

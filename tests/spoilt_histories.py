@@ -1,9 +1,13 @@
 """Histories with many records, of which each breaks a law, or none: one table for all laws."""
 
 from backstory.engine.deliver import TableChange, deliver_once
+from backstory.formats.memory import Memory
 from backstory.model.change import Change, Note
 from backstory.model.remembered import RECORDED
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.rows import Files
+from backstory.upkeep.checking import check, check_small
 
 # The key says what is wrong with it; those that begin with `good` are healthy.
 VERSIONS = """
@@ -79,6 +83,19 @@ good  a  T1
 twice a  T1
 twice b  T1
 """
+
+
+def checked_twice(store, table):
+    """What `check` finds: by Spark, and the same out of the table's files."""
+    found = check(store, table)
+    assert of_files(store, table) == found
+    return found
+
+
+def of_files(store, table):
+    catalog = EmbeddedCatalog(store.folder)
+    with Memory(1 << 30).lease() as lease:
+        return check_small(Files(catalog.describe(table), catalog, lease))
 
 
 def broken(records):

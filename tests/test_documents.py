@@ -1,6 +1,7 @@
 """What a YAML document may be: bounded in size, depth, aliases and digits, for models and manifests alike."""
 
 import pytest
+from depth import deep
 from pydantic import BaseModel
 
 from backstory.documents import Sort, read_document, read_documents, validated
@@ -8,6 +9,8 @@ from backstory.errors import UsageError
 from backstory.yaml_trees import LARGEST
 
 SORT = Sort("model", "no-model", "wrong-model")
+# What the scanner makes of brackets grows with their square.
+NESTED = deep(laws=1200, gate=300)
 
 
 def laughs(levels: int) -> str:
@@ -22,7 +25,7 @@ def laughs(levels: int) -> str:
     [
         (laughs(9), 5, "aliases repeat more than 100,000 parts"),
         (laughs(7).replace("l6: &l6 [", "l6:\n  <<: *l5\n  a: ["), 5, "aliases repeat"),
-        ("a: 1\nb: " + "[" * 1200 + "]" * 1200, 2, "nested more than 100 deep"),
+        ("a: 1\nb: " + "[" * NESTED + "]" * NESTED, 2, "nested more than 100 deep"),
         ("a:\n" + "\n".join(" " * n + "- " for n in range(1, 200)), 101, "nested more than 100 deep"),
         ("a: 1\nb: " + "9" * 6000, 2, "more than 100 digits"),
         ("a: 1\nb: 0x" + "f" * 6000, 2, "more than 100 digits"),

@@ -69,6 +69,20 @@ def test_a_spoilt_table_from_check_to_check(asked, spark):
     assert (code, said) == (0, f"{table}: all 13 laws hold\n")
 
 
+def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, spark, monkeypatch):
+    """No warehouse is opened for them, and no question is asked twice."""
+    table = str(written(Store(spark), "small", Layout.VERSIONS, LIFE))
+    monkeypatch.setattr(warehouse, "open", None)
+
+    code, said = asked("check", table, table, "--output", "csv")
+    assert (code, said.count("no-overlap,1")) == (4, 2)
+    code, said = asked("changes", table, "--current", "--limit", "2", "--output", "csv")
+    assert (code, [line.split(",")[:3] for line in said.splitlines()]) == (
+        0,
+        [["k", "v", "_change_type"], ["bad", "a", "insert"], ["bad", "b", "insert"]],
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

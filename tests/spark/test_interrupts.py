@@ -6,13 +6,15 @@ import weakref
 
 import pytest
 
+from backstory.spark import interrupts
 from backstory.spark.interrupts import AFTER, interruptible, told_as_interrupts
 from backstory.spark.interrupts import time as clock
 
 
 @pytest.fixture
-def handled(spark):
-    """Spark's handler of interrupts, for the length of a test."""
+def handled(spark, monkeypatch):
+    """Spark's handler of interrupts, for the length of a test; what fails after it was not interrupted."""
+    monkeypatch.setattr(interrupts, "_came", [float("-inf")])
     before = signal.getsignal(signal.SIGINT)
     interruptible()
     yield signal.getsignal(signal.SIGINT)

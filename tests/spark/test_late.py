@@ -1,12 +1,28 @@
 """Spark starts for what needs it, and for nothing else."""
 
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
+from histories_as_text import written
 from historizing import PEPPER, dataset, document, save
+from pyspark import SparkContext
+from pyspark.sql.functions import col
+from sleeping import Sleeping
+from spoilt_histories import recorded
 
 import backstory
+from backstory.doors.odf import door, registry
+from backstory.doors.odf.inspecting import newest_rows
 from backstory.errors import Refused
+from backstory.model.layout import Layout
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import Store
+from backstory.table import Table
+from backstory.upkeep.checking import checked
+from backstory.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -47,3 +63,51 @@ def test_a_model_whose_stage_the_driver_holds_needs_none(late, tmp_path):
         ["success", 1, 1, 1, 0, 0],
         ["unchanged", 0, 0, 0, 0, 2],
     ]
+
+
+ASKED = {
+    "timeline": lambda table: table.timeline("a"),
+    "changes": lambda table: table.changes(),
+    "current changes": lambda table: table.changes(current=True, net=True),
+    "changes by time": lambda table: table.changes(since="2024-02-28"),
+    "views": lambda table: table.views(dry_run=True),
+}
+
+
+def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
+    """Spark knows no column before there is a session: each question may be the first of its process."""
+    store = Store(spark)
+    native = written(store, "asleep", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n")
+    recorded(store, native, "2024-02-29T00:00:05Z")
+    cities = Dataset(store, tmp_path, "{kind: snapshot, primaryKey: [city]}", "city STRING, n INT")
+    cities.push("A,1")
+    asked = {name: partial(_of_table, native, ask) for name, ask in ASKED.items()}
+    asked["tail"] = lambda late: newest_rows(late, registry.existing(late, "datasets", cities.name), 9, 0)
+    asked["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
+    asked["verify"] = lambda late: door.verified(late, [cities.name], namespace="datasets")
+    asked["check"] = lambda late: checked(late, [native, TableName("datasets", cities.name)])
+    asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
+    for name, ask in asked.items():
+        sleeping = Sleeping(spark, warehouse)
+        try:
+            ask(Store(sleeping))
+        except AssertionError as asleep:
+            pytest.fail(f"{name} names columns before there is a session: {asleep!r}")
+        finally:
+            sleeping.wake()
+
+
+def _of_table(name, ask, late):
+    return ask(Table(late, name))
+
+
+def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
+    """In the place of a context something waits that becomes one; what ends unasked leaves no trace."""
+    unasked = Sleeping(spark, warehouse)
+    unasked.stop()
+    assert SparkContext._active_spark_context is None
+    sleeping = Sleeping(spark, warehouse)
+    assert sleeping.started is None
+    assert str(col("early") + 1) == str(col("early") + 1)
+    assert sleeping.started is spark
+    assert SparkContext._active_spark_context is spark.sparkContext

@@ -3,7 +3,7 @@
 import pytest
 from histories_as_text import written
 from lakes import lake
-from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, recorded
+from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, checked_twice, recorded
 
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import UsageError
@@ -55,7 +55,7 @@ def test_every_law_of_versions(store):
     table = written(store, "versions", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
 
-    found = check(store, table)
+    found = checked_twice(store, table)
 
     assert broken(found) == BROKEN_VERSIONS
     assert [each["violations"] for each in found if each["law"] == "start-before-end"] == [2]
@@ -67,21 +67,21 @@ def test_every_law_of_fivetran(store):
     """What ends within a millisecond of its successor is healthy; flag and end agree."""
     table = written(store, "fivetran", Layout.FIVETRAN_HISTORY, FIVETRAN)
 
-    assert broken(check(store, table)) == BROKEN_FIVETRAN
+    assert broken(checked_twice(store, table)) == BROKEN_FIVETRAN
 
 
 def test_every_law_of_a_model(store):
     """States of a model's own words are no violation; a hash is one, or tells of erasure."""
     table = written(store, "c_hist", Layout.HIST, HIST)
 
-    assert broken(check(store, table)) == BROKEN_HIST
+    assert broken(checked_twice(store, table)) == BROKEN_HIST
 
 
 def test_every_law_of_live_rows(store):
     """A key stands once, and no part of it is NULL."""
     table = written(store, "live", Layout.FIVETRAN_LIVE, LIVE)
 
-    found = broken(check(store, table))
+    found = broken(checked_twice(store, table))
 
     assert found == {"null-key": {"NULL"}, "unique-key": {"twice"}, "properties": set()}
 
@@ -109,7 +109,7 @@ def test_every_law_of_a_log(store):
     found = existing(store, TableName("spoilt", "log"))
     deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
 
-    told = broken(check(store, TableName("spoilt", "log")))
+    told = broken(checked_twice(store, TableName("spoilt", "log")))
 
     assert told == {
         "null-key": {"NULL"},
@@ -125,7 +125,7 @@ def test_an_empty_table_keeps_every_law(store):
     table = written(store, "empty", Layout.VERSIONS, "k from to\na T1 -\n")
     store.spark.sql(f"DELETE FROM {store.sql_name(table)}")
 
-    assert not any(each["violations"] for each in check(store, table))
+    assert not any(each["violations"] for each in checked_twice(store, table))
 
 
 def test_properties_agree_with_columns(store):
@@ -139,7 +139,7 @@ def test_properties_agree_with_columns(store):
     told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ({told})")
 
-    (found,) = [each for each in check(store, table) if each["law"] == "properties"]
+    (found,) = [each for each in checked_twice(store, table) if each["law"] == "properties"]
 
     assert found["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
 

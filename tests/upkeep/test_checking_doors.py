@@ -5,6 +5,7 @@ from datasets import Dataset
 from destination import Place, serving
 from historizing_on_spark import SparkPlace
 from rows_read import rows_read
+from spoilt_histories import of_files
 
 from backstory.stores.iceberg.store import Store, tables
 from backstory.testing.sender.client import Sender
@@ -31,6 +32,7 @@ def records(spark, tmp_path_factory):
         cities.add()
         for rows in ("A,1 B,2", "A,3", "A,3 B,4"):
             cities.push(rows)
+    Dataset(store, folder / "never", merge, "city STRING, n INT", name="checked-never").add()
     with serving({"backstory": store}) as address:
         sender = Sender.to(address, folder)
         Place.made(sender, store, "checked", "id:LONG* v synced", "id v\n1 a\n2 b")
@@ -49,6 +51,7 @@ def records(spark, tmp_path_factory):
             found += checked(store, named)
         read[what] = rows[0], [spark.table(store.sql_name(each)).count() for each in named]
     model.close()
+    assert [each for table in (*rest, *keeping, *logs) for each in of_files(store, table)] == found
     return found, read
 
 

@@ -10,13 +10,14 @@ from backstory.cli.options import Options
 from backstory.cli.output import show
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
-from backstory.model.table import meanings, named, table_name
+from backstory.model.table import TableName, meanings, named, table_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from backstory.stores.metadata.described import Catalog
+    from backstory.settings import Settings
+    from backstory.stores.metadata.described import Catalog, Opening
     from backstory.stores.metadata.rows import Files
     from backstory.table import Table
     from backstory.warehouse import Warehouse
@@ -28,46 +29,55 @@ FOR_A_MOMENT = "-XX:TieredStopAtLevel=1"
 
 def ask(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
     """What the metadata of tables tells; Spark is started only where nothing else can read it."""
-    import structlog
-
     from backstory.stores.metadata.in_session import InSession
-    from backstory.stores.metadata.without_spark import open_without_spark
 
-    tell_people(options)
-    try:
-        catalog = open_without_spark(options.settings())
-        if catalog is not None:
-            return question(catalog)
-    except BackstoryError:
-        raise
-    except Exception as stop:
-        structlog.get_logger().info("not readable without Spark", cause=str(stop))
+    found = _without_spark(options, lambda catalog, _: (question(catalog),))
+    if found is not None:
+        return found[0]
     with opened(options, brief=True) as started:
         return question(InSession(started.store))
 
 
-def answer_from_files(options: Options, table: str, question: Callable[["Files"], Answer]) -> Answer | None:
+def tables_without_spark(options: Options) -> list[TableName] | None:
+    """Every table of the warehouse; None where Spark alone knows its catalog."""
+    return _without_spark(options, lambda catalog, _: catalog.tables())
+
+
+def answer_from_files(
+    options: Options, table: str | TableName, question: Callable[["Files"], Answer]
+) -> Answer | None:
     """The answer that the files of a small table give without Spark; None where Spark must be asked.
 
     What a table is refused for is raised, for Spark would refuse it too.
     """
+
+    def of_files(catalog: "Opening", settings: "Settings") -> Answer | None:
+        from backstory.formats.memory import Memory
+        from backstory.stores.metadata.rows import Files
+
+        meant = meanings(table) if isinstance(table, str) else [table]
+        found = next(filter(None, map(catalog.describe, meant)), None)
+        if found is None:
+            return None
+        with Memory(settings.driver_memory).lease() as lease:
+            return question(Files(found, catalog, lease))
+
+    return _without_spark(options, of_files)
+
+
+def _without_spark(
+    options: Options, question: Callable[["Opening", "Settings"], Answer | None]
+) -> Answer | None:
+    """What is told of a catalog that is read without Spark; None where it, or the answer, cannot be."""
     import structlog
 
-    from backstory.formats.memory import Memory
-    from backstory.stores.metadata.rows import Files
     from backstory.stores.metadata.without_spark import open_without_spark
 
     tell_people(options)
     try:
         settings = options.settings()
         catalog = open_without_spark(settings)
-        if catalog is None:
-            return None
-        found = next(filter(None, map(catalog.describe, meanings(table))), None)
-        if found is None:
-            return None
-        with Memory(settings.driver_memory).lease() as lease:
-            return question(Files(found, catalog.opener(found), lease))
+        return None if catalog is None else question(catalog, settings)
     except BackstoryError:
         raise
     except Exception as stop:

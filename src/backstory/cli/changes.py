@@ -1,13 +1,18 @@
 """The command `changes`: the feed out of any table, and its cursors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import opened, rows_of_frame
+from backstory.cli.asking import answer_from_files, opened, rows_of_frame
 from backstory.cli.options import Flag, Limit, Options
 from backstory.cli.output import show, show_document
 from backstory.cli.read import DEFAULTS
 from backstory.model.cursor import Cursor, Start
+from backstory.model.table import TableName
+
+if TYPE_CHECKING:
+    from backstory.reading.arrow.changes import SmallFeed
+    from backstory.reading.changes.feed import Feed
 
 
 def changes(
@@ -48,6 +53,15 @@ def changes(
         limit: At most so many rows.
         options: Common options.
     """
+    if advance is None and not drop:
+        from backstory.reading.arrow import changes as small
+        from backstory.reading.changes.feed import FeedRequest
+
+        asked = FeedRequest(since, until, net, current, cursor, start)
+        told = answer_from_files(options, table, lambda files: small.changes(files, asked))
+        if told is not None:
+            _tell(told.table, told, told.rows[:limit], told.columns, options)
+            return
     with opened(options, table) as store:
         found = store.table(table)
         feed = found.changes(
@@ -64,7 +78,17 @@ def changes(
             _answer(feed.to_dict(), [feed.to_dict()], options)
             return
         rows, columns = rows_of_frame(feed.frame, limit, options), feed.frame.columns
-    document = {"table": str(found.name), "since": feed.since, "until": feed.until, "changes": rows}
+    _tell(found.name, feed, rows, columns, options)
+
+
+def _tell(
+    table: TableName,
+    feed: "Feed | SmallFeed",
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    options: Options,
+) -> None:
+    document = {"table": str(table), "since": feed.since, "until": feed.until, "changes": rows}
     _answer(document, rows, options, columns)
 
 

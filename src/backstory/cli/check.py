@@ -1,9 +1,10 @@
 """Look after histories: `check`, `repair`, `adopt`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import opened
+from backstory.cli.asking import answer_from_files, opened, tables_without_spark
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, errors, show, show_document
 from backstory.cli.starting import busy
@@ -30,20 +31,43 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     """
     if not tables and not all:
         raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")
-    with opened(options, *tables) as warehouse, busy(options, "Checking ..."):
-        if all:
-            from backstory.upkeep.checking import check_all
-
-            found, strange = check_all(warehouse.store)
-            for table in () if options.quiet else strange:
-                errors.print(f"{table}: of no layout that backstory knows; it was not checked.", markup=False)
-        else:
-            found = warehouse.check(*tables)
+    found = _checked(tables, options) if tables and not all else _all_checked(options)
     if options.answer == "table":
         _tell(found)
     else:
         show(found, options.answer, RECORD)
     return Violated.exit_code if any(each["violations"] for each in found) else 0
+
+
+def _checked(tables: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    """The records of tables: of small ones out of their files, of the others by Spark."""
+    from backstory.upkeep.checking import check_small
+
+    found = [answer_from_files(options, each, check_small) for each in tables]
+    if None in found:
+        with opened(options, *tables) as warehouse, busy(options, "Checking ..."):
+            both = zip(tables, found, strict=True)
+            found = [warehouse.check(name) if each is None else each for name, each in both]
+    return [record for each in found for record in each or ()]
+
+
+def _all_checked(options: Options) -> list[dict[str, Any]]:
+    """The records of every table; those whose layout is not known are told of beside."""
+    from backstory.stores.iceberg.store import tables
+    from backstory.upkeep.checking import check, check_small, each_known
+
+    names = tables_without_spark(options)
+    found, strange = each_known(names or (), lambda table: answer_from_files(options, table, check_small))
+    left = [table for table, records in found.items() if records is None]
+    if names is None or left:
+        with opened(options) as warehouse, busy(options, "Checking ..."):
+            store = warehouse.store
+            by_spark, more = each_known(tables(store) if names is None else left, partial(check, store))
+        found.update(by_spark)
+        strange += more
+    for table in () if options.quiet else strange:
+        errors.print(f"{table}: of no layout that backstory knows; it was not checked.", markup=False)
+    return [record for table in sorted(found) for record in found[table] or ()]
 
 
 def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> int:

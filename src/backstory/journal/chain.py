@@ -5,7 +5,7 @@ it every block that follows.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha3_256
@@ -119,10 +119,15 @@ def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
 
     Snapshots of others, such as a compaction's, are passed over; those that expired end the walk.
     """
-    for snapshot in ancestry(table):
-        if snapshot.told(SEQUENCE) is not None:
-            told = ((name, snapshot.told(name)) for name in PROPERTIES)
-            yield {name: value for name, value in told if value is not None}
+    return told_of_blocks(snapshot.told for snapshot in ancestry(table))
+
+
+def told_of_blocks(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
+    """What commits carry of their blocks; each commit tells a property by its name."""
+    for told in commits:
+        if told(SEQUENCE) is not None:
+            properties = ((name, told(name)) for name in PROPERTIES)
+            yield {name: value for name, value in properties if value is not None}
 
 
 def walk(table: StoredTable) -> Iterator[Block]:

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from backstory.engine.deliver import Plan, deliver
 from backstory.errors import Violated
-from backstory.formats.delivered import rows_as
 from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
@@ -22,6 +20,9 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
+
+if TYPE_CHECKING:
+    from backstory.engine.deliver import Plan
 
 DOOR: Final = "odf"
 SUFFIX: Final = "__log"
@@ -57,8 +58,11 @@ class LogDelivery:
         return [log_of(self.dataset.shape.table)]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[None]]:
+    def planned(self, store: Store) -> "Iterator[Plan[None]]":
         """Append them, in one commit; make the log if it is missing."""
+        from backstory.engine.deliver import Plan
+        from backstory.formats.delivered import rows_as
+
         shape = Shape(self.tables[0], COLUMNS, (NUMBER,), Layout.ODF_LOG)
         log = load(store, shape.table)
         if log is not None:
@@ -78,6 +82,8 @@ def bring_up_to_date(store: Store, table: StoredTable) -> None:
 
     It takes the log's lock, and reads and writes again when another process came first.
     """
+    from backstory.engine.deliver import deliver
+
     if next(snapshots(table), None) is not None:
         deliver(store, LogDelivery(table))
 

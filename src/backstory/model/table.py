@@ -28,7 +28,7 @@ def table_name(text: str) -> TableName:
 
 
 def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
-    """The table `schema.table`, or that of a dataset in `odf`, which comes first; None if there is none.
+    """The table `schema.table`, as lists have it, else that of a dataset in `odf`; None for neither.
 
     Raises UsageError for what names no table at all.
     """
@@ -36,7 +36,10 @@ def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
 
 
 def meanings(text: str) -> Iterator[TableName]:
-    """The tables that a text may name, the dataset's first; raises UsageError for one that names no other."""
+    """The tables that a text may name, the dataset's last; raises UsageError for one that names no other."""
+    if dotted := all(text.partition(".")[::2]):
+        yield table_name(text)
     if text:
         yield TableName(ODF, text)
-    yield table_name(text)
+    if not dotted:
+        table_name(text)

@@ -55,12 +55,14 @@ def interruptible() -> None:
         _came[0] = time.monotonic()
         # The answer of the call that is broken off must not be read by the next one.
         client.thread_connection.connection = None
-        if (context := SparkContext._active_spark_context) is not None:  # noqa: SLF001
+        # Before Spark runs something else waits in its context's place.
+        if isinstance(context := SparkContext._active_spark_context, SparkContext):  # noqa: SLF001
             Thread(target=_cancel, args=(context,), daemon=True).start()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupted)
-    logging.getLogger().addFilter(_worth_telling)  # a filter that is there already is not added again
+    for name in (None, "py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).addFilter(_worth_telling)  # one that is there already is not added again
 
 
 def _collects(frame: "FrameType | None") -> bool:
@@ -79,5 +81,6 @@ def _cancel(context: "SparkContext") -> None:
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """py4j shows the trace of a call that was broken off."""
-    return "KeyboardInterrupt while sending" not in record.getMessage()
+    """py4j shows the trace of a call that was broken off, and of what it closes then."""
+    of_java = record.name.startswith("py4j") or "while sending command" in record.getMessage()
+    return not (of_java and (broken_off() or "KeyboardInterrupt" in record.getMessage()))

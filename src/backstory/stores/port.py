@@ -49,6 +49,10 @@ class ToldTable(Protocol):
     def properties(self) -> Mapping[str, str]:
         """Its properties."""
 
+    @property
+    def rows(self) -> int:
+        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+
 
 class StoredTable(Protocol):
     """A table as it was when it was loaded."""

@@ -1,8 +1,9 @@
 """`check`: the laws of a table's layout, each with how often it is broken and by which keys (V114, V115)."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from backstory.errors import MAX_KEYS, UsageError
 from backstory.model import remembered
@@ -13,11 +14,18 @@ from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, existing, tables
+from backstory.stores.port import ToldTable
 from backstory.upkeep.laws.event_plan import broken_log
 from backstory.upkeep.laws.lives import Broken
 from backstory.upkeep.laws.plan import broken_rows, broken_spans
 from backstory.upkeep.laws.terms import LAWS, Law
 from backstory.upkeep.laws.told import TIMELY
+
+if TYPE_CHECKING:
+    from backstory.stores.metadata.rows import Files
+
+Known = TypeVar("Known", bound=ToldTable)
+Answer = TypeVar("Answer")
 
 
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
@@ -27,29 +35,46 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     offsets, of `properties` names of properties and columns. UsageError for a table that is not there, or
     of no layout that backstory knows.
     """
-    stored = known(store, table)
-    broken = dict(_broken(store, stored)) if stored.rows else {}
-    wrong = sorted(set(misfits(stored)))
+    stored = known(existing(store, table))
+    return _records(stored, _broken(store, stored) if stored.rows else {})
+
+
+def check_small(files: "Files") -> list[dict[str, Any]]:
+    """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
+    table = known(files.table)
+    return _records(table, _broken_here(files) if table.rows else {})
+
+
+def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
+    wrong = sorted(set(misfits(table)))
     if wrong:
-        broken[Law.PROPERTIES] = (len(wrong), wrong[:MAX_KEYS])
-    found = ((law, *broken.get(law, (0, []))) for law in LAWS[stored.shape.layout])
+        broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
+    found = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
     return [
-        {"table": str(table), "law": law.value, "violations": times, "keys": keys}
+        {"table": str(table.shape.table), "law": law.value, "violations": times, "keys": keys}
         for law, times, keys in found
     ]
 
 
 def check_all(store: Store) -> tuple[list[dict[str, Any]], list[TableName]]:
     """The records of all tables, and the tables of no layout that backstory knows."""
-    records, strange = [], []
-    for table in tables(store):
+    found, strange = each_known(tables(store), partial(check, store))
+    return [record for each in found.values() for record in each], strange
+
+
+def each_known(
+    names: Iterable[TableName], ask: Callable[[TableName], Answer]
+) -> tuple[dict[TableName, Answer], list[TableName]]:
+    """What is told of each table, and the tables of no layout that backstory knows."""
+    found, strange = {}, []
+    for table in names:
         try:
-            records += check(store, table)
+            found[table] = ask(table)
         except UsageError as unknown:
             if unknown.code != "unknown-layout":
                 raise
             strange.append(table)
-    return records, strange
+    return found, strange
 
 
 def checked(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
@@ -59,38 +84,51 @@ def checked(store: Store, named: Sequence[TableName], *, every: bool = False) ->
     return [record for table in named for record in check(store, table)]
 
 
-def known(store: Store, table: TableName) -> StoredTable:
-    """The table as it stands; UsageError for one whose layout is not known."""
-    found = existing(store, table)
+def known(found: Known) -> Known:
+    """The table, if its layout is known; UsageError for another one."""
     strange = not found.properties.get(LAYOUT) and found.shape.layout is Layout.FIVETRAN_LIVE
     if strange and SYNCED not in found.shape.names:
         raise UsageError(
             "unknown-layout",
-            f"{table} tells no layout that backstory knows, nor do its columns show one.",
+            f"{found.shape.table} tells no layout that backstory knows, nor do its columns show one.",
             "If another tool keeps a history in it, adopt it: backstory adopt.",
         )
     return found
 
 
 def _broken(store: Store, table: StoredTable) -> Broken:
+    return _asked_of(table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows)))
+
+
+def _broken_here(files: "Files") -> Broken:
+    from backstory.upkeep.laws.arrow import event_plan, plan
+
+    asks = (event_plan.broken_log, plan.broken_spans, plan.broken_rows)
+    return _asked_of(files.table, *(partial(ask, files) for ask in asks))
+
+
+def _asked_of(
+    table: ToldTable, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
+) -> Broken:
+    """The laws that are broken, by the question that is meant for the table's layout."""
     layout = table.shape.layout
     if not readable(table):
         return {}
     if layout is Layout.ODF:
-        return broken_log(store, table)
+        return log()
     if layout.span is not None:
-        return broken_spans(store, table)
-    return broken_rows(store, table) if Law.UNIQUE_KEY in LAWS[layout] else {}
+        return spans()
+    return rows() if Law.UNIQUE_KEY in LAWS[layout] else {}
 
 
-def readable(table: StoredTable) -> bool:
+def readable(table: ToldTable) -> bool:
     """Whether its key is told, and the columns of key and layout are there, in types that can be read."""
     wrong = set(misfits(table))
     keyless = KEY in wrong and not table.shape.key
     return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
 
 
-def _own_names(table: StoredTable) -> list[str]:
+def _own_names(table: ToldTable) -> list[str]:
     span = table.shape.layout.span
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
     if table.shape.layout is Layout.VERSIONS:
@@ -98,13 +136,14 @@ def _own_names(table: StoredTable) -> list[str]:
     return [name for name in names if name]
 
 
-def misfits(table: StoredTable) -> Iterator[str]:
+def misfits(table: ToldTable) -> Iterator[str]:
     """The properties and columns of a table that do not agree."""
     shape, properties = table.shape, table.properties
     for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
         if properties.get(name) is None or wanted not in {None, properties[name]}:
             yield name
-    yield from (name for name in shape.key if shape.column(name) is None)
+    if table.rows or shape.layout is not Layout.ODF:  # a dataset has its columns from its first delivery on
+        yield from (name for name in shape.key if shape.column(name) is None)
     yield from _strange_columns(shape.columns, _own_names(table), shape.layout)
     if shape.layout is Layout.VERSIONS:
         yield from _strange_settings(table)
@@ -125,7 +164,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
             yield name
 
 
-def _strange_settings(table: StoredTable) -> Iterator[str]:
+def _strange_settings(table: ToldTable) -> Iterator[str]:
     """Settings of a native table that cannot be read, or that name columns it does not have (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _listed(table.properties.get(name))

@@ -20,14 +20,14 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.port import DISORDER
 from backstory.upkeep.checking import known, misfits, readable
+from backstory.upkeep.laws.judged import PREFIX, Judged
 from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, MendTally, mend
 from backstory.upkeep.laws.plan import judged_by, suspected
 from backstory.upkeep.laws.terms import Law
-from backstory.upkeep.laws.told import PREFIX, Judged
 
 # What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
 REPAIR: Final = "backstory.repair"
@@ -120,7 +120,7 @@ class _Repairing:
 
 
 def _mendable(store: Store, name: TableName) -> StoredTable:
-    table = known(store, name)
+    table = known(existing(store, name))
     layout = table.shape.layout
     if layout.span is None:
         raise UsageError(

@@ -49,7 +49,7 @@ TABLE = definition("large", COLUMNS)
 def spark_process(folder, name, *arguments):
     """A process of Spark's own; its log is in the folder."""
     log = folder / f"{name}.log"
-    own = os.environ | {"SPARK_DAEMON_JAVA_OPTS": java.OPTIONS, "SPARK_DAEMON_MEMORY": "256m"}
+    own = os.environ | {"SPARK_DAEMON_JAVA_OPTS": java.SMALL, "SPARK_DAEMON_MEMORY": "256m"}
     with log.open("wb") as out:
         running = subprocess.Popen([SPARK_CLASS, *arguments], stdout=out, stderr=out, cwd=folder, env=own)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from depth import DEPTH
+from depth import DEPTH, deep
 from destination import HISTORY, LIVE, definition
 from serving import (
     SECONDS,
@@ -43,7 +43,7 @@ MOMENTS = (0.05, "data/**/*.parquet", 0.5, "metadata/snap-*", 0.9, "metadata/*.m
 # At the gate: data that no commit names yet, and a commit of which the catalog may know or not.
 MOMENTS = MOMENTS if DEPTH == "laws" else (MOMENTS[1], MOMENTS[-1])
 STEPS = 2 + len(MOMENTS)  # a first call, a measured one, then one for each kill
-SIZE = 1000
+SIZE = deep(1000, 400)
 TYPES = sdk.TableSyncModeMigrationType
 
 State = Mapping[str, tuple[Rows | None, Mapping[str, str] | None]]

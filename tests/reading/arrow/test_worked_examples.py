@@ -70,7 +70,7 @@ def written(tmp_path):
         warehouse = EmbeddedCatalog(tmp_path)
         found = warehouse.describe(TableName("reading", name))
         with Memory(1 << 30).lease() as lease:
-            return Files(found, warehouse.opener(found), lease)
+            return Files(found, warehouse, lease)
 
     yield made
     catalog.close()

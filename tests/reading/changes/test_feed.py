@@ -66,6 +66,7 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
     def told(**asked):
         with fed.table.changes(**asked) as feed:
             rows = feed.frame.toArrow()
+            fed.tell_the_same(feed, rows.to_pylist(), asked)
         stored.append([{**row, COMMIT_VERSION: None, COMMIT_TIMESTAMP: None} for row in rows.to_pylist()])
         assert rows.column_names[-3:] == [CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
         assert "_memory" not in rows.column_names
@@ -104,6 +105,7 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
         "4 delete m a",
     ]
     before, stored[:] = [*stored], []
+    assert fed.small == 3
     fed.do(EXPIRE)
     with pytest.raises(Refused, match="have expired"):
         fed.table.changes(since=1)
@@ -168,6 +170,7 @@ def test_current_rows_of_each_layout(store):
         ["2", "update_postimage", "1", "a"],
         ["2", "insert", "1", "b"],
     ]
+    assert (live.small, history.small) == (2, 1)
     assert history.told(current=True) == ["1 insert 1 a", "2 update_preimage 1 a", "2 update_postimage 1 b"]
     log = Fed(store, "c_log", columns_of(Layout.ODF), ("id",), Layout.ODF, **OFFSET)
     log.change([{"offset": 0, "op": 0, "id": 1, "v": "a"}])

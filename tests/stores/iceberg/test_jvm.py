@@ -19,7 +19,7 @@ from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import existing
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
-SCRIPTS = SOURCE / "stores" / "iceberg" / "scripts.py"
+SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in ("scripts.py", "vector_script.py")}
 # What settings name: jars and classes that Spark loads by itself.
 SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
 # Spark's own Java, which is no part of a store.
@@ -30,7 +30,7 @@ OF_SPARK = {"spark/parsed_queries.py", "strategies/observed.py"}
 def test_icebergs_java_is_called_in_one_place(path):
     """No other module names a class of Iceberg's, or asks a session for its Java."""
     text = path.read_text(encoding="utf-8")
-    if path in {FACADE, SCRIPTS}:
+    if path in {FACADE, *SCRIPTS}:
         return
     assert "org.apache.iceberg" not in text or shown(path) in SETTINGS
     assert "._jvm" not in text or shown(path) in OF_SPARK
@@ -38,7 +38,7 @@ def test_icebergs_java_is_called_in_one_place(path):
 
 def test_all_that_is_called_is_asked_for_at_the_start(spark):
     """Each class that the module calls stands in the list that a session is asked for, and no other does."""
-    text = FACADE.read_text(encoding="utf-8") + SCRIPTS.read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in (FACADE, *SCRIPTS))
     called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
     called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - {"spark.SparkCatalog"}
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)

@@ -14,6 +14,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg import local_rows
 from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.sought import without
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
@@ -60,7 +61,12 @@ def test_rows_are_those_that_spark_reads(store, version):
         assert found.schema.field("k").type == "int64"
         late = here.read(names, ["late"], lambda rows: pc.is_valid(rows["late"]))
         assert by_place(late) == by_place(frame.where("late IS NOT NULL").toArrow())
-        assert here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), without="at").num_rows == 0
+        some = {"k": pa.array([5, 12, 13, 99]), "word": pa.array(["v12", "v13", "v5!", None])}
+        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), among=some)
+        assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
+        assert (
+            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=without("at")).num_rows == 0
+        )
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)
 
@@ -93,6 +99,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
         found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
+        assert found == here.read(["k", POSITION], among={"k": wanted})
         assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
         with pytest.raises(TooLarge):
             here.read(["k"])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from traceback import format_exc
 
 import structlog
 
@@ -68,7 +69,7 @@ class DatasetLoads:
         except Exception as bug:  # the other datasets still run
             told = f"An internal error: {type(bug).__name__}: {bug}"
             remedy = "Run it again with --verbose and report what it shows."
-            events.debug("an internal error", exc_info=True)
+            events.debug("an internal error", trace=format_exc())  # without the values of variables
             return self._refused(dataset, run, began, Failed("bug", told.split("\n", 1)[0], remedy))
 
     def _refused(

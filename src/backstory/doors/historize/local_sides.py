@@ -15,6 +15,7 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.slice import of_keys
+from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.hidden import Unreadable
 
 STAGED, BASE, OPEN = "staged", "base", "open versions"
@@ -49,13 +50,15 @@ def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa
     wanted = keys.combine_chunks()
     if hist.table is None or not len(wanted):
         return schema.empty_table()
-
-    def chosen(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.and_(pc.is_null(rows[ColumnRole.ENDED]), pc.is_in(rows[key], value_set=wanted))
-
+    here, ended = LocalRows(work.store, hist.table, lease), ColumnRole.ENDED
     try:
-        here = LocalRows(work.store, hist.table, lease)
-        return here.read(schema.names, [ColumnRole.ENDED, key], chosen, without=ColumnRole.ENDED)
+        return here.read(
+            schema.names,
+            [ended],
+            lambda rows: pc.is_null(rows[ended]),
+            where=without(ended),
+            among={key: wanted},
+        )
     except (TooLarge, Unreadable):
         rows = hist.rows.where(column(ColumnRole.ENDED).isNull())
         found = of_keys(work.store, rows, pa.table({key: wanted})).select(*map(quoted, schema.names))
@@ -67,12 +70,9 @@ def seen_here(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.Chu
     key, wanted = work.load.dataset.key, keys.combine_chunks()
     if work.load.archive or hist.table is None or hist.changes:
         return None
-
-    def chosen(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.and_(pc.is_valid(rows[ColumnRole.ENDED]), pc.is_in(rows[key], value_set=wanted))
-
+    here, ended = LocalRows(work.store, hist.table, lease), ColumnRole.ENDED
     try:
-        found = LocalRows(work.store, hist.table, lease).read([key], [ColumnRole.ENDED, key], chosen)
+        found = here.read([key], [ended], lambda rows: pc.is_valid(rows[ended]), among={key: wanted})
     except (TooLarge, Unreadable):
         return None
     return pc.unique(found[key])
@@ -102,7 +102,9 @@ def _read(
     here, ended = LocalRows(work.store, plan.table, lease), ColumnRole.ENDED
     try:
         if open_:
-            rows = here.read(schema.names, [ended], lambda rows: pc.is_null(rows[ended]), without=ended)
+            rows = here.read(
+                schema.names, [ended], lambda rows: pc.is_null(rows[ended]), where=without(ended)
+            )
         else:
             rows = here.read(schema.names)
     except Unreadable:

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from functools import reduce
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.types import is_date, is_timestamp
 
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.expressions import Expressions
@@ -28,16 +26,13 @@ from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.store import load
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.sql.alike import ALIKE, in_years
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.duckdb import DuckDB
 from backstory.stores.sql.engines.duckdb import open_duckdb
 
 # What rows are called in expressions that are computed here.
 GIVEN: Final = "given"
-# Types whose values have one canonical text in Spark and in DuckDB; Spark's tables hold the others as texts.
-ALIKE: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}
-# Beyond these days the two write years in another way.
-FIRST, LAST = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
 def staged_here(work: SparkWork, lease: MemoryLease, size: int) -> pa.Table | None:
@@ -51,7 +46,7 @@ def staged_here(work: SparkWork, lease: MemoryLease, size: int) -> pa.Table | No
     if stage is None or any(each.datatype not in ALIKE for each in columns):
         return None
     rows = _of_file(stage, columns, lease, size) if stage.path else _of_table(work, stage, columns, lease)
-    if rows is None or not all(_in_years(rows[each.name]) for each in columns):
+    if rows is None or not all(in_years(rows[each.name]) for each in columns):
         return None
     local = replace(work.load, dialect=DuckDB())
     values = local.base_values(GIVEN, ())
@@ -117,14 +112,6 @@ def _of_table(
         return None
     values = [rows[source] for source in sources.values()]
     return pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
-
-
-def _in_years(values: pa.ChunkedArray) -> bool:
-    """Whether days and instants lie in years of four digits."""
-    if not (is_date(values.type) or is_timestamp(values.type)):
-        return True
-    days = pc.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
-    return days["min"] is None or FIRST <= days["min"] <= days["max"] <= LAST
 
 
 def _broken(rows: pa.Table, columns: Sequence[ModelColumn]) -> Iterator[pa.ChunkedArray]:

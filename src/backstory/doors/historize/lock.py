@@ -55,12 +55,12 @@ def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: P
     A name that another dataset of the model has by now is that one's, once this one has a file of its own.
     """
     schema = namespace_of(model, dataset)
-    path, text = _path(folder, target, schema, dataset.name), HEAD + as_yaml(state)
+    path = _path(folder, target, schema, dataset.name)
     kept = {each.name for each in model.target_datasets} if path.exists() else {dataset.name}
     try:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if read_state(path) != state:
             fresh = path.with_suffix(".new")
-            fresh.write_text(text, encoding="utf-8")
+            fresh.write_text(HEAD + as_yaml(state), encoding="utf-8")
             fresh.replace(path)
         for name in set(dataset.former_names) - kept:
             _path(folder, target, schema, name).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
+from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.plan import version
@@ -79,8 +80,8 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> tuple[pa.Table, Callab
     def read(side: str) -> pa.Table:
         names = [each for each in schemas[side].names if each in {*was.names, *PLACES}]
         asked = [old.get(name, name) for name in names]
-        without = VALID_TO if side == OPEN else None
-        rows = here.read(asked, [VALID_TO, MEMORY], _CHOSEN[side], without=without).rename_columns(names)
+        where = without(VALID_TO) if side == OPEN else None
+        rows = here.read(asked, [VALID_TO, MEMORY], _CHOSEN[side], where=where).rename_columns(names)
         return _lengthened(rows, schemas[side])
 
     try:

@@ -85,9 +85,9 @@ def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "Da
     from pyspark.sql.functions import col
 
     assert dataset.table is not None
+    rows = store.spark.table(store.sql_name(dataset.name))
     offset = col(quoted(dataset.columns.vocab.offset_column))
     end = head_of(store, dataset).next_offset - skip
-    rows = store.spark.table(store.sql_name(dataset.name))
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 

@@ -1,7 +1,5 @@
 """The events of a log whose files lie on this machine, those of all records or of the delivered keys."""
 
-from functools import reduce
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,16 +32,7 @@ def logged_rows(
     names = [vocab.offset_column, columns.time, *told_by, *data.names]
     here = LocalRows(store, table, lease)
     wanted = _asked(table, keys)
-    if not wanted:
-        rows = here.read(names)
-    else:
-        bounds = {name: pc.min_max(values).as_py() for name, values in wanted.items()}
-        spans = {name: (each["min"], each["max"]) for name, each in bounds.items()}
-
-        def chosen(rows: pa.Table) -> pa.Array:
-            return reduce(pc.and_, (pc.is_in(rows[name], value_set=each) for name, each in wanted.items()))
-
-        rows = here.read(names, list(wanted), chosen, spans=spans)
+    rows = here.read(names, among=wanted)
     ops = _ops(columns, rows, told_by)
     return ArrowSide(rows.select(data.names), ops, rows[columns.time], rows[vocab.offset_column])
 

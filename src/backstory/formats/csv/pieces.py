@@ -60,7 +60,7 @@ class _Held:
         self._begin(b"")
 
     def _begin(self, rest: bytes) -> None:
-        self._rest, self._parts = rest, [rest]
+        self._unseen, self._parts = rest, [rest]
         self.size = len(rest)
         self._quotes = Quotes(self.grammar) if self.grammar.quote else None
         self._quoted = self._escape_seen = False
@@ -84,27 +84,29 @@ class _Held:
 
     def end_with(self, block: bytes) -> int:
         """Where the last whole row ends once the block is added, 0 if none surely does; raises GoesOn."""
-        if self._rest:  # which no look was taken at yet
-            block, self._rest, self.size = self._rest + block, b"", 0
-        before, grammar = self.size, self.grammar
-        self._parts = [*self._parts, block] if before else [block]
+        before, grammar, unseen = self.size, self.grammar, self._unseen
+        self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)
         if self._quotes is None:
             # A row ends with its line. A CR at the end of a block may be the half of an end.
             end = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
             return before + end if end else 0
-        self._quoted = self._quoted or grammar.quote in block
-        self._escape_seen = self._escape_seen or (bool(grammar.escape) and grammar.escape in block)
+        for part in (unseen, block):
+            self._quoted = self._quoted or grammar.quote in part
+            self._escape_seen = self._escape_seen or (bool(grammar.escape) and grammar.escape in part)
         if self.is_escaped:
             return last_end(self.text, grammar)
+        self._quotes.take(unseen)
         end = self._quotes.last_end(block)
         return before + end if end else 0
 
     def cut(self, end: int) -> bytes:
-        """The rows to their end; what follows is held."""
-        text = self.text
-        self._begin(text[end:])
-        return text[:end]
+        """The rows to their end, copied once; what follows is held."""
+        *first, last = self._parts
+        end -= self.size - len(last)
+        text = b"".join([*first, memoryview(last)[:end]])
+        self._begin(last[end:])
+        return text
 
 
 def _strict(source: CsvSource, piece: Piece, grammar: Grammar, *, escaped: bool) -> Piece:

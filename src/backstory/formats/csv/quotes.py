@@ -40,11 +40,12 @@ class Quotes:
             raise GoesOn
         places = self._that_count(letters, np.flatnonzero(letters == self._quote))
         closing = places[1 - self.inside :: 2]
-        behind = closing[closing < len(letters) - 1] + 1
+        at_end = bool(len(places)) and bool(places[-1] == len(letters) - 1)
+        self.inside ^= bool(len(places) & 1)
+        self._closed = at_end and not self.inside
+        behind = closing[: len(closing) - self._closed] + 1
         if not self._behind[letters[behind]].all():
             raise GoesOn
-        self.inside ^= bool(len(places) & 1)
-        self._closed = not self.inside and bool(len(places)) and bool(places[-1] == len(letters) - 1)
         self._may_open = self._closed or bool(self._edge[letters[-1]])
         return places
 
@@ -59,8 +60,7 @@ class Quotes:
     def _that_count(self, letters: Any, places: _Places) -> _Places:
         """The quotes without those that are letters of a field; where there are none, all of them."""
         opening = places[int(self.inside) :: 2]
-        before = letters[opening - 1]
-        opens = self._edge[before] | (before == self._quote)
+        opens = self._behind[letters[opening - 1]]
         if len(opening) and opening[0] == 0:
             opens[0] = self._may_open
         return places if opens.all() else self._one_by_one(letters, places)
@@ -80,7 +80,7 @@ class Quotes:
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """For each letter whether a value may begin behind it, and whether it may follow a closing quote."""
+    """For each letter whether a value may begin behind it, and whether it may stand before or behind one."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 

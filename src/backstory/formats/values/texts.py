@@ -23,9 +23,8 @@ _KINDS = {
     pa.timestamp("us", "UTC"): Kind.UTC_DATETIME,
     pa.string(): Kind.STRING,
 }
-# Before and after these, the slow way looks.
-_FIRST = pa.scalar("0001-01-02T00:00:00Z").cast(pa.timestamp("us", "UTC"))
-_LAST = pa.scalar("9999-12-31T23:59:59.999999Z").cast(pa.timestamp("us", "UTC"))
+# Before and after these, the slow way looks. A scalar is made once it is needed: pyarrow loads pandas for it.
+_SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 
@@ -100,6 +99,7 @@ def _at_once(text: pa.Array) -> pa.Array | None:
             built = text.cast(type_).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             continue
-        if not pc.any(pc.or_(pc.less(built, _FIRST), pc.greater(built, _LAST))).as_py():
+        first, last = (pa.scalar(each).cast(pa.timestamp("us", "UTC")) for each in _SURE)
+        if not pc.any(pc.or_(pc.less(built, first), pc.greater(built, last))).as_py():
             return built
     return None

@@ -1,6 +1,6 @@
 """A small table as it was known: its snapshot and columns, and its rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +54,7 @@ def known(files: Files, known_at: datetime | None) -> KnownTable:
         require_known(found, known_at)
     if found.shape.layout in {Layout.VERSIONS, Layout.ODF}:
         return KnownTable(files, found.shape, found.fields, found.snapshot, micros_of(known_at))
-    commit = commit_at(_ancestry(found), found.shape.table, known_at)
+    commit = commit_at(map(_Commit, found.ancestry), found.shape.table, known_at)
     if commit is None:
         return KnownTable(files, found.shape, found.fields, None)
     schema_id = commit.told.get("schema-id")
@@ -74,14 +74,6 @@ class _Commit:
     @property
     def parent(self) -> int | None:
         return self.told.get("parent-snapshot-id")
-
-
-def _ancestry(table: Described) -> Iterator[_Commit]:
-    """The commits that made the table what it is, newest first; one that expired ends the walk."""
-    found = table.snapshot
-    while found is not None:
-        yield _Commit(found)
-        found = table.known(found.get("parent-snapshot-id"))
 
 
 def _shape_then(table: Described, schema_id: int | None) -> Shape:

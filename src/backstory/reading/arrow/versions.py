@@ -174,7 +174,7 @@ def _events(known: KnownTable, rows: pa.Table) -> tuple[LogKind, list[RecordEven
         range(rows.num_rows),
         _keys(rows, identity),
         rows[names["offset"]].to_pylist(),
-        _ops(rows, names),
+        ops(rows, names),
         micros(rows, names["event_time"]),
         told,
     )
@@ -182,7 +182,8 @@ def _events(known: KnownTable, rows: pa.Table) -> tuple[LogKind, list[RecordEven
     return log, [each for each in events if until is None or (each.told is not None and each.told <= until)]
 
 
-def _ops(rows: pa.Table, names: Any) -> list[int | None]:
+def ops(rows: pa.Table, names: Any) -> list[int | None]:
+    """What each event of a log does, by its code."""
     if names["op"] is not None:
         found: list[int | None] = rows[names["op"]].to_pylist()
         return found

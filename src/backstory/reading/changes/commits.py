@@ -1,16 +1,20 @@
 """Which commits a range names: by version, snapshot id or time (native.md, V103 and V110)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import EPOCH, instant_of, parse_instant
+from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
 from backstory.stores.iceberg.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from backstory.stores.metadata.described import Described
 
 # What names a commit: its version or snapshot id, or a time, whose commit is the newest not after it.
 Where = int | str | date
@@ -81,10 +85,27 @@ class Range:
 
 def known(store: Store, table: StoredTable) -> Lineage:
     """The commits that made the table what it is."""
-    found, others = commits_of(store.jvm, table.iceberg)
+    return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
+
+
+def known_here(table: "Described") -> Lineage:
+    """The same of a table as its metadata tells of it."""
+    ours = [_line(each) for each in table.ancestry]
+    ids = {each.id for each in ours}
+    others = [_line(each) for each in table.told.get("snapshots") or [] if each["snapshot-id"] not in ids]
+    return _lineage(table.shape.table, ours, others)
+
+
+def _line(told: Mapping[str, Any]) -> SnapshotLine:
+    summary, parent = told.get("summary") or {}, told.get("parent-snapshot-id")
+    numbers = (told["snapshot-id"], told["sequence-number"], told["timestamp-ms"])
+    return SnapshotLine(*numbers, summary.get("operation", ""), parent, summary.get(RECORDED, ""))
+
+
+def _lineage(table: TableName, found: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
     whole = not found or found[-1].parent is None
     kept = [] if whole else [each for each in others if each.version < found[-1].version]
-    return Lineage(table.shape.table, found[::-1], whole, kept)
+    return Lineage(table, found[::-1], whole, kept)
 
 
 def range_of(commits: Lineage, since: Where | None, until: Where | None, *, net: bool = False) -> Range:

@@ -5,10 +5,9 @@ remembers the cursor, so that one whose tag has expired is not taken for a new o
 """
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
-from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Refused, TryAgain, UsageError
 from backstory.model.change import Change, Note, Tag
 from backstory.model.cursor import MARK, TAG, Cursor, Start
@@ -17,13 +16,22 @@ from backstory.model.remembered import CURSOR_MAX_AGE
 from backstory.model.table import TableName
 from backstory.reading.changes.commits import BEFORE_ALL, Lineage, bad_option, known
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.port import ToldTable
 
 MAX_AGE: Final = "30 days"
 _NAME: Final = re.compile(r"[\w.-]{1,200}")
 _BY: Final = Note("native", "")
 
 
-def place_of(table: StoredTable, commits: Lineage, cursor: str, start: Start | None) -> int:
+class Tagged(ToldTable, Protocol):
+    """A table with names for snapshots."""
+
+    @property
+    def tags(self) -> Mapping[str, int]:
+        """Names for snapshots."""
+
+
+def place_of(table: Tagged, commits: Lineage, cursor: str, start: Start | None) -> int:
     """The version up to which a cursor has read; of a new one, or with `start`, where it begins.
 
     Raises Refused for a cursor whose tag has expired, or whose commit is none of the table's any more.
@@ -66,7 +74,7 @@ def move(store: Store, table: StoredTable, cursor: str, version: int) -> None:
         same = latest.tags.get(_tag(cursor)) == before
         return latest, _change(latest, cursor, version, snapshot) if same and snapshot else None
 
-    deliver(store, TableChange([name], _BY, plan))
+    _commit(store, name, plan)
     if not same:
         raise TryAgain(
             "cursor-moved",
@@ -90,7 +98,7 @@ def advance(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
         reached = commit.version
         return table, _change(table, cursor, commit.version, commit.id)
 
-    deliver(store, TableChange([name], _BY, plan))
+    _commit(store, name, plan)
     return Cursor(str(name), cursor, reached)
 
 
@@ -107,8 +115,14 @@ def drop(store: Store, name: TableName, cursor: str) -> Cursor:
         gone: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
         return table, Change(properties={mark: None} if mark in table.properties else {}, tags=gone)
 
-    deliver(store, TableChange([name], _BY, plan))
+    _commit(store, name, plan)
     return Cursor(str(name), cursor, None)
+
+
+def _commit(store: Store, name: TableName, plan: Callable[[], tuple[StoredTable, Change | None]]) -> None:
+    from backstory.engine.deliver import TableChange, deliver
+
+    deliver(store, TableChange([name], _BY, plan))
 
 
 def _snapshot(commits: Lineage, version: int) -> int | None:

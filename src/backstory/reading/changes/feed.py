@@ -10,12 +10,13 @@ from backstory.model.instant import instant_of
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.changes import cursors
-from backstory.reading.changes.commits import Lineage, Where, bad_option, known, range_of
+from backstory.reading.changes.commits import Lineage, Range, Where, bad_option, known, range_of
 from backstory.reading.changes.frames import fed
 from backstory.reading.changes.recorded import recorded_changes
 from backstory.reading.changes.rows import told_rows
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.port import ToldTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,20 +65,12 @@ def changes(store: Store, table: TableName, asked: FeedRequest) -> Feed:
     Raises Refused for a range whose snapshots have expired and for a cursor that is lost or expired,
     UsageError for options that do not go together.
     """
-    if asked.cursor is None and asked.start is not None:
-        raise bad_option("--start is where a new cursor begins.", "Name it with --cursor.")
-    if asked.cursor is not None and asked.since is not None:
-        raise bad_option("A cursor says itself where the range begins.", "Leave --since or --cursor away.")
     stored = existing(store, table)
-    told = told_rows(stored, current=asked.current)
-    lineage = known(store, stored)
-    since = asked.since
-    if asked.cursor is not None:
-        since = cursors.place_of(stored, lineage, asked.cursor, asked.start)
+    told, lineage = told_rows(stored, current=asked.current), known(store, stored)
     try:
-        found = range_of(lineage, since, asked.until, net=asked.net)
+        found = range_asked(stored, lineage, asked)
     except Refused:
-        if not _tells_itself(stored, asked):
+        if not tells_itself(stored, asked):
             raise
         return _recorded(store, stored, lineage, asked)
     moved = moved_rows(store, stored, found.before, found.commits)
@@ -90,7 +83,19 @@ def changes(store: Store, table: TableName, asked: FeedRequest) -> Feed:
     return Feed(frame, found.since, found.until, move, lambda: moved.release(store))
 
 
-def _tells_itself(table: StoredTable, asked: FeedRequest) -> bool:
+def range_asked(table: cursors.Tagged, lineage: Lineage, asked: FeedRequest) -> Range:
+    """The commits that a feed shall tell of; raises what `changes` raises."""
+    if asked.cursor is None and asked.start is not None:
+        raise bad_option("--start is where a new cursor begins.", "Name it with --cursor.")
+    if asked.cursor is not None and asked.since is not None:
+        raise bad_option("A cursor says itself where the range begins.", "Leave --since or --cursor away.")
+    since = asked.since
+    if asked.cursor is not None:
+        since = cursors.place_of(table, lineage, asked.cursor, asked.start)
+    return range_of(lineage, since, asked.until, net=asked.net)
+
+
+def tells_itself(table: ToldTable, asked: FeedRequest) -> bool:
     """Whether the table's own rows tell of a range that has expired: one by time, on layout `versions`."""
     ends = (asked.since, asked.until)
     timely = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)

@@ -29,7 +29,7 @@ def fed(moved: "DataFrame", told: ToldRows, rows: int, *, net: bool, only_come: 
     `rows` says how many moved at most, `only_come` that none went. Within a partition commits stand in their
     order, and of each identity what goes before what comes; without many rows there is but one partition.
     """
-    found = moved if told.condition is None else moved.where(told.condition)
+    found = moved if told.condition is None else moved.where(told.condition())
     shown = [column(name).alias(as_) for name, as_ in told.columns.items()]
     found = found.select(*shown, *map(column, MOVED))
     names = {told.columns[name] for name in told.identity}

@@ -1,5 +1,6 @@
 """Which rows of a layout the feed tells, and what tells one from another (native.md, V104 and V105)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from backstory.model.schema import Shape
 from backstory.reading.changes.rule import CHANGE_COLUMNS
 from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.port import ToldTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToldRows:
-    """The columns that are shown, by the names of the table; those that identify a row; which rows count."""
+    """The columns that are shown, by the names of the table; those that identify a row; which rows count.
+
+    The condition is made where a session runs.
+    """
 
     columns: dict[str, str]
     identity: tuple[str, ...]
-    condition: "Column | None"
+    condition: "Callable[[], Column] | None"
 
 
-def told_rows(table: StoredTable, *, current: bool) -> ToldRows:
+def told_rows(table: ToldTable, *, current: bool) -> ToldRows:
     """The rows of a table without memory, or those that are current without technical columns.
 
     Raises UsageError where no row is current, and Refused for columns called as the feed's own.
@@ -44,7 +48,7 @@ def told_rows(table: StoredTable, *, current: bool) -> ToldRows:
     return found
 
 
-def identity_of(table: StoredTable) -> tuple[str, ...]:
+def identity_of(table: ToldTable) -> tuple[str, ...]:
     """The columns that tell the rows of a table apart; none where nothing but their values does."""
     shape = table.shape
     if shape.layout is Layout.ODF:
@@ -56,11 +60,14 @@ def identity_of(table: StoredTable) -> tuple[str, ...]:
     return (*shape.key, span.start) if span and shape.key else shape.key
 
 
-def _all(table: StoredTable) -> ToldRows:
+def _all(table: ToldTable) -> ToldRows:
     names = table.shape.names
-    remembers = MEMORY in names
-    condition = column(MEMORY)[ROLE].isNull() if remembers else None
+    condition = _is_version if MEMORY in names else None
     return ToldRows({name: name for name in names if name != MEMORY}, identity_of(table), condition)
+
+
+def _is_version() -> "Column":
+    return column(MEMORY)[ROLE].isNull()
 
 
 def _current(shape: Shape) -> ToldRows:
@@ -74,8 +81,13 @@ def _current(shape: Shape) -> ToldRows:
     return ToldRows(columns, shape.key, _is_current(shape))
 
 
-def _is_current(shape: Shape) -> "Column | None":
+def _is_current(shape: Shape) -> "Callable[[], Column] | None":
     """Of a history the versions that are open, of live rows those that are not deleted."""
+    marked = shape.layout.span is not None or shape.column(DELETED) is not None
+    return (lambda: _standing(shape)) if marked else None
+
+
+def _standing(shape: Shape) -> "Column":
     from pyspark.sql.functions import coalesce, expr, lit
 
     span = shape.layout.span
@@ -83,4 +95,4 @@ def _is_current(shape: Shape) -> "Column | None":
         return coalesce(column(span.open), column(span.end) >= instant(micros_of(TMAX)), lit(False))
     if span:
         return expr(span.open)
-    return ~column(DELETED).eqNullSafe(lit(True)) if shape.column(DELETED) else None
+    return ~column(DELETED).eqNullSafe(lit(True))

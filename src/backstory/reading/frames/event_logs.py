@@ -98,9 +98,14 @@ def _newest_first(names: Mapping[str, Any], shape: Shape) -> "WindowSpec":
 
 
 def identity_of(names: Mapping[str, Any], shape: Shape) -> "list[Column]":
-    """What makes events those of one record; in a ledger the time belongs to it."""
+    """What makes events those of one record."""
+    return [column(name) for name in identity_names(names, shape)]
+
+
+def identity_names(names: Mapping[str, Any], shape: Shape) -> list[str]:
+    """The columns that make events those of one record; in a ledger the time belongs to it."""
     extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
-    return [column(name) for name in (*shape.key, *extra)]
+    return [*shape.key, *extra]
 
 
 def _begun(time: "Column", known: "Column", newest_first: "WindowSpec") -> "Column":

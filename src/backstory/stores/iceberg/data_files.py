@@ -21,6 +21,7 @@ from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.partitions import parted
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.metadata.embedded import local
 
 ROWS_IN_FILE = 500_000
 ROWS_IN_GROUP = 1 << 15
@@ -180,12 +181,15 @@ def ending_of(content: pa.Buffer) -> bytes:
 
 def _local_path(location: str) -> Path | None:
     """The path of a new file on this machine's disk, made without content; None for any other storage."""
-    path = location.removeprefix("file://").removeprefix("file:")
-    if "://" in path or not path.startswith("/"):
-        return None
-    found = Path(path)
-    found.touch(_made(found.parent) & 0o666)
+    found = _path(location)
+    if found is not None:
+        found.touch(_made(found.parent) & 0o666)
     return found
+
+
+def _path(location: str) -> Path | None:
+    found = local(location)
+    return found if found.is_absolute() else None
 
 
 def _made(folder: Path) -> int:
@@ -206,7 +210,12 @@ def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
 
 
 def download(table: StoredTable, location: str, offset: int, length: int) -> bytes:
-    """A piece of a file, read through the table's own file system."""
+    """A piece of a file, read from this machine's disk or through the table's own file system."""
+    path = _path(location)
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
     opened = table.iceberg.io().newInputFile(location).newStream()
     try:
         opened.seek(offset)

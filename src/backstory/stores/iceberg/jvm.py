@@ -3,6 +3,7 @@
 Not all are meant for others: a session is asked for each before it is worked with. `jvm` is its Java.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
@@ -23,7 +24,8 @@ BaseFileScanTask CatalogUtil ContentFile DataFile DataFiles DeleteFile FileConte
 FileMetadata FileScanTask IcebergBuild MetadataColumns MetricsConfig NullOrder PartitionSpec
 PartitionSpecParser SchemaParser Snapshot SortOrder Table TableMetadataParser TableScan
 catalog.Namespace catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
-deletes.PositionDeleteIndex expressions.Expressions expressions.ResidualEvaluator io.CloseableIterable
+deletes.PositionDeleteIndex expressions.ExpressionParser expressions.Expressions
+expressions.ResidualEvaluator io.CloseableIterable
 io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager
 spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIcebergCatalog
 spark.source.SparkRewriteTable spark.source.SparkTable
@@ -152,6 +154,13 @@ def may_have(jvm: Any, table: Any, column: str, text: str) -> bool:
         return bool(tasks.iterator().hasNext())
 
 
+def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
+    """A scan of the files that may have rows of a condition, which is told as Iceberg's JSON has it."""
+    # Without the columns, which the parser would find by any case: the scan finds them exactly.
+    told = _iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
+    return table.newScan().filter(told)
+
+
 @lru_cache
 def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..., Any]:
     """A function in Java, compiled by what Spark compiles its own plans with: for loops over many files.
@@ -199,34 +208,6 @@ def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
     converter = _java(jvm, f"{package}.format.converter.ParquetMetadataConverter")
     options = _java(jvm, f"{package}.ParquetReadOptions").builder().build()
     return converter(options).readParquetMetadata, converter.NO_FILTER
-
-
-def position_index(jvm: Any, task: Any, file: str, framed: bytes, count: int) -> Any:
-    """Positions that are framed as a deletion vector, as Iceberg's own object."""
-    builder = _iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
-    builder = builder.withFormat("puffin").withPath(file).withFileSizeInBytes(len(framed))
-    builder = builder.withPartition(task.file().partition()).withRecordCount(count)
-    builder = builder.withReferencedDataFile(file).withContentOffset(0).withContentSizeInBytes(len(framed))
-    return _iceberg(jvm, "deletes.PositionDeleteIndex").deserialize(framed, builder.build())
-
-
-def older_positions(jvm: Any, table: Any, deletes: Sequence[Any], file: str) -> Any:
-    """The positions that delete files hide in a file, together."""
-    inputs = {each: table.io().newInputFile(each.location()) for each in deletes}
-    loader = _iceberg(jvm, "data.BaseDeleteLoader")(_lookup(jvm, inputs))
-    return loader.loadPositionDeletes(list(deletes), file)
-
-
-def vector_writer(jvm: Any, table: Any, previous: Mapping[str, Any]) -> Any:
-    """A writer of deletion vectors, which takes in what hides rows of the same files already."""
-    factory = _iceberg(jvm, "io.OutputFileFactory").builderFor(table, 0, 0)
-    factory = factory.format(_iceberg(jvm, "FileFormat").PUFFIN).build()
-    return _iceberg(jvm, "deletes.BaseDVFileWriter")(factory, _lookup(jvm, previous, None))
-
-
-def _lookup(jvm: Any, values: Mapping[Any, Any], *default: None) -> Any:
-    """A function of Java's that gives these values."""
-    return _java(jvm, "com.google.common.base.Functions").forMap(dict(values), *default)
 
 
 @contextmanager

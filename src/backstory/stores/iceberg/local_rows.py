@@ -4,9 +4,11 @@ Reading them takes a fraction of the time that Spark takes to plan, to read and 
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial, reduce
+from operator import or_
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,20 +16,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyroaring import BitMap64
 
 from backstory.formats.memory import MemoryLease
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.hiding import hidden_by
+from backstory.stores.iceberg.jvm import scan_where
 from backstory.stores.iceberg.lineage import FIELD_IDS
-from backstory.stores.iceberg.moves import BY_VALUE, ROWS
+from backstory.stores.iceberg.moves import BY_VALUE, ROWS, Hidden
 from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.scripts import FileLine, scan_where_null, standing_files
+from backstory.stores.iceberg.scripts import FileLine, standing_files
+from backstory.stores.iceberg.sought import Sought, both, sought
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import Field, arrow_of, groups_within, positions_in, read_fields
+from backstory.stores.metadata.columns import Values, arrow_of, read_fields
 from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.row_groups import (
+    Field,
+    MayHave,
+    Statistics,
+    groups_that,
+    groups_with,
+    positions_in,
+)
 from backstory.stores.metadata.rows import left
 
 # Beyond so many files Spark's tasks read them faster.
@@ -36,8 +47,8 @@ MOST_FILES: Final = 1_000
 PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 # So many rows of a file are read together, or more where a row group has more.
 AT_ONCE: Final = 1 << 20
-NOWHERE: Final[Mapping[str, tuple[Any, Any]]] = MappingProxyType({})
-Chosen = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
+Chosen = Callable[[pa.Table], Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class _Wanted:
     asked: Sequence[Field]
     of: Sequence[Field]
     chosen: Chosen | None
-    spans: Sequence[tuple[Field, Any, Any]]
+    may_have: MayHave
     parted: Collection[int]
 
     def rows(
@@ -56,17 +67,22 @@ class _Wanted:
         file: pq.ParquetFile,
         line: FileLine,
         groups: Sequence[int],
-        standing: pa.Array | None,
+        standing: Callable[[], pa.Array | None],
         held: Callable[[int], None],
     ) -> pa.Table | None:
         """The rows of some groups; None for none. `standing` tells of all rows of the file which are."""
-        places = positions_in(file.metadata, groups)
-        alive = None if standing is None else standing.take(pa.array(places))
+        alive: pa.Array | None = None
         if self.chosen is not None:
             these = self.chosen(read_fields(file, self.of, self.parted, held, groups))
-            alive = these if alive is None else pc.and_(these, alive)
-            if not pc.any(alive).as_py():
+            groups, alive = groups_with(file.metadata, groups, np.asarray(pc.fill_null(these, False)))
+            if not groups:
                 return None
+        places = positions_in(file.metadata, groups)
+        if (there := standing()) is not None:
+            there = there.take(pa.array(places))
+            alive = there if alive is None else pc.and_(alive, there)
+        if alive is not None and not pc.any(alive).as_py():
+            return None
         rows = read_fields(file, self.asked, self.parted, held, groups)
         rows = _placed(rows, line, places).select(self.schema.names).cast(self.schema)
         return rows if alive is None or pc.all(alive).as_py() else rows.filter(alive)
@@ -86,65 +102,92 @@ class LocalRows:
         of: Sequence[str] = (),
         chosen: Chosen | None = None,
         *,
-        without: str | None = None,
-        spans: Mapping[str, tuple[Any, Any]] = NOWHERE,
+        among: Mapping[str, pa.Array] = ANY,
+        where: Any = None,
+        may_have: MayHave | None = None,
     ) -> pa.Table:
         """The chosen rows, or all, with these columns; `_file`, `_pos` and `_row_id` may be among them.
 
-        `chosen` tells of the columns `of` a file's rows which are. Where all of them are `without` a value of
-        a column, files that have none such are passed over; where all are within `spans`, from the least to
-        the greatest value of a column, so are row groups. Raises Unreadable for what cannot be read exactly
-        here, TooLarge for more than the lease can hold.
+        `chosen` tells of the columns `of` a file's rows which are; `among` has the values of columns, one of
+        which rows must have. Where all are of the condition `where`, as Iceberg's JSON has it, files that
+        have none such are passed over; where `may_have` says no, row groups. Raises Unreadable for what
+        cannot be read exactly here, TooLarge for more than the lease can hold.
         """
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         fields = {ROW_ID: lineage, **{each["name"]: each for each in told}}
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
+        looked = {name: found for name, each in among.items() if (found := sought(each)) is not None}
         wanted = _Wanted(
             schema,
             [fields[name] for name in names if name not in types],
-            [fields[name] for name in of],
-            chosen,
-            [(fields[name], *span) for name, span in spans.items()],
+            [fields[name] for name in dict.fromkeys([*of, *among])],
+            partial(_among, chosen, among) if among else chosen,
+            partial(_may_have, may_have, looked),
             parted_ids(self.table.iceberg),
         )
-        parts = []
-        for line, hidden in self._files(without):
-            name, kept = f"{line.location} without {without}", 0
-            standing = None if hidden is None else left(hidden, line.count)
-            with _opened(line) as file:
-                for groups in _at_once(file.metadata, groups_within(file, wanted.spans)):
-                    held = partial(self._hold, name, kept)
-                    if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
-                        parts.append(rows)
-                        kept += rows.nbytes
-            self._hold(name, kept, 0)
+        condition = both(where, *(each.condition(name) for name, each in looked.items()))
+        files = self._files(condition)
+        hidden = hidden_by(self.table)
+        # A column or two of a file are read by one thread; so files are read side by side.
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            read = list(pool.map(partial(self._of_file, wanted, hidden, str(condition)), files))
+        parts = [rows for each in read for rows in each]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
+
+    def _of_file(
+        self, wanted: _Wanted, hidden: Hidden, condition: str, found: tuple[FileLine, Sequence[FileLine]]
+    ) -> list[pa.Table]:
+        """The rows of a file, in parts."""
+        line, hiding = found
+        name, parts, kept = f"{line.location} where {condition}", list[pa.Table](), 0
+        standing = cache(partial(_standing, hidden, line, hiding))
+        with _opened(line) as file:
+            for groups in _at_once(file.metadata, groups_that(file, wanted.of, wanted.may_have)):
+                held = partial(self._hold, name, kept)
+                if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
+                    parts.append(rows)
+                    kept += rows.nbytes
+        self._hold(name, kept, 0)
+        return parts
 
     def _hold(self, name: str, kept: int, size: int) -> None:
         self.lease.hold(name, kept + size)
 
-    def _files(self, without: str | None) -> Iterator[tuple[FileLine, BitMap64 | None]]:
-        """The files of rows, with the positions that are hidden in each."""
+    def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
+        """The files of rows, each with those that hide rows of it."""
         jvm, iceberg = self.store.jvm, self.table.iceberg
-        scan = iceberg.newScan() if without is None else scan_where_null(jvm, iceberg, without)
-        lines = standing_files(jvm, scan, jvm.java.util.HashMap())
-        files = [line for line in lines if line.content == ROWS]
-        if len(files) > MOST_FILES:
-            raise Unreadable(f"{len(files)} files")
-        hidden: dict[str, BitMap64] = {}
-        reading = hidden_by(self.table)
-        for line in lines:
+        scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
+        files: list[tuple[FileLine, list[FileLine]]] = []
+        for line in standing_files(jvm, scan, jvm.java.util.HashMap()):
             if line.content == BY_VALUE:
                 raise Unreadable("deletions by equality")
             if line.content != ROWS:
-                for name, positions in reading(line).items():
-                    hidden[name] = hidden[name] | positions if name in hidden else positions
-        for line in files:
-            if line.format != "PARQUET":
+                files[-1][1].append(line)
+            elif line.format != "PARQUET":
                 raise Unreadable(f"{line.format} in {line.location}")
-            yield line, hidden.get(line.location)
+            else:
+                files.append((line, []))
+        if len(files) > MOST_FILES:
+            raise Unreadable(f"{len(files)} files")
+        return files
+
+
+def _standing(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
+    """Which rows of a file are not hidden; None where all are not."""
+    found = [told[line.location] for told in map(reading, hiding) if line.location in told]
+    return left(reduce(or_, found), line.count) if found else None
+
+
+def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
+    found = reduce(pc.and_, (pc.is_in(rows[name], value_set=values) for name, values in among.items()))
+    return found if chosen is None else pc.and_(chosen(rows), found)
+
+
+def _may_have(asked: MayHave | None, looked: Mapping[str, Sought], statistics: Statistics) -> bool:
+    found = all(each.may_be_in(statistics(name)) for name, each in looked.items())
+    return found and (asked is None or asked(statistics))
 
 
 def _at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:

@@ -140,9 +140,6 @@ for (java.util.Iterator each = old.values().iterator(); each.hasNext();) {{
 }}
 return told.toString();
 """
-_WHERE_NULL: Final = f"""
-return ({ICEBERG}.TableScan) table.newScan().filter({ICEBERG}.expressions.Expressions.isNull(column));
-"""
 # Spark asks a task for its pieces before it plans: one whose groups are chosen gives those, and no others.
 _TASKS: Final = f"""
 java.util.List tasks = new java.util.ArrayList();
@@ -250,12 +247,6 @@ def standing_files(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | N
     """The files of rows of a scan, or those at `locations`, each followed by what hides rows of it."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
     return _lines(ask(scan, None if locations is None else _set(jvm, locations), files))
-
-
-def scan_where_null(jvm: Any, table: Any, column: str) -> Any:
-    """A scan of the files that may have rows without a value of a column."""
-    types = {"table": f"{ICEBERG}.Table", "column": "java.lang.String"}
-    return script(jvm, _WHERE_NULL, f"{ICEBERG}.TableScan", **types)(table, column)
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:

@@ -16,6 +16,8 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import column, instant, literals, quoted
+from backstory.stores.iceberg.local_rows import PLACE_HERE
+from backstory.stores.iceberg.local_slice import slice_here
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -35,16 +37,21 @@ def table_schema(table: StoredTable) -> pa.Schema:
 def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
     """The rows of these keys, with `_file`, `_pos` and, where rows have ids, `_row_id`.
 
+    Read here where the files lie on this machine and the driver can hold the rows, else by Spark.
     `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that
     were closed before it are left out: those that are inactive, end more than a millisecond before
     it and do not start at or after it.
     """
     ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
-    schema = pa.schema([*table_schema(table), *PLACE, *ids])
+    schema = pa.schema([*table_schema(table), *PLACE_HERE, *ids])
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
+    distinct = keys.group_by(keys.column_names).aggregate([])
     with translate_faults(table.shape.table):
-        frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), keys, since)
+        here = slice_here(store, table, schema.names, distinct, since)
+        if here is not None:
+            return here.cast(schema)
+        frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), distinct, since)
         names = [quoted(name) for name in schema.names]
         return frame.select(*names).toArrow().cast(schema)
 
@@ -55,12 +62,11 @@ def may_be_touched(since: int) -> "Column":
 
 def of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
     """The rows of the frame whose columns of these names have one of the keys."""
-    return _with_keys(store, frame, keys, None)
+    return _with_keys(store, frame, keys.group_by(keys.column_names).aggregate([]), None)
 
 
-def _with_keys(store: Store, frame: "DataFrame", keys: pa.Table, since: int | None) -> "DataFrame":
+def _with_keys(store: Store, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
     """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
-    distinct = keys.group_by(keys.column_names).aggregate([])
     conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
     listed = distinct.num_rows <= LISTED_KEYS and not has_null

@@ -10,22 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from backstory.errors import TryAgain
 from backstory.model.places import FILE, POSITION
 from backstory.stores.framed import framed
 from backstory.stores.iceberg.data_files import ending_of, upload
-from backstory.stores.iceberg.jvm import (
-    older_positions,
-    position_deletes,
-    position_index,
-    vector_writer,
-)
+from backstory.stores.iceberg.jvm import position_deletes
 from backstory.stores.iceberg.schema import FIELD_ID
 from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.vector_script import hidden_by_vectors
 from backstory.stores.refusals import conflict
 
 VECTORS_SINCE = 3
-POSITION_DELETES = "POSITION_DELETES"
 
 Positions = Mapping[str, BitMap64]
 
@@ -42,7 +38,8 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
     """For each `_file` its positions `_pos`."""
     if not removed.num_rows:
         return {}
-    encoded = removed[FILE].combine_chunks().dictionary_encode()
+    files = removed[FILE].unify_dictionaries().combine_chunks()
+    encoded = files if pa.types.is_dictionary(files.type) else files.dictionary_encode()
     codes = encoded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     positions = removed[POSITION].to_numpy()[order]
@@ -50,6 +47,7 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
     return {
         file: BitMap64(positions[bounds[place] : bounds[place + 1]])
         for place, file in enumerate(encoded.dictionary.to_pylist())
+        if bounds[place] < bounds[place + 1]
     }
 
 
@@ -57,38 +55,19 @@ def write_deletions(store: Store, table: StoredTable, positions: Positions) -> D
     """Delete files that hide the rows at these positions, and older ones that they absorb."""
     if not positions:
         return Deletions([], [])
-    tasks = _tasks(store, table, positions)
     if table.format_version < VECTORS_SINCE:
-        return Deletions(_write_position_deletes(store, table, positions, tasks), [])
-    return _write_vectors(store, table, positions, tasks)
+        return Deletions(_write_position_deletes(store, table, positions), [])
+    told = {file: (len(marked), framed(marked)) for file, marked in positions.items()}
+    written = hidden_by_vectors(store.jvm, table.iceberg, told)
+    if written is None:
+        raise _gone(table)
+    added, replaced = written
+    return Deletions(list(added), list(replaced))
 
 
-def _tasks(store: Store, table: StoredTable, positions: Positions) -> dict[str, Any]:
-    """Iceberg's scan tasks of the files, which know a file's partition and its deletion vector."""
-    found = planned(store.jvm, table.iceberg, positions)
-    if len(found) < len(positions):
-        # The rows were read from a newer table than the one that was loaded.
-        raise conflict(table.shape.table)
-    return found
-
-
-def _write_vectors(
-    store: Store, table: StoredTable, positions: Positions, tasks: Mapping[str, Any]
-) -> Deletions:
-    previous = {}
-    for file, task in tasks.items():
-        # Equality deletes are not among them: they go on to hide rows of the files that are older than they.
-        older = [each for each in task.deletes() if each.content().toString() == POSITION_DELETES]
-        if older:
-            previous[file] = older_positions(store.jvm, table.iceberg, older, file)
-    writer = vector_writer(store.jvm, table.iceberg, previous)
-    for file, marked in positions.items():
-        task = tasks[file]
-        index = position_index(store.jvm, task, file, framed(marked), len(marked))
-        writer.delete(file, index, task.spec(), task.file().partition())
-    writer.close()
-    result = writer.result()
-    return Deletions(list(result.deleteFiles()), list(result.rewrittenDeleteFiles()))
+def _gone(table: StoredTable) -> TryAgain:
+    """The error for a data file that is not there: its rows were read from a newer table."""
+    return conflict(table.shape.table)
 
 
 PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
@@ -101,10 +80,11 @@ _DELETES = pa.schema(
 )
 
 
-def _write_position_deletes(
-    store: Store, table: StoredTable, positions: Positions, tasks: Mapping[str, Any]
-) -> list[Any]:
+def _write_position_deletes(store: Store, table: StoredTable, positions: Positions) -> list[Any]:
     """One position delete file for each data file, which keeps it in that file's partition."""
+    tasks = planned(store.jvm, table.iceberg, positions)
+    if len(tasks) < len(positions):
+        raise _gone(table)
     written = []
     for file, marked in positions.items():
         rows = pa.table([[file] * len(marked), list(marked)], schema=_DELETES)

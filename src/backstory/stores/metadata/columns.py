@@ -3,16 +3,15 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
-from backstory.stores.iceberg.schema import FIELD_ID, columns_told
+from backstory.stores.iceberg.schema import columns_told
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.row_groups import Field, id_of, positions_in
 
-Field = Mapping[str, Any]
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
@@ -32,12 +31,6 @@ def _flat(told: str) -> Column:
     if column.type.foreign:
         raise Unreadable(f"the type {told}")
     return column
-
-
-def id_of(field: pa.Field) -> int | None:
-    """The id of a file's field; None for one that has none."""
-    told = (field.metadata or {}).get(FIELD_ID)
-    return None if told is None else int(told)
 
 
 def read_fields(
@@ -79,36 +72,6 @@ def packed_size(
     ]
     chosen = map(metadata.row_group, range(metadata.num_row_groups) if groups is None else groups)
     return sum(each.column(place).total_uncompressed_size for each in chosen for place in places)
-
-
-def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray:
-    """The positions in a file of the rows of these groups of it."""
-    sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    ends = np.cumsum([0, *sizes])
-    parts = [np.arange(ends[number], ends[number + 1], dtype=np.int64) for number in groups]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def groups_within(file: pq.ParquetFile, spans: Iterable[tuple[Field, Any, Any]]) -> list[int]:
-    """The row groups that may have rows whose fields all lie within spans, as the file's statistics tell."""
-    names = {id_of(each): each.name for each in file.schema_arrow}
-    found, metadata = list(range(file.metadata.num_row_groups)), file.metadata
-    paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-    for field, least, greatest in spans:
-        place = paths.get(names.get(field["id"], ""))
-        if place is not None:
-            found = [
-                number
-                for number in found
-                if _overlaps(metadata.row_group(number).column(place).statistics, least, greatest)
-            ]
-    return found
-
-
-def _overlaps(statistics: Any, least: Any, greatest: Any) -> bool:
-    if statistics is None or not statistics.has_min_max or type(statistics.min) is not type(least):
-        return True
-    return bool(statistics.min <= greatest and least <= statistics.max)
 
 
 def parted_ids(told: Mapping[str, Any]) -> set[int]:

@@ -1,7 +1,7 @@
 """What Iceberg's metadata of a table tells, whoever read it, and what every catalog of it answers."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any, Protocol
@@ -37,6 +37,12 @@ class Described:
         return self.told.get("properties") or {}
 
     @property
+    def tags(self) -> Mapping[str, int]:
+        """Names for snapshots."""
+        refs = (self.told.get("refs") or {}).items()
+        return {name: each["snapshot-id"] for name, each in refs if each["type"] == "tag"}
+
+    @property
     def fields(self) -> Sequence[Mapping[str, Any]]:
         """The fields of its columns as they are now."""
         return _fields(self.told)
@@ -65,6 +71,24 @@ class Described:
     def snapshot(self) -> Mapping[str, Any] | None:
         """The snapshot of the newest commit."""
         return self.known(self.told.get("current-snapshot-id"))
+
+    @property
+    def ancestry(self) -> Iterator[Mapping[str, Any]]:
+        """The snapshots that made the table what it is, newest first; one that expired ends the walk."""
+        found = self.snapshot
+        while found is not None:
+            yield found
+            found = self.known(found.get("parent-snapshot-id"))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
+
+    def newest_told(self, name: str) -> str | None:
+        """The property of this name that the newest commit has which has one."""
+        told = ((each.get("summary") or {}).get(name) for each in self.ancestry)
+        return next(filter(None, told), None)
 
 
 @dataclass(frozen=True, slots=True)

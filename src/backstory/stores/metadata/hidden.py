@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 
+# Where a deletion vector lies: its file, offset and length.
+Vector = tuple[str, int, int]
+
+
 class Unreadable(Exception):
     """What cannot be read exactly without Spark; the text says what."""
 
@@ -37,10 +41,11 @@ def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener) -> Hidden:
     for file in deletes:
         if file.content.value != POSITIONS or file.key_metadata is not None:
             raise Unreadable("deletions by equality, or encrypted ones")
-        with opener(file.file_path) as source:
-            if file.file_format.value == VECTOR:
-                _add_vector(found, told_of(file), source)
-            else:
+        if file.file_format.value == VECTOR:
+            hidden, vector = vector_of(file)
+            found.hide(hidden, read_vector(vector, opener))
+        else:
+            with opener(file.file_path) as source:
                 _add_positions(older, file, source)
     return Hidden(older.positions | found.positions)
 
@@ -52,17 +57,26 @@ def told_of(file: "DataFile") -> Mapping[str, Any]:
     return {each.name: value for each, value in zip(DATA_FILE_TYPE[3].fields, file._data, strict=True)}  # noqa: SLF001
 
 
-def _add_vector(found: Hidden, told: Mapping[str, Any], source: IO[bytes]) -> None:
-    file, offset, length = (
+def vector_of(file: "DataFile") -> tuple[str, Vector]:
+    """The data file whose rows a deletion vector hides, and where the vector lies."""
+    told = told_of(file)
+    hidden, offset, length = (
         told[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
     )
-    if None in {file, offset, length}:
+    if None in {hidden, offset, length} or file.key_metadata is not None:
         raise Unreadable("a deletion vector of no data file")
-    source.seek(offset)
-    positions = unframed(source.read(length))
+    return hidden, (file.file_path, offset, length)
+
+
+def read_vector(vector: Vector, opener: Opener) -> "BitMap64":
+    """The positions that a vector hides."""
+    path, offset, length = vector
+    with opener(path) as source:
+        source.seek(offset)
+        positions = unframed(source.read(length))
     if positions is None:
         raise Unreadable("a deletion vector that is not whole")
-    found.hide(file, positions)
+    return positions
 
 
 def _add_positions(found: Hidden, file: "DataFile", source: IO[bytes]) -> None:

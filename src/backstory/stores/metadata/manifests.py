@@ -14,7 +14,9 @@ from backstory.model.remembered import ROLE
 from backstory.stores.metadata.described import Counts, Described
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
+
+    Known = dict[str, list[tuple[object, DataFile]]]
 
 Opener = Callable[[str], IO[bytes]]
 TRUE: Final = b"\x01"
@@ -113,8 +115,23 @@ def _ids(table: Described) -> dict[str, int]:
     return found | roles if table.shape.layout is Layout.VERSIONS else found
 
 
-def live_files(manifests: str, opener: Opener) -> "Iterator[tuple[object, DataFile]]":
-    """Each live file of a snapshot, with the partition that it lies in."""
+def live_files(
+    manifests: str, opener: Opener, known: "Known | None" = None
+) -> "Iterator[tuple[object, DataFile]]":
+    """Each live file of a snapshot, with the partition that it lies in.
+
+    `known` keeps what manifests hold, for snapshots that share them.
+    """
+    from pyiceberg.manifest import read_manifest_list
+
+    known = {} if known is None else known
+    for manifest in read_manifest_list(_Files(opener).new_input(manifests)):
+        if manifest.manifest_path not in known:
+            known[manifest.manifest_path] = list(_live_entries(manifest, opener))
+        yield from known[manifest.manifest_path]
+
+
+def _live_entries(manifest: "ManifestFile", opener: Opener) -> "Iterator[tuple[object, DataFile]]":
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_ENTRY_SCHEMAS,
@@ -123,20 +140,17 @@ def live_files(manifests: str, opener: Opener) -> "Iterator[tuple[object, DataFi
         FileFormat,
         ManifestEntry,
         ManifestEntryStatus,
-        read_manifest_list,
     )
 
     types: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
     enums: dict[int, Any] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
-    files = _Files(opener)
-    for manifest in read_manifest_list(files.new_input(manifests)):
-        # pyiceberg's own reading leaves out what format version 3 tells: where a deletion vector lies.
-        source = files.new_input(manifest.manifest_path)
-        with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
-            for entry in entries:
-                if entry.status is not ManifestEntryStatus.DELETED:
-                    file = entry.data_file
-                    yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
+    # pyiceberg's own reading leaves out what format version 3 tells: where a deletion vector lies.
+    source = _Files(opener).new_input(manifest.manifest_path)
+    with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
+        for entry in entries:
+            if entry.status is not ManifestEntryStatus.DELETED:
+                file = entry.data_file
+                yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.table import TableName
 from backstory.stores.metadata.columns import arrow_of, parted_ids, read_fields
-from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 from backstory.stores.metadata.manifests import DATA, Opener, live_files
 
@@ -25,11 +26,21 @@ MOST_ROWS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A table whose files are read here: how they are opened, and what they may take of this process."""
+    """A table whose files are read here, the catalog that opens them, and what they may take of memory."""
 
     table: Described
-    opener: Opener
+    catalog: Opening
     lease: MemoryLease
+
+    @property
+    def opener(self) -> Opener:
+        """How its files are opened."""
+        return self.catalog.opener(self.table)
+
+    def beside(self, name: TableName) -> "Files | None":
+        """Another table of the catalog, in the same memory; None if there is none."""
+        found = self.catalog.describe(name)
+        return None if found is None else Files(found, self.catalog, self.lease)
 
     def rows(
         self, snapshot: Mapping[str, Any] | None, fields: Sequence[Mapping[str, Any]], names: Sequence[str]
@@ -53,6 +64,15 @@ class Files:
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
         return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema)
+
+    def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
+        """All rows of a file, hidden ones too, with these columns of now; raises what `rows` raises."""
+        told = {each["name"]: each for each in self.table.fields}
+        schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
+        try:
+            return self._file(file, [told[name] for name in names], schema, None)
+        except TooLarge:
+            raise Unreadable("more than the memory may hold") from None
 
     def _file(
         self,
@@ -89,7 +109,7 @@ def _sorted_out(snapshot: Mapping[str, Any], opener: Opener) -> "tuple[list[Data
 def left(hidden: "BitMap64", rows: int) -> pa.Array:
     """Which rows of a file are not hidden."""
     found = np.ones(rows, dtype=bool)
-    found[np.fromiter(hidden, dtype=np.int64, count=len(hidden))] = False
+    found[np.asarray(hidden.to_array())] = False
     return pa.Array.from_buffers(
         pa.bool_(), rows, [None, pa.py_buffer(np.packbits(found, bitorder="little"))]
     )

@@ -1,5 +1,6 @@
 """Values between Python and Arrow without pandas, which pyarrow's own ways would load, in half a second."""
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,13 +24,30 @@ def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | Non
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of a table, as `to_pylist` gives them; maps as dictionaries."""
-    columns = [_values(each) for each in table.columns]
+    columns = [values_of(each) for each in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column, as `to_pylist` gives them; maps as dictionaries, each NaN as the same one."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         micros = column.cast(pa.int64()).to_pylist()
         return [None if each is None else EPOCH + timedelta(microseconds=each) for each in micros]
     found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-    return found
+    return list(map(_one_nan, found)) if _has_floats(column.type) else found
+
+
+def _has_floats(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return _has_floats(type_.key_type) or _has_floats(type_.item_type)
+    inner = (type_.field(place).type for place in range(type_.num_fields))
+    return pa.types.is_floating(type_) or any(map(_has_floats, inner))
+
+
+def _one_nan(value: Any) -> Any:
+    """The value with the one NaN that equals itself, by identity: rows that have it can be compared."""
+    if isinstance(value, float):
+        return math.nan if math.isnan(value) else value
+    if isinstance(value, dict):
+        return {key: _one_nan(each) for key, each in value.items()}
+    return list(map(_one_nan, value)) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """The laws of an event log in one scan: operations of each record, offsets of all, the watermark."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,12 +15,14 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, micros_in, micros_of, quoted
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.port import ToldTable
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
+from backstory.upkeep.laws.judged import PREFIX
 from backstory.upkeep.laws.lives import Broken, suspects
 from backstory.upkeep.laws.plan import run
 from backstory.upkeep.laws.terms import Law
-from backstory.upkeep.laws.told import NEXT, PREFIX
+from backstory.upkeep.laws.told import NEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -50,13 +52,14 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     from pyspark.sql.functions import coalesce, lag, lead, lit
 
     names, shape = system_columns(table), table.shape
-    log = _log(table, names)
+    newest = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
+    log = facts_of(table, names, newest)
     rows = store.spark.table(store.sql_name(shape.table))
     told_apart = [column(each) for each in shape.key] if log.corrects else identity_of(names, shape)
     identity = {f"{PREFIX}key {place}": each for place, each in enumerate(told_apart)}
     identity = identity or {f"{PREFIX}key": column(names["offset"])}
     whole = [column(name).isNotNull() for name in shape.key]
-    told = {
+    columns = {
         **identity,
         OP: op_of(names).cast("int"),
         TIME: micros_in(rows, names["event_time"]),
@@ -65,7 +68,7 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     }
     seen = Observation()
     shown = shape.key or (names["offset"],)
-    rows = _observed(rows.withColumns(told).select(*map(quoted, dict.fromkeys([*told, *shown]))), seen)
+    rows = _observed(rows.withColumns(columns).select(*map(quoted, dict.fromkeys([*columns, *shown]))), seen)
     window = Window.partitionBy(*map(quoted, identity)).orderBy(quoted(OFFSET))
     beside = {BEFORE: lag(quoted(OP)).over(window), NEXT: lead(quoted(OP)).over(window)}
     if log.corrects:
@@ -80,15 +83,15 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
 
 
-def _log(table: StoredTable, names: Mapping[str, Any]) -> LogFacts:
-    told = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
+def facts_of(table: ToldTable, names: Mapping[str, Any], told: str | None) -> LogFacts:
+    """What a log says of itself, of which its newest watermark is told."""
     watermark = None if told is None else micros_of(parse_instant(told))
     keyed, paired = bool(table.shape.key), names["op"] is not None
     corrects = keyed and paired and bool(names["events"])
     return LogFacts(keyed, paired, _is_strict(table), watermark, corrects)
 
 
-def _is_strict(table: StoredTable) -> bool:
+def _is_strict(table: ToldTable) -> bool:
     """Whether no source takes a changelog as it comes, by the manifest that the table keeps."""
     return not any(
         str(each.get("validation", "")).lower() == "schema"
@@ -145,6 +148,16 @@ def _observed(rows: "DataFrame", seen: "Observation") -> "DataFrame":
     return told.drop(f"{PREFIX}hash")
 
 
+def offsets_told(
+    logged: Sequence[Mapping[str, Any]], told: Iterable[Mapping[str, str]], rows: int
+) -> tuple[list[str], int]:
+    """The offsets that blocks tell wrongly, and how many there should be: by the blocks, else so many."""
+    blocks, problems = history(logged, told)
+    wrong = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
+    ends = [block.offsets[1] for block in blocks if block.offsets]
+    return wrong, ends[-1] + 1 if ends else rows
+
+
 def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, Any]) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them.
 
@@ -152,10 +165,7 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
     """
     from pyspark.sql.functions import bit_xor, xxhash64
 
-    blocks, problems = history(log_rows(store, table.shape.table), snapshots(table))
-    told = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
-    ends = [block.offsets[1] for block in blocks if block.offsets]
-    wanted = ends[-1] + 1 if ends else seen["rows"]
+    told, wanted = offsets_told(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
     (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
     if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
         return len(told), told[:MAX_KEYS]

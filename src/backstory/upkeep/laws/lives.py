@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUSPECT: Final = "law suspect"
 FOUND: Final = "law string, violations bigint, keys array<string>"
+_FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
 # What is wrong with the rows of one record, by the columns that they were selected with.
 Judge = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, int]]
 
@@ -51,23 +52,24 @@ def lives(batches: Iterable[pa.RecordBatch], identity: Sequence[str]) -> Iterato
 def examine(
     judge: Judge, identity: Sequence[str], shown: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """How often each law is broken, and up to ten keys that break it."""
+    """In a task: how often each law is broken, and up to ten keys that break it."""
+    found = broken_by(judge, shown, (life.to_pylist() for life in lives(batches, identity)))
+    yield pa.RecordBatch.from_pylist(found, _FOUND)
+
+
+def broken_by(
+    judge: Judge, shown: Sequence[str], records: Iterable[Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """How often the rows of records break each law, and up to ten keys that break it."""
     counts: Counter[str] = Counter()
     keys: dict[str, list[str]] = {}
-    for life in lives(batches, identity):
-        rows = life.to_pylist()
+    for rows in records:
         for law, times in judge(rows).items():
             counts[law] += times
             told = keys.setdefault(law, [])
             if len(told) < MAX_KEYS:
                 told.append(told_key(shown, [rows[0][name] for name in shown]))
-    yield pa.RecordBatch.from_pydict(
-        {
-            "law": pa.array(list(counts), pa.string()),
-            "violations": pa.array(list(counts.values()), pa.int64()),
-            "keys": pa.array([keys[law] for law in counts], pa.list_(pa.string())),
-        }
-    )
+    return [{"law": law, "violations": times, "keys": keys[law]} for law, times in counts.items()]
 
 
 Broken = dict[str, tuple[int, list[str]]]

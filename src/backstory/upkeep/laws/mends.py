@@ -15,11 +15,11 @@ from backstory.model.instant import EPOCH, iso
 from backstory.model.keys import told_key
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.upkeep.laws.judged import PREFIX, Judged
 from backstory.upkeep.laws.lives import lives
 from backstory.upkeep.laws.mending import mended
 from backstory.upkeep.laws.rule import violations
 from backstory.upkeep.laws.terms import RecordRow
-from backstory.upkeep.laws.told import PREFIX, Judged
 
 GONE, COME, TOLD = 0, 1, 2
 ACT, SAID = f"{PREFIX}act", f"{PREFIX}told"

@@ -1,34 +1,32 @@
 """The laws of a table's rows in one scan: Spark finds the records to look at, the rule says what is wrong."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from backstory.model.instant import parse_instant
-from backstory.model.layout import MEMORY, Layout
-from backstory.model.remembered import IGNORE, OVERWRITE, RECORDED, ROLE, SETTLED, TRACK, Role
+from backstory.model.layout import MEMORY
+from backstory.model.remembered import RECORDED, ROLE, Role
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, micros_of, quoted
+from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
-from backstory.upkeep.laws.rule import broken_keys, violations
-from backstory.upkeep.laws.terms import LAWS, Law, LawTerms, RecordRow, RememberedMark
-from backstory.upkeep.laws.told import (
-    FLOOR,
-    NEXT,
+from backstory.upkeep.laws.judged import (
     PREFIX,
     Judged,
-    healthy,
-    key_columns,
-    surely_hashed,
-    told_columns,
+    Telling,
+    hashes_told,
+    judged_rows,
+    judged_spans,
+    marks_told,
+    numbers_of,
 )
+from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
+from backstory.upkeep.laws.rule import broken_keys, violations
+from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.told import FLOOR, NEXT, healthy, key_columns, surely_hashed, told_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,59 +69,26 @@ class ByKey:
 
 def judged_by(store: Store, table: StoredTable) -> Judged:
     """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
-    shape, span = table.shape, table.shape.layout.span
-    assert span is not None
-    terms = LawTerms(
-        flagged=bool(span.flag),
-        stated=bool(span.state),
-        hashed=Law.ROW_HASH in LAWS[shape.layout],
-        grain=span.grain,
-        far=span.far,
+    telling = Telling(
+        lambda: next((told for each in ancestry(table) if (told := each.told(RECORDED))), None),
+        partial(_numbers, store, table),
+        partial(_marks, store, table),
+        partial(_hashes, store, table),
     )
-    if shape.layout is not Layout.VERSIONS:
-        return Judged(shape, terms, hashes=_hashes(store, table) if terms.hashed else ())
-    told = next((told for each in ancestry(table) if (told := each.told(RECORDED))), None)
-    newest = None if told is None else micros_of(parse_instant(told))
-    terms = replace(terms, remembers=True, newest=newest, settled=settled(table))
-    if table.properties.get(SETTLED) is None:
-        return Judged(shape, terms)
-    numbers = {each["name"]: int(each["id"]) for each in fields_of(store.jvm, table.iceberg.schema())}
-    terms = replace(terms, tracked=tracked(table), numbers=numbers, marks=_marks(store, table))
-    return Judged(shape, terms, valued=True)
+    return judged_spans(table, telling)
+
+
+def _numbers(store: Store, table: StoredTable) -> Mapping[str, int]:
+    return numbers_of(fields_of(store.jvm, table.iceberg.schema()))
 
 
 def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
-    """The hashes that a row may have, as SQL on its columns; none where the table does not tell of all.
-
-    Nor where the SQL of models is not installed.
-    """
-    if find_spec("sqlglot") is None:
+    """The hashes that a row may have, in Spark's words."""
+    if not (found := hashes_told(table, partial(_numbers, store, table))):
         return ()
     from backstory.stores.sql.dialects.spark import Spark
-    from backstory.stores.sql.row_hashes import ROW_HASHES, kept_hashes
 
-    text = table.properties.get(ROW_HASHES)
-    if text is None:
-        return ()
-    names = {int(each["id"]): each["name"] for each in fields_of(store.jvm, table.iceberg.schema())}
-    return tuple(each.sql(Spark(), quoted) for each in kept_hashes(text, names) or ())
-
-
-def settled(table: StoredTable) -> tuple[int | None, int] | None:
-    """The settled interval; None where nothing is settled, or where the property cannot be read."""
-    try:
-        first, last = json.loads(table.properties.get(SETTLED) or "[]")
-        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
-    except (TypeError, ValueError, AttributeError):
-        return None
-
-
-def tracked(table: StoredTable) -> tuple[str, ...]:
-    """The columns whose change makes a version: all but the key's and those that settings name."""
-    told = {name: json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)}
-    left = {*told[IGNORE], *told[OVERWRITE], *table.shape.key}
-    names = [each.name for each in table.shape.user_columns if each.name not in left]
-    return tuple(name for name in names if not told[TRACK] or name in told[TRACK])
+    return tuple(each.sql(Spark(), quoted) for each in found)
 
 
 def _marks(store: Store, table: StoredTable) -> tuple[RememberedMark, ...]:
@@ -132,12 +97,7 @@ def _marks(store: Store, table: StoredTable) -> tuple[RememberedMark, ...]:
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
         told = rows.select(*(value.alias(name) for name, value in _said(rows, table).items())).toArrow()
-    found = []
-    for each in told.to_pylist():
-        row = Judged(table.shape, LawTerms()).row(0, each)
-        if row.kind is not None and row.start is not None and row.ended_at is None:
-            found.append(RememberedMark(row.start, row.kind, row.sequence, row.scope))
-    return tuple(found)
+    return marks_told(table.shape, told.to_pylist())
 
 
 def _said(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
@@ -178,8 +138,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     from pyspark.sql.functions import count, lit
 
     shape = table.shape
-    hashed = Law.ROW_HASH in LAWS[shape.layout]
-    judged = Judged(shape, LawTerms(hashed=hashed), hashes=_hashes(store, table) if hashed else ())
+    judged = judged_rows(table, partial(_hashes, store, table))
     if not judged.identity:
         return {}
     key = [quoted(name) for name in judged.identity]
@@ -190,7 +149,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     )
     rows = rows.withColumn(NEXT, count(lit(1)).over(Window.partitionBy(*key)))
     sure = (column(NEXT) == 1) & column(f"{PREFIX}keyed")
-    if hashed:
+    if judged.terms.hashed:
         sure &= surely_hashed()
     found = suspects(rows, judged.identity, f"{PREFIX}keyed", sure).drop(NEXT)
     return run(table, found, ByKey(judged.terms), judged.identity, judged.shown)

@@ -4,65 +4,22 @@ A row is surely healthy by what it says and by the version after it. The life of
 rule, which sees all of its rows, where one of them is not.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from backstory.model import remembered as memory
-from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, Layout
-from backstory.model.schema import Shape
+from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.types import Kind
 from backstory.stores.iceberg.literals import column, micros_in
-from backstory.upkeep.laws.terms import LawTerms, RecordRow
+from backstory.upkeep.laws.judged import FIELDS, PREFIX, Judged
+from backstory.upkeep.laws.terms import LawTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PREFIX: Final = "law "  # no column of a table is called so
 NEXT: Final = PREFIX + "next"
 FLOOR: Final = PREFIX + "floor"
-TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
 TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
-FIELDS: Final = (
-    *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),
-    *("role", "kind", "scope", "columns", "sequence"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """How the records of a table are told apart and shown, and by which terms they are judged.
-
-    `hashes` are the hashes that a row may have, as SQL; none where nobody knows how they were made.
-    """
-
-    shape: Shape
-    terms: LawTerms
-    valued: bool = False
-    hashes: tuple[str, ...] = ()
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns whose values make rows those of one record."""
-        shape = self.shape
-        record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
-        known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
-        return (record,) if known else shape.key
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The columns by which people know a record."""
-        return self.shape.key or self.identity
-
-    def row(
-        self, place: int, told: Mapping[str, Any], twin: object = None, row_id: int | None = None
-    ) -> RecordRow:
-        """A row of the rule, of what `told` gave."""
-        said = {name: told[PREFIX + name] for name in FIELDS}
-        sequence = said["sequence"]
-        said["sequence"] = () if sequence is None else tuple(sequence.values())
-        values = {name: told[name] for name in self.terms.tracked} if self.valued else {}
-        return RecordRow(place, **said, values=values, twin=twin, row_id=row_id)
 
 
 def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":

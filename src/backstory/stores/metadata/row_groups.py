@@ -1,0 +1,55 @@
+"""The row groups of a Parquet file that rows may lie in, and the places of these."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.stores.iceberg.schema import FIELD_ID
+
+Field = Mapping[str, Any]
+# Statistics of a row group by a field's name; None where they tell no least and greatest.
+Statistics = Callable[[str], Any]
+MayHave = Callable[[Statistics], bool]
+
+
+def id_of(field: pa.Field) -> int | None:
+    """The id of a file's field; None for one that has none."""
+    told = (field.metadata or {}).get(FIELD_ID)
+    return None if told is None else int(told)
+
+
+def groups_that(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave) -> list[int]:
+    """The row groups of which `may_have` says yes; it may ask for the statistics of these fields."""
+    names, metadata = {id_of(each): each.name for each in file.schema_arrow}, file.metadata
+    paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    places = {each["name"]: paths.get(names.get(each["id"], "")) for each in fields}
+
+    def statistics(group: int, name: str) -> Any:
+        if (place := places[name]) is None:
+            return None
+        told = metadata.row_group(group).column(place).statistics
+        return told if told is not None and told.has_min_max else None
+
+    return [group for group in range(metadata.num_row_groups) if may_have(partial(statistics, group))]
+
+
+def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray:
+    """The positions in a file of the rows of these groups of it."""
+    ends = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))])
+    parts = [np.arange(ends[number], ends[number + 1], dtype=np.int64) for number in groups]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def groups_with(
+    metadata: pq.FileMetaData, groups: Sequence[int], rows: np.ndarray
+) -> tuple[list[int], pa.Array]:
+    """Those of the groups that have one of the rows, and which of theirs are; `rows` tells of all."""
+    ends = np.cumsum([metadata.row_group(number).num_rows for number in groups])
+    parts = np.split(rows, ends[:-1])
+    kept = [place for place, part in enumerate(parts) if part.any()]
+    these = np.concatenate([rows[:0], *(parts[place] for place in kept)])
+    return [groups[place] for place in kept], pa.array(these)

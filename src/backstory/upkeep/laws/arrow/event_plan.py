@@ -1,0 +1,67 @@
+"""The laws of a small event log: every record is judged, where Spark would find those to look at."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.errors import MAX_KEYS
+from backstory.journal.chain import WATERMARK, told_of_blocks
+from backstory.journal.log_table import NUMBER, log_of
+from backstory.model.layout import Layout
+from backstory.reading.arrow.known import micros
+from backstory.reading.arrow.versions import ops
+from backstory.reading.frames.event_logs import identity_names, system_columns
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of, values_of
+from backstory.upkeep.laws.arrow.rows import records, rows_in_order
+from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, offsets_told
+from backstory.upkeep.laws.lives import Broken, added_up, broken_by
+from backstory.upkeep.laws.terms import Law
+
+
+def broken_log(files: Files) -> Broken:
+    """The laws that a dataset's rows break, as `broken_log` of Spark tells them."""
+    table = files.table
+    names, shape = system_columns(table), table.shape
+    log = facts_of(table, names, table.newest_told(WATERMARK))
+    identity = (list(shape.key) if log.corrects else identity_names(names, shape)) or [names["offset"]]
+    shown = shape.key or (names["offset"],)
+    asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
+    rows = rows_in_order(files, [*asked, *shown], [*identity, names["offset"]])
+    keyed = [rows[name].is_valid().to_pylist() for name in shape.key]
+    told: dict[str, Sequence[Any]] = {name: values_of(rows[name]) for name in shown}
+    told |= {OP: ops(rows, names), TIME: micros(rows, names["event_time"])}
+    told[KEYED] = [all(row) for row in zip(*keyed, strict=True)] if keyed else [True] * len(rows)
+    broken = added_up(broken_by(ByEvents(log), shown, records(rows, identity, told)))
+    missed = _offsets(files, rows[names["offset"]])
+    return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
+
+
+def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
+    """How many offsets are missing, too many or of no block, and the first ten of them."""
+    commits = ((each.get("summary") or {}).get for each in files.table.ancestry)
+    told, wanted = offsets_told(_log_rows(files), told_of_blocks(commits), len(offsets))
+    there = Counter(offsets.to_pylist())
+    wrong = {each: off for each, times in there.items() if (off := abs(times - _due(each, wanted)))}
+    missing = wanted - sum(_due(each, wanted) for each in there)
+    if not wrong and not missing:
+        return len(told), told[:MAX_KEYS]
+    gaps = islice((number for number in range(wanted) if number not in there), MAX_KEYS)
+    found = sorted(chain(wrong, gaps), key=lambda each: (each is not None, each))
+    return sum(wrong.values()) + missing + len(told), list(map(str, found[:MAX_KEYS]))
+
+
+def _due(offset: int | None, wanted: int) -> int:
+    """How many rows an offset should have."""
+    return int(offset is not None and 0 <= offset < wanted)
+
+
+def _log_rows(files: Files) -> list[Mapping[str, Any]]:
+    """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
+    log = files.beside(log_of(files.table.shape.table))
+    if log is None or log.table.shape.layout is not Layout.ODF_LOG or not log.table.rows:
+        return []
+    return list(rows_of(rows_in_order(log, log.table.shape.names, [NUMBER])))

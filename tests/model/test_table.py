@@ -1,0 +1,33 @@
+"""A text names the table that lists of tables show under it; a dataset where there is none."""
+
+import pytest
+
+from backstory.errors import UsageError
+from backstory.model.table import TableName, named
+
+FIVETRAN, LOG, CITIES = (
+    TableName("world", "lands"),
+    TableName("odf", "world.lands"),
+    TableName("odf", "cities"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "meant"),
+    [
+        ("world.lands", {FIVETRAN, LOG}, FIVETRAN),
+        ("world.lands", {LOG}, LOG),
+        ("odf.world.lands", {FIVETRAN, LOG}, LOG),
+        ("cities", {CITIES}, CITIES),
+        ("odf.cities", {CITIES}, CITIES),
+        ("world.seas", {FIVETRAN}, None),
+    ],
+)
+def test_a_name_means_the_table_of_that_name_before_a_dataset(text, there, meant):
+    assert named(text, there.__contains__) == meant
+
+
+@pytest.mark.parametrize("text", ["", "cities", ".cities", "world."])
+def test_what_can_name_no_table_is_wrong_usage(text):
+    with pytest.raises(UsageError, match="does not name a table"):
+        named(text, set().__contains__)
