@@ -1,9 +1,16 @@
 """Changes that tests make of tables without a door."""
 
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.stores.iceberg.data_files import write_rows
+from backstory.stores.iceberg.jvm import array
 from backstory.stores.iceberg.store import existing
 
 BY_TEST = Note("test", "")
@@ -27,3 +34,23 @@ def append_past(store, target, rows):
     for file in write_rows(store, table, rows_as(table.shape.columns, told)):
         adding.appendFile(file)
     adding.commit()
+
+
+def hide_by_value(store, table, column, value):
+    """What another writer does: an equality delete file for one value of a column."""
+    stored = existing(store, table).iceberg
+    java, field = store.jvm, stored.schema().findField(column)
+    location = stored.locationProvider().newDataLocation(f"{uuid.uuid4()}-equality.parquet")
+    metadata = {"PARQUET:field_id": str(field.fieldId())}
+    rows = pa.table([pa.array([value])], schema=pa.schema([pa.field(column, pa.int64(), metadata=metadata)]))
+    pq.write_table(rows, location, store_schema=False)
+    file = (
+        java.org.apache.iceberg.FileMetadata.deleteFileBuilder(stored.spec())
+        .ofEqualityDeletes(array(java, java.java.lang.Integer.TYPE, [field.fieldId()]))
+        .withFormat("parquet")
+        .withPath(location)
+        .withFileSizeInBytes(Path(location).stat().st_size)
+        .withRecordCount(1)
+        .build()
+    )
+    stored.newRowDelta().addDeletes(file).commit()

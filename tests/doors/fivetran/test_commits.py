@@ -2,18 +2,14 @@
 
 import json
 import re
-import uuid
 from importlib.metadata import version
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from committing import hide_by_value
 from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
-from backstory.stores.iceberg.jvm import array
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
@@ -128,33 +124,13 @@ def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tm
     assert {row.file_format for row in deletes} == {"PUFFIN"}
 
 
-def hide_by_value(place, column, value):
-    """What another writer does: an equality delete file for one value of a column."""
-    stored = existing(place.store, place.name).iceberg
-    java, field = place.store.jvm, stored.schema().findField(column)
-    location = stored.locationProvider().newDataLocation(f"{uuid.uuid4()}-equality.parquet")
-    metadata = {"PARQUET:field_id": str(field.fieldId())}
-    rows = pa.table([pa.array([value])], schema=pa.schema([pa.field(column, pa.int64(), metadata=metadata)]))
-    pq.write_table(rows, location, store_schema=False)
-    file = (
-        java.org.apache.iceberg.FileMetadata.deleteFileBuilder(stored.spec())
-        .ofEqualityDeletes(array(java, java.java.lang.Integer.TYPE, [field.fieldId()]))
-        .withFormat("parquet")
-        .withPath(location)
-        .withFileSizeInBytes(Path(location).stat().st_size)
-        .withRecordCount(1)
-        .build()
-    )
-    stored.newRowDelta().addDeletes(file).commit()
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_that_others_deleted_by_value_stay_deleted(sender, older, store, schema, tmp_path, version):
     """Equality deletes of another writer hide their rows before and after batches that touch the same
     files; a row that is sent again is there again."""
     place = Place.made(Sender.to(older, tmp_path) if version == 2 else sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
-    hide_by_value(place, "id", 2)
+    hide_by_value(store, place.name, "id", 2)
     place.write(update="id v \n 2 no \n 3 x")
     assert place.rows() == gives("id v n synced \n 3 x 3 T1")
     place.write(delete="id \n 3", replace="id v n synced \n 2 z 2 T2")

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from committing import commit, make
+from committing import commit, hide_by_value, make
 from destination import HISTORY, LIVE, VERSIONS, Place
 
 from backstory.errors import UsageError
@@ -122,6 +122,18 @@ def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, 
         assert told.newest is None or read_counts(told, standing(told.location)) == without.count(told)
     newest = commits(without, TableName(schema, "plain"))[0]
     assert newest["recorded_at"] == "2026-01-09T00:00:00Z"
+
+
+def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark(
+    sender, store, warehouse, schema
+):
+    """The table stands among the others, and how many rows it has is not known; Spark counts them."""
+    place = Place.made(sender, store, schema, LIVE, STORED)
+    place.write(delete="id \n 1")
+    hide_by_value(store, place.name, "id", 2)
+    for catalog, rows in ((EmbeddedCatalog(warehouse), None), (InSession(store), 2)):
+        held = {row["table"]: row["rows"] for row in inventory(catalog)}
+        assert held[str(place.name)] == rows
 
 
 def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
+BY_VALUE: Final = "total-equality-deletes"  # as a snapshot's summary counts them
 _INSTANT: Final = pa.timestamp("us")
 
 
@@ -23,8 +24,13 @@ def standing(location: str) -> "Table":
 
 
 def read_counts(table: Described, opened: "Table") -> Counts:
-    """The rows, from the columns that tell which are open and which are no versions, batch by batch."""
-    layout = table.shape.layout
+    """The rows, from the columns that tell which are open and which are no versions, batch by batch.
+
+    Those of a table of which another writer deleted rows by value are None: pyiceberg does not read it.
+    """
+    newest, layout = table.newest, table.shape.layout
+    if newest is not None and newest.properties.get(BY_VALUE, "0") != "0":
+        return Counts(None, None)
     span = layout.span
     if span is None:
         return Counts(opened.scan().count(), None)
