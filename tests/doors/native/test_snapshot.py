@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from rows_read import rows_read
 
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
 from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
+from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
 from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 from backstory.warehouse import Warehouse
@@ -384,3 +386,16 @@ def test_a_key_of_several_columns(native):
 
 def counts(**some):
     return {"new": 0, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0, **some}
+
+
+def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(native):
+    """What its files take bounds them: more rows than are asked for to see whether a frame has few."""
+    source, rows = "backstory.native.many", FEW + 1
+    native.spark.sql(
+        f"CREATE OR REPLACE TABLE {source} USING iceberg AS SELECT id AS k, id AS v FROM range({rows})"
+    )
+    native.copy(1, native.spark.table(source))
+    with rows_read(native.spark) as found:
+        native.copy(2, native.spark.table(source).where("k >= 0").selectExpr("v", "k"))
+    assert found == [rows]
+    native.spark.sql(f"DROP TABLE {source}")

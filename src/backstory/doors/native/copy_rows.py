@@ -1,6 +1,7 @@
 """Both sides of a copy as Arrow tables: read from files of this machine, what is elsewhere by Spark."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from backstory.model.layout import MEMORY, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ROLE
 from backstory.stores.iceberg.frames import collected
+from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
@@ -29,7 +31,7 @@ DELIVERED, OPEN, CLOSED = "delivered", "open versions", "closed versions"
 # A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
 PARTS: Final = 64
 UNTOLD: Final = 1 << 60
-SCANS: Final = frozenset(["Project", "Filter", "LogicalRelation", "RelationV2"])
+NARROWING: Final = frozenset(["Project", "Filter"])
 PLACES: Final = (FILE, POSITION, ROW_ID)
 
 
@@ -127,9 +129,9 @@ def _by_spark(
     """What could not be read here by Spark, in one query; None for more rows than are few."""
     frames: dict[str, DataFrame] = {}
     few = min(FEW, sides.store.memory.most // (CELL * max(1, len(sides.terms.delivered))))
-    sure = sides.source.size is not None or _scans(sides.delivered)
+    sure = False
     if delivered is None:
-        lease.hold("copy", sides.source.size or _planned_size(sides.delivered))
+        sure = _held(sides, lease)
         frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
     if stored is None and sides.table is not None:
         table = sides.table
@@ -149,15 +151,32 @@ def _by_spark(
     return CopyRows(delivered, *stored)
 
 
-def _scans(frame: "DataFrame") -> bool:
-    """Whether the rows are those of files or tables, all or fewer: then their plan does not tell too few."""
-    plans = [frame._jdf.queryExecution().optimizedPlan()]  # noqa: SLF001 - Python has no name for it
-    while plans:
-        plan = plans.pop()
-        if plan.nodeName() not in SCANS:
-            return False
-        plans += [plan.children().apply(place) for place in range(int(plan.children().size()))]
-    return True
+def _held(sides: CopySides, lease: MemoryLease) -> bool:
+    """Hold what the copy may take; whether it cannot take more. Raises TooLarge."""
+    if sides.source.size is not None:
+        lease.hold("copy", sides.source.size)
+        return True
+    planned, scanned = _planned_size(sides.delivered), _scanned_size(sides.delivered)
+    if scanned is not None:
+        with suppress(TooLarge):
+            lease.hold("copy", max(planned, scanned))
+            return True
+    lease.hold("copy", planned)
+    return False
+
+
+def _scanned_size(frame: "DataFrame") -> int | None:
+    """What the files may take of which a frame is rows, all or fewer; None for other frames.
+
+    Spark takes texts of a table for short ones, so that its plan alone could tell too few.
+    """
+    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
+    while plan.nodeName() in NARROWING:
+        plan = plan.child()
+    if plan.nodeName() == "LogicalRelation":
+        return int(plan.stats().sizeInBytes()) * UNPACKED
+    size = scanned_bytes(plan) if plan.nodeName() == "DataSourceV2ScanRelation" else None
+    return None if size is None else size * UNPACKED
 
 
 def _planned_size(frame: "DataFrame") -> int:

@@ -162,6 +162,17 @@ def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
 
 
 @lru_cache
+def scanned_bytes(relation: Any) -> int | None:
+    """The bytes of all files of the Iceberg table that a relation of Spark's plan scans; None for others."""
+    table = relation.relation().table()
+    if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
+        return None
+    at, stored = table.snapshotId(), table.table()
+    snapshot = stored.currentSnapshot() if at is None else stored.snapshot(at)
+    told = "0" if snapshot is None else snapshot.summary().get("total-files-size")
+    return None if told is None else int(told)
+
+
 def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..., Any]:
     """A function in Java, compiled by what Spark compiles its own plans with: for loops over many files.
 
