@@ -2,7 +2,9 @@
 
 import pytest
 
-from backstory.errors import UsageError
+from backstory.errors import Failed, UsageError
+from backstory.reading.queries import answering
+from backstory.stores.metadata.embedded import local
 from backstory.warehouse import Warehouse
 
 
@@ -42,6 +44,20 @@ def test_views_and_names_in_any_case_are_read(reader):
         assert reader.sql("WITH X AS (SELECT 1 AS a) SELECT a FROM x").collect() == [(1,)]
     finally:
         reader.spark.conf.set("spark.sql.caseSensitive", exact)
+
+
+def test_an_answer_whose_file_is_gone_names_it(reader):
+    """The file by its own name, in the words of every question; not as an error of the query."""
+    reader.spark.sql("CREATE OR REPLACE TABLE backstory.queries.lost USING iceberg AS SELECT 1 AS a")
+    (file,) = reader.spark.table("backstory.queries.lost.files").collect()
+    local(file.file_path).unlink()
+    try:
+        with pytest.raises(Failed, match="is gone") as told, answering():
+            reader.sql("SELECT a FROM queries.lost").collect()
+        assert told.value.code == "file-lost"
+        assert file.file_path.endswith(f"/{told.value.message.split()[-1].rstrip('.')}")
+    finally:
+        reader.spark.sql("DROP TABLE backstory.queries.lost")
 
 
 WRITING = [

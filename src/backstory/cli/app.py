@@ -160,9 +160,10 @@ def _helping(arguments: Sequence[str]) -> str:
 
 
 def _as_failure(bug: Exception) -> Failed:
+    told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
     return Failed(
         "bug",
-        f"An internal error: {type(bug).__name__}: {bug}",
+        f"An internal error: {' '.join(told.split())}",
         "Run it again with --verbose and report what it shows.",
     )
 

@@ -8,7 +8,7 @@ from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
 from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
-from backstory.stores.metadata.described import Catalog, Described, existing
+from backstory.stores.metadata.described import Catalog, Counts, Described, existing
 
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
@@ -60,7 +60,11 @@ def inventory(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def _held(catalog: Catalog, table: Described) -> dict[str, Any]:
-    counts, newest = catalog.count(table), table.newest
+    newest = table.newest
+    try:
+        counts = catalog.count(table)
+    except OSError:  # a file is gone: what else the warehouse has is told all the same
+        counts = Counts(None, None)
     remembers = table.shape.layout is Layout.VERSIONS
     settled = json.loads(table.properties.get(SETTLED) or "null")
     return {

@@ -5,7 +5,7 @@ import pytest
 from committing import commit, hide_by_value, make
 from destination import HISTORY, LIVE, VERSIONS, Place
 
-from backstory.errors import UsageError
+from backstory.errors import Failed, UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RECORDED, SETTLED
@@ -13,8 +13,9 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.commits import commits, inventory
+from backstory.reading.frames.life import life
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.embedded import EmbeddedCatalog, local
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.scans import read_counts, standing
 from backstory.stores.metadata.with_pyiceberg import open_catalog
@@ -134,6 +135,21 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
     for catalog, rows in ((EmbeddedCatalog(warehouse), None), (InSession(store), 2)):
         held = {row["table"]: row["rows"] for row in inventory(catalog)}
         assert held[str(place.name)] == rows
+
+
+def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_known(
+    store, warehouse, schema
+):
+    """Reading it names the file, and what would help."""
+    lost, whole = (native(store, schema, name, TOLD[:3]) for name in ("lost", "whole"))
+    for row in store.spark.table(store.sql_name(lost, "manifests")).collect():
+        local(row.path).rename(local(f"{row.path}.away"))
+    for catalog in (EmbeddedCatalog(warehouse), InSession(store)):
+        rows = {row["table"]: row["rows"] for row in inventory(catalog)}
+        assert (rows[str(lost)], rows[str(whole)]) == (None, 3)
+    with pytest.raises(Failed, match=f"A file of {lost} is gone, .*: [-0-9a-z]*-m0.avro") as told:
+        life(store, lost, {"id": 1})
+    assert told.value.code == "file-lost"
 
 
 def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):

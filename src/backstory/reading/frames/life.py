@@ -12,6 +12,7 @@ from backstory.reading.frames.knowledge import require_known
 from backstory.reading.frames.statements import is_record, statements
 from backstory.reading.frames.versions import versions
 from backstory.reading.timelines import Axis, Timeline, timeline_of
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.in_session import InSession
@@ -37,10 +38,12 @@ def life(
     if shape.layout in RECORDING:
         if known_at is not None:
             require_known(stored, known_at)
-        found = statements(store, table, key).toArrow().to_pylist(maps_as_pydicts="strict")
+        told = statements(store, table, key)
     else:
         rows = versions(store, table, known_at)
-        found = rows.where(is_record(store, shape, rows, key)).toArrow().to_pylist(maps_as_pydicts="strict")
+        told = rows.where(is_record(store, shape, rows, key))
+    with translate_faults(table):
+        found = told.toArrow().to_pylist(maps_as_pydicts="strict")
     commits = commits_of(InSession(store).describe(table))
     return timeline_of(table, key, found, commits, axis, known_at)
 

@@ -1,8 +1,9 @@
 """Iceberg's and Spark's errors in our words."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
@@ -41,6 +42,9 @@ CLOCK_BACK = (
     "Expected sorted previous metadata",
 )
 SPARK_GONE = "spark-gone"
+# A file that is not there any more: its own name alone is told, for folders may be named by values.
+_FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
+_LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
 
 
 @contextmanager
@@ -59,7 +63,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except BackstoryError:
         raise
     except Py4JJavaError as fault:
-        raise carried(str(fault)) or _told(table, _names(fault.java_exception)) from fault
+        told = carried(str(fault)) or lost_file(fault, str(table))
+        raise told or _told(table, _names(fault.java_exception)) from fault
     except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
         raise _unanswered(table, fault) from fault
     except OSError as fault:
@@ -73,11 +78,25 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise conflict(table) from fault
         if any(word in str(fault) for word in CLOCK_BACK):
             raise _clock_back(table) from fault
-        raise carried(str(fault)) or Failed(
-            "spark-failed",
-            f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
-            "The table is as it was; see the log for the cause.",
+        raise (
+            carried(str(fault))
+            or lost_file(fault, str(table))
+            or Failed(
+                "spark-failed",
+                f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
+                "The table is as it was; see the log for the cause.",
+            )
         ) from fault
+
+
+def lost_file(fault: Exception, table: str = "the table") -> Failed | None:
+    """The error for a file of a table that is gone, if a fault of Java's is that."""
+    found = _LOST.search(str(fault))
+    return found and Failed(
+        "file-lost",
+        f"A file of {table} is gone, or cannot be reached: {found[1]}.",
+        "Bring it back from a copy of the storage, then ask again.",
+    )
 
 
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:

@@ -32,7 +32,7 @@ class InSession:
     def count(self, table: Described) -> Counts:
         """The rows, from the commit alone where it tells them.
 
-        Those of a table that Spark cannot read, for a column of another tool's type, are None.
+        Those of a table that Spark cannot read are None: a file is gone, a column is of another tool's type.
         """
         layout, newest = table.shape.layout, table.newest
         span = layout.span
@@ -41,6 +41,7 @@ class InSession:
         told = newest.properties
         if span is None and told.get("total-delete-files") == "0" and told.get("total-records"):
             return Counts(int(told["total-records"]), None)
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         remembered = f"{span.start} = {span.end}" if span and layout is Layout.VERSIONS else "false"
@@ -49,7 +50,7 @@ class InSession:
         try:
             rows = self.store.spark.table(self.store.sql_name(table.shape.table))
             (counts,) = rows.selectExpr(*asked).collect()
-        except PySparkException:
+        except (PySparkException, Py4JJavaError):
             return Counts(None, None)
         memory = counts["memory"]
         return Counts(counts["rows"] - memory, counts["open"] if span else None, memory)
