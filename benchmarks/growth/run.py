@@ -1,12 +1,14 @@
 """What a full copy costs: tables of several sizes get copies that change more or less of them, one after the other.
 
-Run `make bench ONLY=growth`, or `python -m benchmarks.growth.run [--scale 0.1] [--full]`. A model of seconds, bytes,
-files and jobs is fitted on these runs and checked on a table of another size that it was not fitted on.
+Run `make bench ONLY=growth`, or `python -m benchmarks.growth.run [--scale 0.1] [--full]`. Each way of a copy, by the
+driver and by Spark's tasks, has a model of seconds, bytes, files and jobs of its own: fitted on these runs and
+checked on a table of another size that it was not fitted on.
 """
 
 import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import backstory
@@ -27,6 +29,8 @@ CONFIGURATION: Final = """
 "spark.driver.memory" = "4g"
 "spark.sql.shuffle.partitions" = "4"
 """
+# The driver takes what its memory holds; with next to none every copy is compared by Spark's tasks.
+WAYS: Final = {"the driver": "", "Spark's tasks": '[delivery]\ndriver-memory = "1m"\n'}
 COPY: Final = (
     "SELECT id, name, email, if(pmod(id, 100) < {moved}, 'copy {number}', city) AS city, credit, since, seen, note "
     "FROM ({rows})"
@@ -63,26 +67,41 @@ def written(spark: Any, table: str) -> dict[str, float]:
     return {"bytes": float(row[0]), "files": float(row[1])}
 
 
-def told(report: Report, runs: list[Run], checked: list[Run]) -> list[Model]:
-    """The runs, the models and how far they are off."""
-    models = [fitted(runs, of) for of in MEASURED]
-    head = ["records", "closed versions", "touched keys", *MEASURED]
+def told(report: Report, ways: dict[str, tuple[list[Run], list[Run]]]) -> dict[str, dict[str, Model]]:
+    """The runs of each way, its models and how far they are off."""
+    models = {way: {of: fitted(runs, of) for of in MEASURED} for way, (runs, _) in ways.items()}
     report.table(
         "Measured",
-        head,
-        [[_cell(run[name]) for name in ("records", "versions", "touched", *MEASURED)] for run in runs],
+        ["compared by", "records", "closed versions", "touched keys", *MEASURED],
+        [
+            [way, *(_cell(run[name]) for name in ("records", "versions", "touched", *MEASURED))]
+            for way, (runs, checked) in ways.items()
+            for run in [*runs, *checked]
+        ],
     )
     rows = [
-        [m.of, m.told(), f"{off(m, runs):.0%}", f"{off(m, checked):.0%}" if checked else "–"] for m in models
+        [way, of, model.told(), f"{off(model, ways[way][0]):.0%}", f"{off(model, ways[way][1]):.0%}"]
+        for way, found in models.items()
+        for of, model in found.items()
     ]
     report.table(
         "The model",
-        ["of", "is", "off where it was fitted", f"off on {CHECKED:,} records, which it was not fitted on"],
+        [
+            "compared by",
+            "of",
+            "is",
+            "off where it was fitted",
+            f"off on {CHECKED:,} records, which it was not fitted on",
+        ],
         rows,
-        "A copy is read whole, so seconds grow with its records; what is written grows with what changed.",
+        "A copy is read whole, so seconds grow with its records; what is written grows with what changed. The driver "
+        "compares what a sixth of `[delivery] driver-memory` holds, Spark's tasks what is more.",
     )
-    report.data |= {"runs": runs, "checked": checked, "models": {m.of: m.parts for m in models}}
-    report.write()
+    report.data |= {
+        "runs": {way: runs for way, (runs, _) in ways.items()},
+        "checked": {way: checked for way, (_, checked) in ways.items()},
+        "models": {way: {of: model.parts for of, model in found.items()} for way, found in models.items()},
+    }
     return models
 
 
@@ -90,33 +109,46 @@ def _cell(value: float) -> str:
     return f"{value:.2f}" if value != int(value) else f"{int(value):,}"
 
 
-def drawn(report: Report, models: list[Model], runs: list[Run]) -> None:
+def drawn(
+    report: Report, models: dict[str, dict[str, Model]], ways: dict[str, tuple[list[Run], list[Run]]]
+) -> None:
     """Curves beside the page: seconds by records, bytes by touched keys."""
-    by_name = {model.of: model for model in models}
     for of, by, across in (("seconds", "records", "records of a copy"), ("bytes", "touched", "touched keys")):
-        measured = [(float(run[by]), float(run[of])) for run in runs]
-        model = [(float(run[by]), by_name[of].predicted(run)) for run in runs]
+        series = {}
+        for way, (runs, checked) in ways.items():
+            every = [*runs, *checked]
+            measured = [(float(run[by]), float(run[of])) for run in every]
+            series[way] = measured, [(float(run[by]), models[way][of].predicted(run)) for run in every]
         path = report.asked.results / f"growth-{of}.svg"
-        path.write_text(lines(f"A full copy: {of} by {across}", across, of, {"": (measured, model)}), "utf-8")
+        path.write_text(lines(f"A full copy: {of} by {across}", across, of, series), "utf-8")
         report.say(f"{of.capitalize()} by {across}", f"![{of} by {across}]({path.name})")
-    report.write()
+
+
+def measured(folder: Path, more: str, factor: float) -> tuple[list[Run], list[Run]]:
+    """The runs of one way in a warehouse of its own, and those that its model is checked on."""
+    folder.mkdir()
+    (folder / "backstory.toml").write_text(CONFIGURATION + more)
+    warehouse = backstory.open(folder / "warehouse", config=folder / "backstory.toml")
+    try:
+        warehouse.spark.catalog.setCurrentCatalog("backstory")
+        warehouse.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.source")
+        list(islice(copies(warehouse, int(SIZES[0] * factor * 0.9)), 2))  # warms up
+        runs = [run for size in SIZES for run in copies(warehouse, int(size * factor))]
+        return runs, list(copies(warehouse, int(CHECKED * factor)))
+    finally:
+        warehouse.close()
 
 
 def run(given: Asked) -> None:
     """Measure, fit, check, and write `growth.json`, `growth.md` and the curves."""
     factor = given.scale * (4 if given.full else 1)
     report = Report("growth-full" if given.full else "growth", "What a full copy costs as things grow", given)
+    ways: dict[str, tuple[list[Run], list[Run]]] = {}
     with scratch("growth") as folder:
-        (folder / "backstory.toml").write_text(CONFIGURATION)
-        warehouse = backstory.open(folder / "warehouse", config=folder / "backstory.toml")
-        warehouse.spark.catalog.setCurrentCatalog("backstory")
-        warehouse.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.source")
-        list(islice(copies(warehouse, int(SIZES[0] * factor * 0.9)), 2))  # warms up
-        runs = [run for size in SIZES for run in copies(warehouse, int(size * factor))]
-        told(report, runs, [])
-        checked = list(copies(warehouse, int(CHECKED * factor)))
-        drawn(report, told(report, runs, checked), runs)
-        warehouse.close()
+        for way, more in WAYS.items():
+            ways[way] = measured(folder / str(len(ways)), more, factor)
+            drawn(report, told(report, ways), ways)
+            report.write()
 
 
 if __name__ == "__main__":

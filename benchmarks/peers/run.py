@@ -17,6 +17,7 @@ from benchmarks.asked import Asked, asked_of, parser, scratch
 from benchmarks.peers.contestants import PATIENCE, Contestant, Failed, contestants
 from benchmarks.peers.ground import NOBODY, Ground, environ, settle
 from benchmarks.peers.page import STEPS, Seconds, told
+from benchmarks.quiet import settled
 from benchmarks.report import Report
 
 WHOLE: Final = 100  # tables of whole processes have numbers from here
@@ -31,13 +32,17 @@ def in_turn(
     found: Seconds,
     until: float = float("inf"),
 ) -> None:
-    """One round into the tables of a number; who fails takes no further part, and after `until` none begins."""
+    """One round into the tables of a number; who fails takes no further part, and after `until` none begins.
+
+    Each waits until the machine is idle: writing a copy and ending a load leave work behind.
+    """
     for step, moved in zip(STEPS, (NOBODY, 7, 7), strict=True):
         ground.copy(moved)
         for each in everybody:
             bare = each.schema == "bare" and step != STEPS[0]  # it is the same for every step
             if each.failed is not None or bare or time.time() > until:
                 continue
+            settled()
             try:
                 took = act(each, number)
             except (Failed, OSError) as stop:
