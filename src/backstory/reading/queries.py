@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError
 from backstory.spark.parsed_queries import cause_of, tables_read
-from backstory.stores.iceberg.faults import lost_file
+from backstory.stores.iceberg.faults import java_fault, lost_file
 from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.workers import carried
 
@@ -49,7 +49,7 @@ def _looks_up(store: Store, query: str) -> bool:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """While the rows of an answer come, an error of Spark is one of the query, or of files that are gone."""
+    """While the rows of an answer come, an error of Spark is one of the query, or of files that it reads."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -59,9 +59,7 @@ def answering() -> Iterator[None]:
         told = carried(str(stop)) or lost_file(stop)
         raise told or Failed("query-failed", cause_of(stop), "Mend the query.") from None
     except Py4JJavaError as stop:
-        if (told := carried(str(stop)) or lost_file(stop)) is None:
-            raise
-        raise told from None
+        raise java_fault(stop) from None
 
 
 @contextmanager

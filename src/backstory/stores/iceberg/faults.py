@@ -63,8 +63,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except BackstoryError:
         raise
     except Py4JJavaError as fault:
-        told = carried(str(fault)) or lost_file(fault, str(table))
-        raise told or _told(table, _names(fault.java_exception)) from fault
+        raise java_fault(fault, table) from fault
     except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
         raise _unanswered(table, fault) from fault
     except OSError as fault:
@@ -80,7 +79,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise _clock_back(table) from fault
         raise (
             carried(str(fault))
-            or lost_file(fault, str(table))
+            or lost_file(fault, table)
             or Failed(
                 "spark-failed",
                 f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
@@ -89,7 +88,13 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         ) from fault
 
 
-def lost_file(fault: Exception, table: str = "the table") -> Failed | None:
+def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> BackstoryError:
+    """The error for what Java could not do with a table."""
+    told = carried(str(fault)) or lost_file(fault, table)
+    return told or _told(table, _names(fault.java_exception))
+
+
+def lost_file(fault: Exception, table: TableName | str = "the table") -> Failed | None:
     """The error for a file of a table that is gone, if a fault of Java's is that."""
     found = _LOST.search(str(fault))
     return found and Failed(
