@@ -103,6 +103,15 @@ def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
     assert told == {"a": "double", "c": "timestamp[us, tz=UTC]", "d": "string"}
 
 
+def test_times_without_a_zone_stay_without_one(tmp_path):
+    """Interface, section 1: instants are `timestamptz`, and date-times without a zone `timestamp`."""
+    naive, instant = pa.timestamp("ns"), pa.timestamp("ms", "Asia/Tokyo")
+    inside = pa.struct([("at", pa.timestamp("us"))])
+    rows = parquet(a=pa.array([0], naive), b=pa.array([0], instant), c=pa.array([{"at": 0}], inside))
+    told = between(tmp_path, "parquet", rows)
+    assert told == {"a": "timestamp[us]", "b": "timestamp[us, tz=UTC]", "c": "struct<at: timestamp[us]>"}
+
+
 def parquet(**columns):
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)

@@ -176,7 +176,7 @@ def _options(source: SourceFiles, files: Sequence[SourceFile]) -> Options:
     if source.format == "csv":
         return CsvOptions(infer=True)
     if source.format == "parquet":
-        return ParquetOptions()
+        return ParquetOptions(naive=True)
     return JsonOptions(lines=source.format == "jsonl" or not all(_is_array(file.path) for file in files))
 
 

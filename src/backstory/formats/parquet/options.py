@@ -5,6 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """A Parquet file; `strict` is whether columns that nobody declares are refused."""
+    """A Parquet file.
+
+    Attributes:
+        strict: whether columns that nobody declares are refused.
+        naive: whether times without a zone, of columns that nobody declares, stay so; else they are UTC.
+    """
 
     strict: bool = False
+    naive: bool = False

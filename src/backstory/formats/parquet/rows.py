@@ -29,14 +29,14 @@ def parquet_rows(
 ) -> ProducedRows:
     """The file's rows: the declared columns by name, or all of the file's as types of ours.
 
-    Instants without a zone are UTC. Raises Refused for what is not Parquet, a column that is missing
+    Raises Refused for what is not Parquet, a column that is missing
     or of a type that has no exact way to the declared one; a value that has none is refused when
     its batch is asked for.
     """
     stored = _stored(path, name)
     refuse_repeated(name, stored.names)
     if schema is None:
-        schema = pa.schema([_told_or_ours(field, name, told) for field in stored])
+        schema = pa.schema([_told_or_ours(field, name, told, naive=options.naive) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=options.strict)
     return ProducedRows(_loose(schema), _batches(path, name, schema))
@@ -57,15 +57,15 @@ def _stored(path: Path, name: str) -> pa.Schema:
         raise malformed(name, "", "it is not Parquet") from None
 
 
-def _told_or_ours(field: pa.Field, name: str, told: Told) -> pa.Field:
+def _told_or_ours(field: pa.Field, name: str, told: Told, *, naive: bool) -> pa.Field:
     """The column of the type that is told, if there is a way to it."""
     wanted = told.get(field.name)
-    return wanted if wanted is not None and becomes(field.type, wanted) else _ours(field, name)
+    return wanted if wanted is not None and becomes(field.type, wanted) else _ours(field, name, naive=naive)
 
 
-def _ours(field: pa.Field, name: str) -> pa.Field:
+def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
     """The column as one of ours, optional."""
-    type_ = plain_type(field.type)
+    type_ = plain_type(field.type, naive=naive)
     if type_ is None:
         raise Refused(
             "unsupported-type",

@@ -10,33 +10,38 @@ from backstory.formats.values.clock import counted
 from backstory.formats.values.same import same
 from backstory.formats.values.texts import TimeFormats, parser
 
-_INSTANT = pa.timestamp("us", "UTC")
+_INSTANT, _NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _WIDEST = 38
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType | None:
-    """The type of ours that holds all values of an Arrow type; None if there is none."""
+def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None:
+    """The type of ours that holds all values of an Arrow type; None if there is none.
+
+    A time without a zone stays so if it is to be `naive`, and is UTC otherwise.
+    """
     t = pa.types
     if t.is_nested(type_):
-        return _plain_nested(type_)
+        return _plain_nested(type_, naive=naive)
+    if naive and t.is_timestamp(type_) and type_.tz is None:
+        return _NAIVE
     for fits, ours in _PLAIN.items():
         if fits(type_):
             return ours
     if t.is_decimal(type_) and type_.precision <= _WIDEST:
         return pa.decimal128(type_.precision, type_.scale)
-    return plain_type(type_.value_type) if t.is_dictionary(type_) else None
+    return plain_type(type_.value_type, naive=naive) if t.is_dictionary(type_) else None
 
 
-def _plain_nested(type_: pa.DataType) -> pa.DataType | None:
+def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
     t = pa.types
     if t.is_struct(type_):
-        inner = [(field.name, plain_type(field.type)) for field in type_]
+        inner = [(field.name, plain_type(field.type, naive=naive)) for field in type_]
         return None if any(kind is None for _, kind in inner) else pa.struct(inner)
     if t.is_map(type_):
-        key, item = plain_type(type_.key_type), plain_type(type_.item_type)
+        key, item = (plain_type(each, naive=naive) for each in (type_.key_type, type_.item_type))
         return None if key is None or item is None else pa.map_(key, item)
     if _is_list(type_):
-        item = plain_type(type_.value_type)
+        item = plain_type(type_.value_type, naive=naive)
         return None if item is None else pa.list_(item)
     return None
 
