@@ -41,3 +41,12 @@ def test_no_rows_at_all_are_a_frame_as_well(store):
     """Such as those of a file without a row: PySpark takes no column of lists that has no chunk."""
     nothing = frame_of(store, pa.Table.from_batches([], SCHEMA))
     assert (nothing.columns, nothing.toArrow().to_pylist()) == (SCHEMA.names, [])
+
+
+def test_a_slice_of_rows_is_a_frame_of_these_rows(store):
+    """Such as those of a table that a program cut in two."""
+    value = {"a": "x", "b": [1, None]}
+    rows = [{"id": each, "s": value, "l": [value, None], "m": [("k", value)]} for each in range(3)]
+    rows += [{"id": 3, "s": None, "l": None, "m": None}]
+    part = pa.Table.from_pylist(rows, SCHEMA).slice(1)
+    assert frame_of(store, part).toArrow().to_pylist() == rows[1:]

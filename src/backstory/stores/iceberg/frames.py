@@ -22,8 +22,16 @@ SIDE: Final = "backstory side"
 
 def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
     """The rows as a DataFrame; naive times stay naive, whatever the session's time zone."""
-    rows = rows if len(rows) else rows.schema.empty_table()  # PySpark takes no nested column without a chunk
-    return store.spark.createDataFrame(rows, spark_fields(rows.schema))
+    whole = pa.Table.from_arrays([_unsliced(column) for column in rows.columns], schema=rows.schema)
+    return store.spark.createDataFrame(whole, spark_fields(rows.schema))
+
+
+def _unsliced(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A nested column in chunks that begin where their memory does; PySpark takes no other, and not none."""
+    if not pa.types.is_nested(column.type):
+        return column
+    chunks = [pa.concat_arrays([chunk]) for chunk in column.chunks]
+    return pa.chunked_array(chunks or [pa.array([], column.type)])
 
 
 def spark_fields(schema: pa.Schema) -> "StructType":
