@@ -103,6 +103,46 @@ def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
     assert told == {"a": "double", "c": "timestamp[us, tz=UTC]", "d": "string"}
 
 
+@pytest.mark.parametrize(
+    ("type_", "cell", "other"),
+    [
+        (pa.int32(), "7", "3000000000"),
+        (pa.float32(), "0.1", "0.123456789012"),
+        (pa.decimal128(5, 2), "1.5", "1.125"),
+        (pa.decimal128(38, 0), "12345678901234567890", "012"),
+        (pa.timestamp("us"), "2026-01-01T10:00:00", "2026-01-01T10:00:00Z"),
+    ],
+)
+def test_cells_are_of_the_tables_type_where_they_are_it_exactly(tmp_path, type_, cell, other):
+    (kept,) = between(tmp_path, "csv", f"a\n{cell}\n", a=type_).values()
+    (told,) = between(tmp_path, "csv", f"a\n{cell}\n{other}\n", a=type_).values()
+    assert kept == str(type_) != told
+
+
+@pytest.mark.parametrize(
+    ("type_", "number", "other"),
+    [
+        (pa.int32(), "7.0", "3000000000"),
+        (pa.float32(), '"NaN"', "16777217"),
+        (pa.float64(), '"-Infinity"', "9007199254740993"),
+        (pa.decimal128(5, 2), "1.5", "1.125"),
+        (pa.decimal128(38, 10), "12345678901234567890.1234567890", "0.00000000001"),
+    ],
+)
+def test_numbers_of_json_are_of_the_tables_type_where_they_are_it_exactly(tmp_path, type_, number, other):
+    (kept,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {number}}}\n', a=type_).values()
+    (told,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {other}}}\n', a=type_).values()
+    assert kept == str(type_) != told
+
+
+def test_empty_cells_are_of_the_tables_type_in_quotes_too(tmp_path):
+    """O27: in a column that is not text an empty cell is NULL."""
+    assert between(tmp_path, "csv", 'a,b\n"",""\n', a=pa.int64(), b=pa.binary()) == {
+        "a": "int64",
+        "b": "string",
+    }
+
+
 def test_times_without_a_zone_stay_without_one(tmp_path):
     """Interface, section 1: instants are `timestamptz`, and date-times without a zone `timestamp`."""
     naive, instant = pa.timestamp("ns"), pa.timestamp("ms", "Asia/Tokyo")

@@ -207,7 +207,7 @@ def _columns(files: Sequence[SourceFile], options: Options, known: Known) -> pa.
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        found = json_columns(named, options)
+        found = json_columns(named, options, known)
         return pa.schema([pa.field(each.name, _told(each, known)) for each in found])
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
@@ -217,15 +217,10 @@ def _columns(files: Sequence[SourceFile], options: Options, known: Known) -> pa.
 
 
 def _told(field: pa.Field, known: Known) -> pa.DataType:
-    """The type that the table has for a column of JSON, where its values can be of it."""
+    """The type that the table has for a column of JSON, where texts may be its days and instants."""
     wanted = known[field.name].type if field.name in known else field.type
-    numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
-    texts = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_decimal)
-    if pa.types.is_integer(field.type) and any(fits(wanted) for fits in numbers):
-        return wanted
-    if pa.types.is_string(field.type) and any(fits(wanted) for fits in texts):
-        return wanted
-    return wanted if pa.types.is_floating(field.type) and pa.types.is_decimal(wanted) else field.type
+    days = pa.types.is_date(wanted) or pa.types.is_timestamp(wanted)
+    return wanted if pa.types.is_string(field.type) and days else field.type
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:

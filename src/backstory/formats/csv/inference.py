@@ -5,41 +5,42 @@ A column is what every cell of it is without loss: `007` and a number of twenty 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.cells import UnreadableCell
-from backstory.formats.values.float_digits import all_kept
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.fitting import (
+    BOOL,
+    DATE,
+    FLOAT,
+    INSTANT,
+    INT,
+    all_are,
+    beside,
+    exact_as_float,
+)
+from backstory.formats.values.texts import TimeFormats
 
-INTEGER = r"^-?(0|[1-9]\d*)$"
-# An exponent needs a dot or a sign beside it: 12E3 is rather a code than a number.
-_NUMBER = r"-?(0|[1-9]\d*)(\.\d+([eE][+-]?\d+)?|[eE][+-]\d+)?|-?\.\d+"
-FLOAT = rf"^({_NUMBER}|NaN|[+-]?Inf(inity)?)$"
-# More digits than a float surely keeps.
-LONG_INTEGER = r"^-?\d{16,}$"
-BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
-
-_INT, _FLOAT, _BOOL, _DATE = pa.int64(), pa.float64(), pa.bool_(), pa.date32()
-_INSTANT = pa.timestamp("us", "UTC")
 # The first of these that all cells are is the column's type.
-_TYPES = [_INT, _FLOAT, _BOOL, _DATE, _INSTANT]
+_TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 
 
 @dataclass(slots=True)
 class Guesses:
-    """What the columns may still be; `look` at all their cells, then ask for the `schema`."""
+    """What the columns may still be; `look` at all their cells, then ask for the `schema`.
+
+    A column is of the type that is `known` of it if all its cells may be.
+    """
 
     names: Sequence[str]
     times: TimeFormats
+    known: Mapping[str, pa.Field]
     _left: list[list[pa.DataType]] = field(init=False)
     _seen: list[bool] = field(init=False)
     _told: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._left = [list(_TYPES) for _ in self.names]
+        self._left = [[*_TYPES, *self._others(name)] for name in self.names]
         self._seen = [False for _ in self.names]
         self._told = [False for _ in self.names]
 
@@ -53,17 +54,20 @@ class Guesses:
                 self._told[place] = True
                 self._left[place] = _left(full, self._left[place], self.times)
 
-    def schema(self, known: Mapping[str, pa.Field] = MappingProxyType({})) -> pa.Schema:
-        """The columns, all optional: one without a single value is of type null, one of empty texts text.
+    def _others(self, name: str) -> list[pa.DataType]:
+        """The type that is known of a column, where it is looked for because of that alone."""
+        wanted = self.known[name].type if name in self.known else pa.null()
+        return [wanted] if beside(wanted) else []
 
-        A column that may be of its `known` type is of that.
+    def schema(self) -> pa.Schema:
+        """The columns, all optional: one without a single value is of type null, one of empty texts text.
 
         An empty text tells nothing beside values: it is their NULL, unless they are texts (O27).
         """
         fields = []
         for name, left, seen, told in zip(self.names, self._left, self._seen, self._told, strict=True):
-            may_be = [*left, pa.string()] if told else [pa.string()]
-            wanted = known[name].type if name in known else None
+            may_be = [*left, pa.string()] if told else [pa.string(), *left]
+            wanted = self.known[name].type if name in self.known else None
             kept = wanted if wanted in may_be else may_be[0]
             fields.append(pa.field(name, kept if seen else pa.null()))
         return pa.schema(fields)
@@ -73,32 +77,15 @@ def _left(cells: pa.Array, types: Sequence[pa.DataType], times: TimeFormats) -> 
     """Those of the types that all cells are."""
     for place, type_ in enumerate(types):
         if _all_are(cells, type_, times):
-            if type_ == _INT:
-                return [_INT, *([_FLOAT] if _FLOAT in types and _exact_as_float(cells) else [])]
-            return [type_, *(other for other in types[place + 1 :] if _all_are(cells, other, times))]
+            rest = types[place + 1 :]
+            if type_ == INT:  # floats are told by the cells' lengths, and nothing else is digits alone
+                exact = [FLOAT] if FLOAT in rest and exact_as_float(cells) else []
+                rest = [other for other in rest if other not in _TYPES]
+                return [INT, *exact, *(other for other in rest if _all_are(cells, other, times))]
+            return [type_, *(other for other in rest if _all_are(cells, other, times))]
     return []
 
 
 def _all_are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
     # One cell tells most of what a column is not.
-    return _are(cells[:1], type_, times) and _are(cells, type_, times)
-
-
-def _are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
-    if type_ in _FORMS and not pc.all(pc.match_substring_regex(cells, _FORMS[type_])).as_py():
-        return False
-    if type_ == _FLOAT and not (_exact_as_float(cells) and all_kept(cells)):
-        return False
-    try:
-        parser(pa.field("", type_), times)(cells)
-    except (UnreadableCell, pa.ArrowInvalid):
-        return False
-    return True
-
-
-def _exact_as_float(cells: pa.Array) -> bool:
-    """Whether no integer among them is one of an identifier's length: such columns stay text."""
-    return not pc.any(pc.match_substring_regex(cells, LONG_INTEGER)).as_py()
-
-
-_FORMS = {_INT: INTEGER, _FLOAT: FLOAT, _BOOL: BOOLEAN}
+    return all_are(cells[:1], type_, times) and all_are(cells, type_, times)

@@ -64,7 +64,7 @@ def _own_schema(table: CsvTable, names: list[str], told: Told) -> pa.Schema:
     """The file's columns of the types that are told, the others as texts, or as what all their cells are."""
     found = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
-        guesses = Guesses(names, table.options.times)
+        guesses = Guesses(names, table.options.times, UNTOLD)
         for piece in table.pieces():
             guesses.look(table.texts(piece, range(len(names))))
         found = guesses.schema()
@@ -85,14 +85,14 @@ def csv_columns(files: Sequence[tuple[Path, str]], options: CsvOptions, known: T
             raise table.source.broken("", "it is empty, without even its header")
         _refuse_names(table, names, needed=True)
         if guesses is None:
-            guesses = Guesses(names, options.times)
+            guesses = Guesses(names, options.times, known)
         for one, other in ((guesses.names, names), (names, guesses.names)):
             if lacking := [column for column in one if column not in other]:
                 raise missing(name if other is names else files[0][1], lacking[0], list(other))
         places = [names.index(column) for column in guesses.names]
         for piece in table.pieces():
             guesses.look(table.texts(piece, places))
-    return pa.schema([]) if guesses is None else guesses.schema(known)
+    return pa.schema([]) if guesses is None else guesses.schema()
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:

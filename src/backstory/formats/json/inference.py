@@ -7,16 +7,50 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.json.text import Number
+from backstory.formats.json.values import whole
 from backstory.formats.produced import shortened
+from backstory.formats.values.fitting import all_are
 from backstory.formats.values.float_digits import is_kept
+from backstory.formats.values.texts import TimeFormats
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT_IN_FLOAT = 1 << 53
+_AT_ONCE = 1 << 16
+_WORDS = frozenset(["NaN", "Infinity", "-Infinity"])
 DEEPEST = 20  # engines come to the end of their stack at about 50
 
 
 class TooDeep(ValueError):
     """A value is nested deeper than a column is."""
+
+
+@dataclass(slots=True)
+class Fitting:
+    """Whether all values of a column are numbers of the type that is known of it."""
+
+    type: pa.DataType
+    _texts: list[str] = field(default_factory=list)
+    _some: bool = False
+    _fits: bool = True
+
+    def look(self, value: Any) -> None:
+        """Take note of one value."""
+        if self._fits and value is not None:
+            self._some, self._fits = True, self._is_number(value)
+            self._texts.append(whole(value) if self._fits and pa.types.is_integer(self.type) else value)
+            if len(self._texts) == _AT_ONCE:
+                self._fits = self.fits()
+
+    def _is_number(self, value: Any) -> bool:
+        """Whether it is a number as this type's are written: JSON has no word for some, and few digits."""
+        if type(value) is not str:
+            return type(value) is Number
+        return value in _WORDS if pa.types.is_floating(self.type) else pa.types.is_decimal(self.type)
+
+    def fits(self) -> bool:
+        """Whether there are values, and all are of the type."""
+        texts, self._texts = self._texts, []
+        return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TimeFormats())
 
 
 @dataclass(slots=True)

@@ -1,16 +1,17 @@
 """Rows of JSON and GeoJSON, whole documents or a row a line (section 1.6, B15, B22, B24)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.encoded import decoded, utf8_blocks, utf8_lines
-from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
+from backstory.formats.json.inference import DEEPEST, Fitting, Seen, TooDeep, inferred
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
 from backstory.formats.json.values import JsonColumn, typed
@@ -30,6 +31,7 @@ GEOMETRY = "geometry"
 FEATURES = "features"
 AS_TEXT = "Declare the column with a `schema` in `read`, as String."
 Row = dict[str, Any]
+_UNKNOWN: Final[Mapping[str, Fitting]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class JsonDocument:
         found = inferred(seen, self.name, sort=self.geo)
         return pa.schema([*found, *told.values()]) if rows else found
 
-    def look(self, seen: dict[str, Seen], told: Told = UNTOLD) -> int:
+    def look(
+        self, seen: dict[str, Seen], told: Told = UNTOLD, known: Mapping[str, Fitting] = _UNKNOWN
+    ) -> int:
         """Take note of the values of all columns but those that are told; the number of rows."""
         rows = 0
         for number, row in self.objects():
@@ -82,6 +86,8 @@ class JsonDocument:
             for key in row.keys() - told.keys() if told else row:
                 try:
                     seen.setdefault(key, Seen()).look(row[key])
+                    if key in known:
+                        known[key].look(row[key])
                 except TooDeep:
                     why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
                     raise self.refused(number, why, AS_TEXT) from None
@@ -111,12 +117,24 @@ def json_rows(
     return ProducedRows(schema, _batches(document, schema))
 
 
-def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions) -> pa.Schema:
-    """What files have for columns between them, all their values looked at; a missing key is NULL."""
+def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD) -> pa.Schema:
+    """What files have for columns between them, all their values looked at; a missing key is NULL.
+
+    Numbers are of the type that is `known` of their column if all may be.
+    """
     seen: dict[str, Seen] = {}
+    fitting = {name: Fitting(each.type) for name, each in known.items() if _is_number(each.type)}
     for path, name in files:
-        _document(path, name, options, wanted=False).look(seen)
-    return inferred(seen, ", ".join(name for _, name in files[:3]), sort=False)
+        _document(path, name, options, wanted=False).look(seen, known=fitting)
+    kept = {name: known[name] for name, each in fitting.items() if name in seen and each.fits()}
+    others = {name: each for name, each in seen.items() if name not in kept}
+    found = inferred(others, ", ".join(name for _, name in files[:3]), sort=False)
+    return pa.schema([kept[name] if name in kept else found.field(name) for name in seen])
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    families = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(family(type_) for family in families)
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:

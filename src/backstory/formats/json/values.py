@@ -87,7 +87,7 @@ def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
     if type(value) is str:
         return value
     if type(value) is Number and family == "number":
-        return _whole(value) if pa.types.is_integer(field.type) else str(value)
+        return whole(value) if pa.types.is_integer(field.type) else str(value)
     if family == "text" or (family == "bool" and isinstance(value, bool)):
         try:
             return dumps(value)
@@ -97,7 +97,7 @@ def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
     raise column.refused(row, field, value)
 
 
-def _whole(number: Number) -> str:
+def whole(number: Number) -> str:
     """An integer also as JSON may write it: 1.0 and 1e3 are integers there."""
     if number.lstrip("-").isdigit():
         return number

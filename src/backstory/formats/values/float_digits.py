@@ -22,6 +22,14 @@ def all_kept(texts: pa.Array) -> bool:
     return all(map(is_kept, doubtful.filter(pc.invert(printed)).to_pylist()))
 
 
+def all_kept_single(texts: pa.Array) -> bool:
+    """Whether floats of 32 bits are these numbers, or are printed so; none of the texts is NULL."""
+    wide, single = texts.cast(pa.float64()), texts.cast(pa.float32())
+    printed = single.cast(pa.string()).cast(pa.float64())
+    kept = pc.or_(pc.equal(single.cast(pa.float64()), wide), pc.equal(printed, wide))
+    return bool(pc.all(pc.or_(kept, pc.is_nan(wide))).as_py())
+
+
 def is_kept(text: str) -> bool:
     """Whether the number is a float, printed with as many digits as the text has."""
     value = float(text)

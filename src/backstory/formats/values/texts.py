@@ -21,10 +21,12 @@ _KINDS = {
     pa.float64(): Kind.DOUBLE,
     pa.date32(): Kind.NAIVE_DATE,
     pa.timestamp("us", "UTC"): Kind.UTC_DATETIME,
+    pa.timestamp("us"): Kind.NAIVE_DATETIME,
     pa.string(): Kind.STRING,
 }
 # Before and after these, the slow way looks. A scalar is made once it is needed: pyarrow loads pandas for it.
 _SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
+_ZONED = r"[Zz]$"
 _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 
@@ -70,7 +72,8 @@ def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Arr
         return lambda text: parse(pattern.rfc3339(text), column)
     if column.kind is Kind.UTC_DATETIME:
         return lambda text: _instants(text, formats.timestamp, column)
-    return lambda text: parse(text, column)
+    values = _naive if column.kind is Kind.NAIVE_DATETIME else parse
+    return lambda text: values(text, column)
 
 
 def _nothing(text: pa.Array) -> pa.Array:
@@ -89,6 +92,14 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
         return built
     # RFC 3339 allows small letters.
     text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ALONE, r"\1T00:00:00Z")
+    return parse(text, column)
+
+
+def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
+    """Times that have no zone."""
+    zoned = pc.match_substring_regex(text, _ZONED)
+    if pc.any(zoned).as_py():
+        raise UnreadableCell(pc.index(zoned, True).as_py())
     return parse(text, column)
 
 
