@@ -264,4 +264,4 @@ def _holds_null(type_: pa.DataType) -> bool:
 def _spark(schema: pa.Schema) -> "StructType":
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)

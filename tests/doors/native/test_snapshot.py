@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rows_read import rows_read
 
@@ -303,6 +305,21 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
     changed = ["array", "map", "number", "typed"] if nested else ["number", "typed"]
     assert plan.keys["changed"] == changed
     assert plan.counts == counts(changed=len(changed), unchanged=7 - len(changed))
+
+
+def test_times_without_a_zone_are_the_same_from_frames_and_files(native, tmp_path):
+    """Interface, section 1: naive date-times are of type `timestamp`."""
+    time = datetime(2026, 3, 29, 2, 30)
+    naive, inside = pa.timestamp("us"), pa.struct([("t", pa.timestamp("us"))])
+    rows = pa.table({"k": ["a"], "t": pa.array([time], naive), "n": pa.array([{"t": time}], inside)})
+    native.copy(1, rows)
+    types = {column.name: str(column.type) for column in native.stored.shape.user_columns}
+    assert types == {"k": "STRING", "t": "NAIVE_DATETIME", "n": "STRUCT(t NAIVE_DATETIME)"}
+    pq.write_table(rows, tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(f"k,t\na,{time}\n")
+    (tmp_path / "a.jsonl").write_text(f'{{"k": "a", "t": "{time.isoformat()}"}}\n')
+    for ending in ("parquet", "csv", "jsonl"):
+        assert native.copy(2, tmp_path / f"a.{ending}").counts == counts(unchanged=1)
 
 
 def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):

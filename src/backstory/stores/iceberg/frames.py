@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,13 +37,9 @@ def _unsliced(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def spark_fields(schema: pa.Schema) -> "StructType":
     """The columns of such a frame."""
     from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructField, StructType, TimestampNTZType
+    from pyspark.sql.types import StructField, StructType
 
-    def spark_type_of(type_: pa.DataType) -> Any:
-        naive = pa.types.is_timestamp(type_) and type_.tz is None
-        return TimestampNTZType() if naive else from_arrow_type(type_)
-
-    return StructType([StructField(field.name, spark_type_of(field.type)) for field in schema])
+    return StructType([StructField(each.name, from_arrow_type(each.type, True)) for each in schema])
 
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
