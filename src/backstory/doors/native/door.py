@@ -34,6 +34,7 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from backstory.doors.native.frames import of_arrow, of_pandas
     from backstory.doors.native.source import rows_of_arrow, rows_of_files, rows_of_frame, rows_of_table
 
     if isinstance(source, DataFrame):
@@ -47,11 +48,11 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":
-        source = pa.Table.from_pandas(source, preserve_index=False)
+        source = of_pandas(source)
     if not isinstance(source, pa.Table):
         raise UsageError(
             "bad-option",
             f"A {type(source).__name__} has no rows.",
             "Give a DataFrame, an Arrow table or files.",
         )
-    yield rows_of_arrow(store, source)
+    yield rows_of_arrow(store, of_arrow(source))
