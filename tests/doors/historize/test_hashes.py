@@ -43,8 +43,8 @@ ROW = {
 }
 ZONES = ["UTC", "Asia/Kolkata", "America/New_York"]
 EVERY = (
-    "k* t n:INTEGER b:BIGINT d:DECIMAL(38,10) e:DECIMAL(5,0) w:BOOLEAN day:DATE clock:TIME at:TIMESTAMP "
-    "bytes:BINARY id:UUID j:JSON"
+    "k* t n:INTEGER b:BIGINT d:DECIMAL(38,10) e:DECIMAL(5,0) x:DECIMAL(6,6) w:BOOLEAN day:DATE clock:TIME "
+    "at:TIMESTAMP bytes:BINARY id:UUID j:JSON"
 )
 EXTREMES = {
     "t": [
@@ -68,6 +68,7 @@ EXTREMES = {
         Decimal("-1"),
     ],
     "e": [Decimal(0), Decimal(-99999), Decimal(7)],
+    "x": [Decimal(0), Decimal("0.5"), Decimal("-0.000001"), Decimal("0.999999")],
     "w": [True, False],
     "day": [date(1, 1, 1), date(1582, 10, 10), date(1970, 1, 1), date(9999, 12, 31)],
     "clock": [time(0, 0), time(23, 59, 59, 999_999), time(1, 2, 3, 40)],
@@ -217,14 +218,20 @@ def test_every_type_is_hashed_as_in_python(place, zone, profile):
     assert found == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
 
 
+@pytest.mark.parametrize(
+    ("hash_as", "values"),
+    [
+        ("DECIMAL(20,4)", [0.0, -0.0, 1.5, 0.1, 1e10, 123456.78905, 2.00005, -2.00005, 1e-7, -1e-7, None]),
+        ("DECIMAL(4,4)", [0.0, 0.5, -0.1, -1e-7, 0.99985, None]),
+    ],
+)
 @pytest.mark.parametrize("zone", ZONES)
-def test_a_float_is_hashed_as_a_decimal(place, zone):
+def test_a_float_is_hashed_as_a_decimal(place, zone, hash_as, values):
     """R9, 2.4: hash_as gives a float the digits of a decimal, everywhere the same."""
     written = dataset("k* f")
-    written["target_columns"][1] |= {"datatype": "FLOAT", "hash_as": "DECIMAL(20,4)"}
+    written["target_columns"][1] |= {"datatype": "FLOAT", "hash_as": hash_as}
     model = model_of(document(written))
     base = model.target_datasets[0]
-    values = [0.0, -0.0, 1.5, 0.1, 1e10, 123456.78905, 2.00005, -2.00005, 1e-7, None]
     place.create("stage", "s", [column for column in base.target_columns if column.name in {"k", "f"}])
     place.insert("stage.s", [{"k": str(n), "f": value} for n, value in enumerate(values)])
     in_zone(place, zone)

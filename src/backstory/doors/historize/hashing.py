@@ -44,8 +44,8 @@ def canon(value: Any, column: ModelColumn) -> str | None:
 
 def _decimal(value: Decimal, scale: int) -> str:
     exact = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
-    text = format(value.quantize(Decimal(1).scaleb(-scale), context=exact), "f")
-    return text.lstrip("-") if not value else text
+    rounded = value.quantize(Decimal(1).scaleb(-scale), context=exact)
+    return format(rounded or abs(rounded), "f")  # a decimal knows no zero below zero
 
 
 def sha256(text: str) -> str:

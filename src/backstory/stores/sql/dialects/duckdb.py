@@ -50,6 +50,17 @@ class DuckDB(TemplateDialect):
     CAST_TEXT: ClassVar[str] = "CAST({sql} AS VARCHAR)"
     supports_hist_merge: ClassVar[bool] = True
 
+    def canonical_text(
+        self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
+    ) -> str:
+        if datatype not in (Datatype.DECIMAL, Datatype.FLOAT) or precision is None or precision != scale:
+            return super().canonical_text(sql, datatype, precision, scale)
+        # Without a digit before the point DuckDB writes .50, and does not read 1e-07: there is room for one.
+        wide = f"DECIMAL({precision + 1},{scale})"
+        if datatype is Datatype.FLOAT:
+            sql = f"CAST(CAST({sql} AS VARCHAR) AS {wide})"
+        return f"CAST(CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS {wide}) AS VARCHAR)"
+
     def timestamp_literal(self, instant: datetime) -> str:
         return f"TIMESTAMP '{instant_text(instant)}'"
 
