@@ -20,6 +20,11 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Told = Mapping[str, Any]
 
 
+def shown_name(name: str) -> str:
+    """A user's own `valid_from` is read as `valid_from_src`."""
+    return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """The life as it was known from one recorded time up to another; both NULL where nobody knows."""

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from historizing import Place
+from historizing import Place, dataset, document
 
 from backstory.cli.app import run
 
@@ -58,6 +58,36 @@ def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
         ("q", SECOND, None),
     ]
     assert len(asked(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
+
+
+def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path, capsys):
+    """Validity is the history's, whatever the model's columns are called."""
+    address = request.getfixturevalue("duckdb_url")
+    place, columns = Place("duckdb", address, tmp_path), "k* valid_from valid_to"
+    place.use(document(dataset(columns, input="stage.s")))
+    for number, end in enumerate("pq", 1):
+        place.stage("s", columns, [{"k": "x", "valid_from": "a", "valid_to": end}])
+        assert place.load(f"r{number}", number, skip_base=False).error is None
+    place.close()
+    hist = ("rawcore.rc_c_hist", "--url", address)
+    old, new = ({"valid_from_src": "a", "valid_to_src": end} for end in "pq")
+    assert asked(capsys, "as-of", hist[0], FIRST, *hist[1:]) == (
+        0,
+        [{"k": "x", **old, "valid_from": FIRST, "valid_to": SECOND}],
+    )
+    assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
+        0,
+        [{"key": {"k": "x"}, "change": "changed", "columns": {"valid_to_src": ["p", "q"]}}],
+    )
+    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    unknown = {"known_from": None, "known_to": None, "snapshot_id": None}
+    assert (code, rows) == (
+        0,
+        [
+            {"k": "x", **old, "valid_from": FIRST, "valid_to": SECOND, **unknown},
+            {"k": "x", **new, "valid_from": SECOND, "valid_to": None, **unknown},
+        ],
+    )
 
 
 def test_a_key_that_a_database_cannot_have_is_wrong_usage(url, capsys):

@@ -13,7 +13,8 @@ from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import remembered, versions
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_known
-from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, shown_name
+from backstory.reading.frames.versions import HISTORIES, history_of, shown_key
+from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import Side, differences
 from backstory.reading.rules.versions import RememberedRow
 from backstory.stores.iceberg.literals import micros_of

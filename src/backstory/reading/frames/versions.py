@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.frames import event_logs
 from backstory.reading.frames.knowledge import rows_known
-from backstory.reading.lives import TOLD_FROM
+from backstory.reading.lives import TOLD_FROM, shown_name
 from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
@@ -160,11 +160,6 @@ def shown_key(shape: Shape) -> list[str]:
 def ranking(shape: Shape, shown: Sequence[str]) -> list[str]:
     """The columns by which rows are told in order: the key's and the start, where they are shown."""
     return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
-
-
-def shown_name(name: str) -> str:
-    """A user's own `valid_from` is read as `valid_from_src`."""
-    return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
 
 
 def with_ends(rows: "DataFrame", history: History, name: str) -> "DataFrame":

@@ -12,16 +12,17 @@ from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
+from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import Side, differences, in_order
 from backstory.reading.statements.point_in_time import valid
-from backstory.reading.statements.stored_history import Shown, StoredHistory, select, shown
+from backstory.reading.statements.stored_history import Shown, StoredHistory, select
 from backstory.reading.timelines import Timeline, timeline_of
 from backstory.stores.refusals import no_table
 from backstory.stores.sql.dialects.registry import get_dialect
 from backstory.stores.sql.engines.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
-
+_AFTER: Final = "is after"  # no column of a model has a blank in its name
 
 Rows = list[dict[str, Any]]
 
@@ -42,9 +43,10 @@ class FoundHistory:
     def ask(self, condition: str, *more: Shown) -> tuple[list[str], Rows]:
         """The columns and rows of the versions of which this is true, as a warehouse shows them."""
         history = self.history
+        users = [Shown(shown_name(name), history.of("h", name)) for name in self.users]
         ends = [Shown(VALID_FROM, history.started("h")), Shown(VALID_TO, history.ended("h"))]
         rows = f"FROM {history.table} AS h\nWHERE {condition}"
-        query = select(history.dialect, [*shown(history, "h", self.users), *ends, *more], rows)
+        query = select(history.dialect, [*users, *ends, *more], rows)
         return list(query.columns), [
             {name: _aware(value) for name, value in zip(query.columns, row, strict=True)}
             for row in self.engine.fetch_all(query.sql)
@@ -81,11 +83,11 @@ def differences_of(
     with _found(url, table) as found:
         found.require_key(key)
         before, after = (f"({valid(found.history, 'h', time)})" for time in between)
-        marks = Shown("backstory_after", f"CASE WHEN {after} THEN 1 ELSE 0 END")
+        marks = Shown(_AFTER, f"CASE WHEN {after} THEN 1 ELSE 0 END")
         _, rows = found.ask(f"({before} AND NOT {after}) OR ({after} AND NOT {before})", marks)
-        sides = [
-            Side({name: row[name] for name in found.users}, bool(row["backstory_after"])) for row in rows
-        ]
+        users = [shown_name(name) for name in found.users]
+        sides = [Side({name: row[name] for name in users}, bool(row[_AFTER])) for row in rows]
+    key = [shown_name(name) for name in key]
     return [dict(each) for each in in_order(differences(sides, key), ["key"])]
 
 
@@ -100,7 +102,7 @@ def life_of(url: str, table: TableName, key: Mapping[str, str]) -> Timeline:
             for name, value in key.items()
         )
         _, rows = found.ask(" AND ".join(equal))
-    return timeline_of(table, key, rows, {})
+    return timeline_of(table, {shown_name(name): value for name, value in key.items()}, rows, {})
 
 
 @contextmanager
