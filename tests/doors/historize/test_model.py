@@ -257,6 +257,8 @@ RULES = [
     ("name: name, datatype: STRING,", "name: name, datatype: FLOAT, hash_as: 'DECIMAL',", "line 32, target_datasets[0].target_columns[2].hash_as", ""),
     ("input: stage.stg_crm_customer.name}", "input: stage.other.name}", "line 32, target_datasets[0].target_columns[2].input", "other columns come from stage.stg_crm_customer"),
     ("input: stage.stg_crm_customer.name}", "input: name}", "line 32, target_datasets[0].target_columns[2].input", "names no column of a table or file"),
+    ("input: stage.stg_crm_customer.name}", "input: 'stage.stg_crm_customer.{{ load_run_id }}'}", "line 32, target_datasets[0].target_columns[2]", "take a part of '{{ load_run_id }}' for a placeholder"),
+    ("input: stage.stg_crm_customer.mandant}", "key_name: '{{mandant}}', input: stage.stg_crm_customer.mandant}", "line 30, target_datasets[0].target_columns[1]", "for a placeholder"),
     ("incremental_source: crm.customer", "incremental_source: crm.nobody", "line 26, target_datasets[0].incremental_source", "there is no source dataset"),
     ("    incremental_source: crm.customer\n", "", "line 19, target_datasets[0]", "a merge needs business keys and an incremental_source"),
     ("incremental_strategy: merge", "incremental_strategy: append", "line 25, target_datasets[0].incremental_strategy", "not built here"),
@@ -500,7 +502,7 @@ SCHEMA = Model.model_json_schema()
 BETWEEN = ("longer than", "called _hist", "no layer", "for itself", "twice", "larger than the", "no length",
            "neither precision", "cannot be hashed", "only a FLOAT", "come from", "names no", "no source",
            "a merge needs", "not built", "no active", "no column", "is mapped", "is a BIGINT", "no dataset",
-           "needs surrogate", "effective_dating", "soft_delete", "one label")  # fmt: skip
+           "needs surrogate", "effective_dating", "soft_delete", "one label", "a placeholder")  # fmt: skip
 
 
 def test_the_json_schema_accepts_what_is_a_model(tmp_path):

@@ -7,7 +7,14 @@ from backstory.doors.historize.columns import business_keys, every_column, user_
 from backstory.doors.historize.document import ModelDocument
 from backstory.doors.historize.hashing import STRICT
 from backstory.doors.historize.model import GENERATED, Model, ModelColumn, ModelDataset, TargetSchema
-from backstory.doors.historize.rules import LONGEST, Place, refuse_columns, refuse_references, refuse_twice
+from backstory.doors.historize.rules import (
+    LONGEST,
+    Place,
+    refuse_columns,
+    refuse_placeholders,
+    refuse_references,
+    refuse_twice,
+)
 from backstory.doors.historize.stage import parted
 from backstory.stores.sql.columns import Datatype
 
@@ -205,6 +212,7 @@ def _refuse_dataset(
             "Use full or merge.",
         )
     refuse_columns(dataset, document, place)
+    refuse_placeholders(dataset, document, place)
     if dataset.historize:
         _refuse_historized(dataset, schema, document, place)
     if dataset.incremental_strategy == "merge" and not (

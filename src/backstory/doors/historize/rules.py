@@ -8,6 +8,7 @@ from backstory.doors.historize.columns import business_keys, key_name, user_colu
 from backstory.doors.historize.document import ModelDocument
 from backstory.doors.historize.model import TECHNICAL, ColumnRole, Model, ModelColumn, ModelDataset
 from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.placeholders import PLACEHOLDER
 
 LONGEST = 63
 Place = tuple[str | int, ...]
@@ -51,6 +52,18 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
         raise document.wrong(
             (*place, "target_dataset_name"), f"the key {dataset.key} is longer than {LONGEST} letters."
         )
+
+
+def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+    """Names of the stage that hold what stands for a value in statements."""
+    for number, column in enumerate(dataset.target_columns):
+        for name in (column.input, column.key_name):
+            if name is not None and PLACEHOLDER.search(name):
+                raise document.wrong(
+                    (*place, "target_columns", number),
+                    f"statements would take a part of {name!r} for a placeholder.",
+                    "Call the column otherwise in the stage.",
+                )
 
 
 def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
