@@ -168,7 +168,7 @@ class Dataset:
     @property
     def known(self) -> bool:
         """Whether it was added."""
-        return registry.find(self.store, self.namespace, self.name) is not None
+        return registry.stored(self.store, self.namespace).find(self.name) is not None
 
     @property
     def table(self):

@@ -274,6 +274,59 @@ def test_inspecting_a_dataset(cities):
     assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(said)]
 
 
+@pytest.mark.parametrize("output", ["json", "csv", "table"])
+def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch, output):
+    """Healthy or spoilt, known or not: the same words and exit codes as where Spark alone knows the catalog."""
+    cities.write("spark.toml", '[spark]\n"spark.sql.catalog.backstory.known" = "to Spark alone"\n')
+    cities.manifest("empty")
+    cities.ask("add", "empty.yaml")
+    spark.sql(f"CREATE TABLE backstory.{cities.namespace}.other (offset BIGINT) USING iceberg")
+    looks = {
+        ("list",): 0,
+        ("tail", "cities"): 0,
+        ("tail", "CITIES", "-n", "1"): 0,
+        ("tail", "cities", "--skip", "1"): 0,
+        ("tail", "empty"): 0,
+        ("tail", "other"): 2,
+        ("inspect", "cities"): 0,
+        ("inspect", "cities", "--schema"): 0,
+        ("inspect", "cities", "--resolved"): 0,
+        ("inspect", "cities", "--lints"): 0,
+        ("inspect", "empty"): 0,
+        ("inspect", "nix"): 2,
+        ("verify", "cities", "empty", "cities"): 0,
+        ("verify", "--all"): 0,
+        ("verify", "cities", "nix"): 2,
+    }
+    _asked_twice(cities, monkeypatch, looks, output)
+    spark.sql(f"DELETE FROM backstory.{cities.namespace}.cities WHERE offset = 1")
+    _asked_twice(cities, monkeypatch, {("verify", "--all"): 4, ("tail", "cities"): 0}, output)
+
+
+def _asked_twice(shell, monkeypatch, looks, output):
+    for words, code in looks.items():
+        told = shell.do(*words, "--output", output, "--config", "spark.toml", code=code)
+        with monkeypatch.context() as unopened:
+            unopened.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
+            assert shell.do(*words, "--output", output, code=code) == told
+
+
+def test_a_query_of_preprocess_is_inspected_by_spark_where_its_output_matters(shell, monkeypatch):
+    """Spark parses it; columns and manifest are told without."""
+    query = polling(
+        SNAPSHOT,
+        fetch="{kind: url, url: q.csv}",
+        read=READ,
+        preprocess="{kind: sql, engine: spark, query: SELECT * FROM input}",
+    )
+    shell.manifest("queried", query)
+    shell.ask("add", "queried.yaml")
+    assert shell.ask("inspect", "queried")[0]["lints"]
+    monkeypatch.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
+    assert shell.ask("inspect", "queried", "--schema") == []
+    assert shell.ask("inspect", "queried", "--resolved")
+
+
 def test_a_broken_dataset_is_exit_code_4(cities, spark):
     """R86: verify names the block that is not what was committed."""
     assert cities.people("verify", "cities")[0] == "1 dataset(s) are valid\n"

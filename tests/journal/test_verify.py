@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from committing import commit as commit_change
 from datasets import Dataset
 from pyspark.sql.pandas.types import from_arrow_schema
 from row_texts import in_python
+from spoilt_histories import of_files
 
 from backstory.doors.odf.registry import renamings
 from backstory.engine import deliver
@@ -29,36 +31,36 @@ from backstory.journal.log_table import (
     newest_block,
     row_of,
 )
-from backstory.journal.verify import Verdict, history, verify
+from backstory.journal.verify import Verdict, history, verify, verify_small
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import Store, existing, load
+from backstory.stores.metadata.hidden import Unreadable
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-SCHEMA = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("system_time", pa.timestamp("us", "UTC")),
-        ("v", pa.string()),
-        ("a.b", pa.list_(pa.int32())),
-    ]
-)
+FLAT, NESTED = ("INT", pa.int32(), int), ("ARRAY<INT>", pa.list_(pa.int32()), lambda number: [number])
 numbers = itertools.count()
 
 
 class Place:
     """A dataset that is written by hand."""
 
-    def __init__(self, store, name="d"):
+    def __init__(self, store, name="d", kind=FLAT):
         self.store = store
+        told, type_, self.made = kind
+        columns = [("offset", pa.int64()), ("system_time", pa.timestamp("us", "UTC")), ("v", pa.string())]
+        self.schema = pa.schema([*columns, ("a.b", type_)])
         self.name = TableName("verify", f"{name} {next(numbers)}")
         self.sql_name = store.sql_name(self.name)
         self.log = store.sql_name(log_of(self.name))
         ensure_schema(store, "verify")
+        self.make(told)
+
+    def make(self, told="INT"):
         self.sql(
-            f"CREATE TABLE {self.sql_name} (offset BIGINT, system_time TIMESTAMP, v STRING, `a.b` ARRAY<INT>)"
+            f"CREATE TABLE {self.sql_name} (offset BIGINT, system_time TIMESTAMP, v STRING, `a.b` {told})"
             " USING iceberg TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read',"
             " 'write.update.mode'='merge-on-read')"
         )
@@ -85,15 +87,16 @@ class Place:
             else head.event["prev_offset"]
         )
         number = 0 if head is None else head.sequence + 1
-        rows = [(before + 1 + place, NOON, value, [number]) for place, value in enumerate(values)]
-        table_rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+        rows = [(before + 1 + place, NOON, value, self.made(number)) for place, value in enumerate(values)]
+        named = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
+        table_rows = pa.Table.from_pylist(named, self.schema)
         event = {
             "start": before + 1 if rows else None,
             "end": before + len(rows) if rows else None,
             "prev_offset": before if before >= 0 else None,
             "watermark": iso(NOON + timedelta(days=number)),
             "source_state": {"kind": "odf/etag", "value": str(number)},
-            "logical_hash": in_python(rows, from_arrow_schema(SCHEMA).jsonValue()) if rows else None,
+            "logical_hash": in_python(rows, from_arrow_schema(self.schema).jsonValue()) if rows else None,
             "schema_hash": self.schema_hash(),
             **told,
         }
@@ -115,7 +118,14 @@ class Place:
         self.procedure("expire_snapshots", ", older_than => TIMESTAMP'2999-01-01', retain_last => 1", table)
 
     def verdict(self):
-        return verify(self.store, self.name, renamings)
+        return verified_twice(self.store, self.name)
+
+
+def verified_twice(store, name):
+    """What is found by Spark, and the same out of the dataset's files."""
+    found = verify(store, name, renamings)
+    assert found == of_files(store, name, partial(verify_small, renamings=renamings))
+    return found
 
 
 @pytest.fixture
@@ -130,8 +140,8 @@ def kept(spark):
     return filled(Store(spark))
 
 
-def filled(store):
-    found = Place(store)
+def filled(store, kind=FLAT):
+    found = Place(store, kind=kind)
     found.pull("a", "b", "c")
     found.pull()
     found.pull("d", None)
@@ -300,11 +310,14 @@ def test_r86_changed_rows_are_found(kept):
         "UPDATE {} SET offset = 4 - offset WHERE offset IN (1, 3)": (0, (0, 2), "rows"),
         "INSERT INTO {} VALUES (5, NULL, 'e', NULL), (NULL, NULL, 'e', NULL)": (None, (5, 5), "offsets"),
         "UPDATE {} SET offset = 1 WHERE offset = 0": (0, (0, 2), "offsets"),
+        "UPDATE {} SET offset = NULL WHERE offset = 4": (2, (3, 4), "rows"),
+        "INSERT INTO {} SELECT * FROM {}": (0, (0, 2), "offsets"),
+        "DELETE FROM {}": (0, (0, 2), "rows"),
     }
 
     found = {}
     for change in changes:
-        kept.sql(change.format(kept.sql_name))
+        kept.sql(change.replace("{}", kept.sql_name))
         found[change] = ends(kept.verdict().problems[0])
         kept.procedure("rollback_to_snapshot", f", snapshot_id => {start}")
 
@@ -379,16 +392,32 @@ def test_system_columns_may_be_renamed(store, tmp_path):
     life = Dataset(store, tmp_path, "{kind: append}", "city STRING, b STRING")
     name = TableName(life.namespace, life.name)
     life.push("A,1")
-    assert Verdict(name, 1, 1) == verify(store, name, renamings)
+    assert Verdict(name, 1, 1) == verified_twice(store, name)
 
     life.add(after=("{kind: setVocab, systemTimeColumn: seen, offsetColumn: number}",))
-    assert Verdict(name, 1, 1) == verify(store, name, renamings)
+    assert Verdict(name, 1, 1) == verified_twice(store, name)
 
     life.push("B,2")
-    assert Verdict(name, 2, 2) == verify(store, name, renamings)
+    assert Verdict(name, 2, 2) == verified_twice(store, name)
 
     store.spark.sql(f"UPDATE {store.sql_name(name)} SET seen = seen + INTERVAL 1 SECOND WHERE number = 0")
-    assert [(0, (0, 0), "rows")] == [ends(each) for each in verify(store, name, renamings).problems]
+    assert [(0, (0, 0), "rows")] == [ends(each) for each in verified_twice(store, name).problems]
+
+
+def test_values_with_parts_are_hashed_by_spark_alone(store):
+    place = filled(store, NESTED)
+
+    assert Verdict(place.name, 3, 5) == verify(store, place.name, renamings)
+    with pytest.raises(Unreadable, match="parts"):
+        place.verdict()
+
+
+def test_a_table_that_was_made_anew_lacks_the_rows_that_its_log_tells(place):
+    """It has no commit any more, and no row."""
+    drop(place.store, place.name)
+    place.make()
+
+    assert [(0, (0, 2), "rows"), (2, (3, 4), "rows")] == [ends(each) for each in place.verdict().problems]
 
 
 def test_other_columns_are_found(store):

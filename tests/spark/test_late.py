@@ -22,6 +22,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 from backstory.upkeep.checking import checked
+from backstory.upkeep.repairing import repair
 from backstory.warehouse import Warehouse
 
 
@@ -82,9 +83,13 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     cities = Dataset(store, tmp_path, "{kind: snapshot, primaryKey: [city]}", "city STRING, n INT")
     cities.push("A,1")
     asked = {name: partial(_of_table, native, ask) for name, ask in ASKED.items()}
-    asked["tail"] = lambda late: newest_rows(late, registry.existing(late, "datasets", cities.name), 9, 0)
+    asked["tail"] = lambda late: newest_rows(
+        late, registry.stored(late, "datasets").existing(cities.name), 9, 0
+    )
     asked["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
     asked["verify"] = lambda late: door.verified(late, [cities.name], namespace="datasets")
+    asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
+    asked["repair"] = lambda late: repair(late, native)
     asked["check"] = lambda late: checked(late, [native, TableName("datasets", cities.name)])
     asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
     for name, ask in asked.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.settings import Settings
-    from backstory.stores.metadata.described import Catalog, Opening
+    from backstory.stores.metadata.described import Catalog, Described, Opening
     from backstory.stores.metadata.rows import Files
     from backstory.table import Table
     from backstory.warehouse import Warehouse
@@ -38,9 +38,9 @@ def ask(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
         return question(InSession(started.store))
 
 
-def tables_without_spark(options: Options) -> list[TableName] | None:
-    """Every table of the warehouse; None where Spark alone knows its catalog."""
-    return _without_spark(options, lambda catalog, _: catalog.tables())
+def answer_from_metadata(options: Options, question: Callable[["Opening"], Answer]) -> Answer | None:
+    """What the metadata of tables tells; None where Spark alone knows their catalog."""
+    return _without_spark(options, lambda catalog, _: question(catalog))
 
 
 def answer_from_files(
@@ -51,18 +51,41 @@ def answer_from_files(
     What a table is refused for is raised, for Spark would refuse it too.
     """
 
-    def of_files(catalog: "Opening", settings: "Settings") -> Answer | None:
+    def described(catalog: "Opening") -> "Described | None":
+        meant = meanings(table) if isinstance(table, str) else [table]
+        return next(filter(None, map(catalog.describe, meant)), None)
+
+    return _of_files(options, described, question)
+
+
+def answer_from_dataset(
+    options: Options, namespace: str, name: str, question: Callable[["Files"], Answer]
+) -> Answer | None:
+    """The same of a dataset by its name; UsageError if there is none."""
+    from backstory.doors.odf import registry
+
+    def described(catalog: "Opening") -> "Described | None":
+        return registry.described(catalog, namespace).existing(name).table
+
+    return _of_files(options, described, question)
+
+
+def _of_files(
+    options: Options,
+    described: Callable[["Opening"], "Described | None"],
+    question: Callable[["Files"], Answer],
+) -> Answer | None:
+    def asked(catalog: "Opening", settings: "Settings") -> Answer | None:
         from backstory.formats.memory import Memory
         from backstory.stores.metadata.rows import Files
 
-        meant = meanings(table) if isinstance(table, str) else [table]
-        found = next(filter(None, map(catalog.describe, meant)), None)
+        found = described(catalog)
         if found is None:
             return None
         with Memory(settings.driver_memory).lease() as lease:
             return question(Files(found, catalog, lease))
 
-    return _without_spark(options, of_files)
+    return _without_spark(options, asked)
 
 
 def _without_spark(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import answer_from_files, opened, tables_without_spark
+from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import console, errors, show, show_document
 from backstory.cli.starting import busy
@@ -56,7 +56,7 @@ def _all_checked(options: Options) -> list[dict[str, Any]]:
     from backstory.stores.iceberg.store import tables
     from backstory.upkeep.checking import check, check_small, each_known
 
-    names = tables_without_spark(options)
+    names = answer_from_metadata(options, lambda catalog: catalog.tables())
     found, strange = each_known(names or (), lambda table: answer_from_files(options, table, check_small))
     left = [table for table, records in found.items() if records is None]
     if names is None or left:

@@ -2,19 +2,31 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from backstory.cli.asking import opened
+from backstory.cli.asking import (
+    answer_from_dataset,
+    answer_from_files,
+    answer_from_metadata,
+    opened,
+    rows_of_frame,
+)
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.errors import UsageError, Violated
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from backstory.doors.odf.door import Inspected, Verdict
+    from backstory.doors.odf.registry import Known
+    from backstory.stores.metadata.rows import Files
+    from backstory.stores.port import ToldTable
 
 DEFAULTS = Options()
 LISTED = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
@@ -28,11 +40,23 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    with opened(options, brief=True) as warehouse:
-        rows = warehouse.datasets(namespace=namespace)
+    rows = _listed_here(namespace, options)
+    if rows is None:
+        with opened(options, brief=True) as warehouse:
+            rows = warehouse.datasets(namespace=namespace)
     if options.answer == "table":
         rows = [_listed(row) for row in rows]
     show(rows, options.answer, LISTED)
+
+
+def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | None:
+    """The rows of the list where nothing of it needs Spark."""
+    from backstory.doors.odf import registry
+    from backstory.doors.odf.small_datasets import in_a_row_here
+
+    names = answer_from_metadata(options, lambda catalog: registry.described(catalog, namespace).every())
+    rows = [answer_from_files(options, each.name, in_a_row_here) for each in names or ()]
+    return None if names is None or None in rows else [row for row in rows if row is not None]
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
@@ -66,8 +90,7 @@ def inspect(
     if door.is_file(dataset):
         found = door.inspected_file(Path(dataset))
     else:
-        with opened(options) as warehouse:
-            found = [warehouse.inspect(dataset, namespace=namespace)]
+        found = [_inspected(dataset, namespace, options, linted=not (schema or resolved) or lints)]
     if schema:
         columns = [row for each in found for row in _columns(each)]
         show(columns, options.answer, ("dataset", "column", "type"))
@@ -79,6 +102,16 @@ def inspect(
             console.print("Nothing is odd.")
     else:
         _show_documents([each.resolved if resolved else each.to_dict() for each in found], options)
+
+
+def _inspected(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
+    from backstory.doors.odf.small_datasets import inspected_here
+
+    small = answer_from_dataset(options, namespace, dataset, partial(inspected_here, linted=linted))
+    if small is not None:
+        return small
+    with opened(options) as warehouse:
+        return warehouse.inspect(dataset, namespace=namespace)
 
 
 def tail(
@@ -100,16 +133,26 @@ def tail(
         options: Common options.
     """
     from backstory.doors.odf.inspecting import newest_rows, symbols
-    from backstory.doors.odf.registry import existing
+    from backstory.doors.odf.registry import stored
+    from backstory.doors.odf.small_datasets import dataset_here, newest_rows_here
+    from backstory.stores.metadata.values import rows_of
 
-    with opened(options) as warehouse:
-        found = existing(warehouse.store, namespace, dataset)
-        frame = newest_rows(warehouse.store, found, limit, skip)
-        rows = frame.toArrow().to_pylist()
+    def of_files(files: "Files") -> "tuple[pa.Table, Known[ToldTable]]":
+        return newest_rows_here(files, limit, skip), dataset_here(files)
+
+    small = answer_from_dataset(options, namespace, dataset, of_files)
+    if small is not None:
+        newest, found = small
+        names, rows = newest.column_names, rows_of(newest)
+    else:
+        with opened(options) as warehouse:
+            found = stored(warehouse.store, namespace).existing(dataset)
+            frame = newest_rows(warehouse.store, found, limit, skip)
+            names, rows = frame.columns, rows_of_frame(frame, None, options)
     if options.answer == "table":
         for name, words in symbols(found).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
-    show(rows, options.answer, frame.columns)
+    show(rows, options.answer, names)
 
 
 def verify(
@@ -128,12 +171,9 @@ def verify(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf import door
-
     if not datasets and not all:
         raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or write --all.")
-    with opened(options) as warehouse:
-        found = door.verified(warehouse.store, datasets, namespace=namespace, every=all)
+    found = _verified(datasets, namespace, options, every=all)
     if options.answer == "table":
         _tell_verdicts(found)
     else:
@@ -143,6 +183,27 @@ def verify(
             ("dataset", "valid", "blocks", "rows", "problems"),
         )
     return 0 if all_valid(found) else Violated.exit_code
+
+
+def _verified(datasets: Sequence[str], namespace: str, options: Options, *, every: bool) -> "list[Verdict]":
+    """The verdicts on datasets: on small ones out of their files, on the others by Spark."""
+    from backstory.doors.odf import door, registry
+    from backstory.journal.verify import Verdict, verify_small
+
+    of_files = partial(verify_small, renamings=registry.renamings)
+    names = answer_from_metadata(
+        options, lambda catalog: registry.described(catalog, namespace).chosen(datasets, every=every)
+    )
+    if names is None:
+        with opened(options) as warehouse:
+            return door.verified(warehouse.store, datasets, namespace=namespace, every=every)
+    found = [answer_from_files(options, each.name, of_files) for each in names]
+    left = [each.name.name for each, verdict in zip(names, found, strict=True) if verdict is None]
+    by_spark = iter(list[Verdict]())
+    if left:
+        with opened(options) as warehouse:
+            by_spark = iter(door.verified(warehouse.store, left, namespace=namespace))
+    return [next(by_spark) if verdict is None else verdict for verdict in found]
 
 
 def all_valid(found: "Sequence[Verdict]") -> bool:

@@ -37,14 +37,29 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
 
     None if there are none.
     """
+    sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
+    return hash_told(reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))) if len(rows) else None
+
+
+def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
+    """The words of each row, of which those of a hash are the sums."""
+    return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
+
+
+def hash_told(words: np.ndarray) -> str:
+    """The hash that is of these words."""
+    return "".join(f"{int(each):016x}" for each in words)
+
+
+def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
+    """The words of the rows of each piece."""
     repeating = _repeating(rows.slice(0, PIECE))
 
-    def sums(piece: pa.Table) -> np.ndarray:
-        return _sums(_texts(piece, offset, repeating))
+    def words(piece: pa.Table) -> np.ndarray:
+        return _words_of(_texts(piece, offset, repeating))
 
     with ThreadPoolExecutor(THREADS) as pool:
-        words = reduce(np.bitwise_xor, pool.map(sums, _pieces(rows, PIECE)), np.zeros(WORDS, np.uint64))
-    return "".join(f"{int(each):016x}" for each in words) if len(rows) else None
+        yield from pool.map(words, _pieces(rows, PIECE))
 
 
 def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
@@ -57,12 +72,12 @@ def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
             yield piece
 
 
-def _sums(texts: pa.Array) -> np.ndarray:
-    """The sums of the words of rows."""
+def _words_of(texts: pa.Array) -> np.ndarray:
+    """The words of rows with these texts."""
     hashes = b"".join([sha256(text).digest() for text in texts.to_numpy(zero_copy_only=False)])
     digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
     with np.errstate(over="ignore"):
-        return np.array([np.bitwise_xor.reduce(_word(digits, place)) for place in range(WORDS)])
+        return np.array([_word(digits, place) for place in range(WORDS)])
 
 
 def _repeating(rows: pa.Table) -> frozenset[str]:

@@ -132,7 +132,12 @@ def told_of_blocks(commits: Iterable[Callable[[str], str | None]]) -> Iterator[d
 
 def walk(table: StoredTable) -> Iterator[Block]:
     """The blocks of the table's snapshots, newest first, each read when it is asked for."""
-    return (block for told in snapshots(table) if (block := from_properties(told)) is not None)
+    return blocks_told(snapshots(table))
+
+
+def blocks_told(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
+    """The blocks that commits carry, each read when it is asked for."""
+    return (block for told in commits if (block := from_properties(told)) is not None)
 
 
 def blocks(table: StoredTable) -> list[Block]:

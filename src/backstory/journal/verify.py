@@ -2,22 +2,26 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from backstory.errors import UsageError, Violated
-from backstory.journal.block_rows import block_slices, repeated_offsets
+from backstory.journal.block_rows import SparkRows
 from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
 from backstory.journal.log_table import NUMBER, block_of, log_rows, row_of
 from backstory.journal.row_hash import Slice
+from backstory.journal.small_log import log_rows_here, snapshots_here
+from backstory.journal.small_rows import SmallRows
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
-from backstory.stores.iceberg.spark_types import spark_schema
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.metadata.described import existing as described
+from backstory.stores.metadata.rows import Files
+from backstory.stores.port import ToldTable
 
 What = Literal["rows", "schema", "chain", "log", "offsets"]
 # The names that system columns had by a manifest, where they have others now; None if nothing can be told.
-Renamings = Callable[[StoredTable, Mapping[str, Any]], Mapping[str, str] | None]
+Renamings = Callable[[ToldTable, Mapping[str, Any]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,34 @@ def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
     Compaction, expired snapshots (when the log has their blocks) and columns that were added change
     nothing. `renamings` reads the manifests that blocks tell. Raises UsageError if there is no such table.
     """
-    rows = log_rows(store, table)  # first: the table that is loaded then has every block of the log
+    logged = log_rows(store, table)  # first: the table that is loaded then has every block of the log
     stored = existing(store, table)
-    found, problems = history(rows, snapshots(stored))
-    namings = _namings(stored, found, renamings)
-    slices = block_slices(store, stored, found, namings)
+    return _verdict(stored, history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
+
+
+def verify_small(files: Files, renamings: Renamings) -> Verdict:
+    """The same of a small dataset, out of its files; Unreadable for what Spark alone reads or hashes."""
+    logged = log_rows_here(files)
+    stored = replace(files, table=described(files.catalog, files.table.shape.table))
+    told = history(logged, snapshots_here(stored.table))
+    return _verdict(stored.table, told, SmallRows(stored), renamings)
+
+
+def _verdict(
+    table: ToldTable,
+    told: tuple[list[Block], list[Problem]],
+    rows: SparkRows | SmallRows,
+    renamings: Renamings,
+) -> Verdict:
+    """What is wrong with the blocks, and with the rows and columns that they tell of."""
+    found, problems = told
+    namings = _namings(table, found, renamings)
+    slices = rows.slices(found, namings)
     wrong = [block for block in found if block.offsets and _differs(block, slices[block.sequence])]
-    twice = {block.sequence: repeated_offsets(store, stored, block) for block in wrong}
-    problems += [*_columns(store, stored, found, namings), *_rows(wrong, slices, twice)]
-    return Verdict(table, len(found), sum(each.rows for each in slices.values()), _in_order(problems))
+    twice = {block.sequence: rows.repeated(block) if slices[block.sequence].rows else 0 for block in wrong}
+    name = table.shape.table
+    problems = [*problems, *_columns(name, rows, found, namings), *_rows(wrong, slices, twice)]
+    return Verdict(name, len(found), sum(each.rows for each in slices.values()), _in_order(problems))
 
 
 def history(
@@ -195,7 +218,7 @@ def _going_back(before: Block, block: Block) -> Iterator[Problem]:
         yield _problem(block, "chain", f"The watermark goes back, from {old} to {new}.")
 
 
-def _namings(table: StoredTable, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
+def _namings(table: ToldTable, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
     """For each block the names that system columns had then, where they have others now.
 
     A block tells its manifest where that was another than before; a manifest may rename system columns.
@@ -211,18 +234,20 @@ def _namings(table: StoredTable, found: Sequence[Block], renamings: Renamings) -
 
 
 def _columns(
-    store: Store, table: StoredTable, found: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+    table: TableName,
+    rows: SparkRows | SmallRows,
+    found: Sequence[Block],
+    namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:
     """The newest block's columns come first in the table; columns may have been added since."""
     if not any(block.offsets for block in found):
         return  # columns of an empty dataset may still change
     newest = found[-1]
     then = namings[newest.sequence]
-    schema = spark_schema(store, table.iceberg.schema())
-    names = [(then.get(each.name, each.name), each.dataType.simpleString()) for each in schema]
+    names = [(then.get(name, name), type_) for name, type_ in rows.columns]
     known = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
     if newest.event.get("schema_hash") not in known:
-        why = f"The columns of {table.shape.table} are not those of block {newest.sequence}."
+        why = f"The columns of {table} are not those of block {newest.sequence}."
         yield _problem(newest, "schema", why)
 
 

@@ -10,7 +10,7 @@ from manifesting import dataset_of, folded, manifest, polling, push
 from backstory.doors.odf import door
 from backstory.doors.odf.adding import refuse_repeated
 from backstory.doors.odf.foreseeing import foreseen
-from backstory.doors.odf.registry import Registered, find
+from backstory.doors.odf.registry import Registered, stored
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 
@@ -173,7 +173,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     with pytest.raises(UsageError, match=r"both\.yaml, line 15"):
         add(both)
     assert [each.error.code for each in add_each([both])] == ["repeated-name"]
-    assert find(store, "odf_names", "lone") is None
+    assert stored(store, "odf_names").find("lone") is None
     both.unlink()
     for number, text in enumerate(texts.values()):
         (tmp_path / f"{number}.yaml").write_text(text)
@@ -182,7 +182,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     found = add_each([tmp_path, tmp_path / "0.yaml"])
     assert [each.status for each in found] == ["added", "failed", "added", "unchanged"]
     assert add(tmp_path / "1.yaml")[0].status == "updated"
-    known = find(store, "odf_names", "LONE")
+    known = stored(store, "odf_names").find("LONE")
     assert (known.name.name, known.dataset.account) == ("lone", "acc")
 
 

@@ -55,7 +55,7 @@ def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool =
     """
     found = []
     for document, snapshot in read_manifests(path, recursive=recursive):
-        known = registry.find(store, namespace, snapshot.content.name)
+        known = registry.stored(store, namespace).find(snapshot.content.name)
         folder = path.absolute().parent
         dataset = fold(snapshot, folder, known=known is not None, written=document)
         name = known.name if known else TableName(namespace, dataset.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets, refuse_repeated
 from backstory.doors.odf.encodings import encoded
-from backstory.doors.odf.inspecting import Inspected, inspect_dataset, inspected_file
+from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file
 from backstory.doors.odf.manifests import find_manifests
 from backstory.doors.odf.pulling import RunRequest, pull
 from backstory.doors.odf.pushing import Pushed, push
@@ -17,7 +17,6 @@ from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import UsageError
 from backstory.journal.verify import Verdict, verify
-from backstory.model.instant import iso
 from backstory.model.table import ODF
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import EventEncoding
@@ -74,7 +73,8 @@ def pull_all(
     datasets = [_standing(store, each, watcher, dry_run=asked.dry_run) for each in read]
     if every:
         known = {each.name for each in datasets}
-        datasets += [each for each in registry.datasets(store, namespace) if each.name not in known]
+        every_one = registry.stored(store, namespace).every()
+        datasets += [each for each in every_one if each.name not in known]
     receipts = []
     for dataset in datasets:
         watcher.begun(dataset.dataset.name)
@@ -88,7 +88,7 @@ def pull_all(
 
 def events(store: Store, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
     """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
-    dataset = registry.existing(store, namespace, name)
+    dataset = registry.stored(store, namespace).existing(name)
     rows = store.spark.table(store.sql_name(dataset.name))
     if encoding is None:
         return rows
@@ -109,7 +109,7 @@ def ingest(
     """Push files into a dataset; UsageError without any."""
     if not pushed.files:
         raise UsageError("no-file", "No file is given.", "Name at least one.")
-    receipt = push(store, registry.existing(store, namespace, name), pushed, asked)
+    receipt = push(store, registry.stored(store, namespace).existing(name), pushed, asked)
     if isinstance(receipt.error, UsageError):
         raise receipt.error
     return receipt
@@ -117,27 +117,12 @@ def ingest(
 
 def listed(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
     """The datasets: name, kind of source, when it was pulled last, rows, watermark."""
-    found = []
-    for each in registry.datasets(store, namespace):
-        head = head_of(store, each)
-        dataset = each.dataset
-        found.append(
-            {
-                "dataset": dataset.name,
-                "source": "polling" if dataset.polling else "push" if dataset.push else None,
-                "merge": [source.merge.kind for _, source in dataset.sources()],
-                "pulled": iso(head.system_time) if head.system_time else None,
-                "records": head.next_offset,
-                "blocks": head.block.sequence + 1 if head.block else 0,
-                "watermark": iso(head.watermark) if head.watermark else None,
-            }
-        )
-    return found
+    return [in_a_row(each, head_of(store, each)) for each in registry.stored(store, namespace).every()]
 
 
 def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head; UsageError if there is no such dataset."""
-    return inspect_dataset(store, registry.existing(store, namespace, name))
+    return inspect_dataset(store, registry.stored(store, namespace).existing(name))
 
 
 def is_file(one: str | Path) -> bool:
@@ -150,10 +135,7 @@ def verified(
     store: Store, names: Sequence[str], *, namespace: str = ODF, every: bool = False
 ) -> list[Verdict]:
     """Whether datasets are what their commits said; UsageError for an unknown name, before any is read."""
-    found = [registry.existing(store, namespace, name) for name in names]
-    if every:
-        known = {each.name for each in found}
-        found += [each for each in registry.datasets(store, namespace) if each.name not in known]
+    found = registry.stored(store, namespace).chosen(names, every=every)
     return [verify(store, each.name, registry.renamings) for each in found]
 
 
@@ -165,7 +147,7 @@ def _meant(store: Store, namespace: str, one: str | Path) -> list[Registered]:
         return [each for file in files for each in read_datasets(store, namespace, file, recursive=True)]
     if is_file(one):
         return read_datasets(store, namespace, path)
-    return [registry.existing(store, namespace, str(one))]
+    return [registry.stored(store, namespace).existing(str(one))]
 
 
 def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:

@@ -1,5 +1,6 @@
 """What preprocess makes of the declared columns is known before there is a row (section 2.11, R33)."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ from backstory.documents import Path_
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.lints import Lint, lints_of
 from backstory.doors.odf.querying import names_others, run_query
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError
@@ -27,11 +28,7 @@ def foreseen(store: Store, dataset: Registered) -> list[Lint]:
     Raises UsageError for a query that a manifest must not hold, or that does not fit the declared columns.
     """
     refuse_forbidden_queries(store, dataset.name, dataset.dataset)
-    found = []
-    for path, source in dataset.dataset.sources():
-        output = output_of(store, dataset, path, source)
-        found += lints(dataset.dataset, output, getattr(source, "source_name", None))
-    return found
+    return lints_of(dataset.dataset, partial(output_of, store, dataset))
 
 
 def output_of(store: Store, dataset: Registered, path: Path_, source: Source) -> pa.Schema | None:

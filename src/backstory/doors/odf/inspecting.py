@@ -1,23 +1,26 @@
 """What there is to know of a dataset: its manifest, schema, lints and head; and its newest rows."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from backstory.doors.odf.data_types import data_schema_of
 from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.lints import Level, Lint, lints
 from backstory.doors.odf.manifests import read_manifests, resolved
-from backstory.doors.odf.registry import Registered, schema_document
+from backstory.doors.odf.registry import Known, Registered, schema_document
 from backstory.doors.odf.work import Head, head_of
 from backstory.errors import UsageError
 from backstory.model.instant import iso
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
+from backstory.stores.port import ToldTable
 from backstory.strategies.events.terms import EventEncoding, Op
 
 if TYPE_CHECKING:
@@ -54,10 +57,29 @@ class Inspected:
 
 def inspect_dataset(store: Store, dataset: Registered) -> Inspected:
     """A dataset of the warehouse."""
-    found = _foreseen(store, dataset)
-    return Inspected(
-        dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head_of(store, dataset))
-    )
+    from backstory.doors.odf.foreseeing import foreseen
+
+    return inspected(dataset, partial(foreseen, store, dataset), head_of(store, dataset))
+
+
+def inspected(dataset: Known[ToldTable], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
+    """A dataset with what is odd in its manifest and what its newest commit says, whoever read them."""
+    found = _foreseen(dataset, lint)
+    return Inspected(dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head))
+
+
+def in_a_row(dataset: Known[ToldTable], head: Head) -> dict[str, Any]:
+    """A dataset as `backstory list` tells it."""
+    told = dataset.dataset
+    return {
+        "dataset": told.name,
+        "source": "polling" if told.polling else "push" if told.push else None,
+        "merge": [source.merge.kind for _, source in told.sources()],
+        "pulled": iso(head.system_time) if head.system_time else None,
+        "records": head.next_offset,
+        "blocks": head.block.sequence + 1 if head.block else 0,
+        "watermark": iso(head.watermark) if head.watermark else None,
+    }
 
 
 def inspected_file(path: Path) -> list[Inspected]:
@@ -69,10 +91,10 @@ def inspected_file(path: Path) -> list[Inspected]:
     return found
 
 
-def _foreseen(store: Store, dataset: Registered) -> list[Lint]:
+def _foreseen(dataset: Known[ToldTable], lint: Callable[[], list[Lint]]) -> list[Lint]:
     """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
     try:
-        return foreseen(store, dataset)
+        return lint()
     except UsageError as wrong:
         return [
             Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy),
@@ -91,7 +113,7 @@ def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "Da
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
-def symbols(dataset: Registered) -> dict[str, dict[Any, str]]:
+def symbols(dataset: Known[ToldTable]) -> dict[str, dict[Any, str]]:
     """For the column of operations, if the table has one, the symbols of its codes."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
@@ -117,7 +139,7 @@ def _kind_first(node: Any) -> Any:
     return [_kind_first(each) for each in node] if isinstance(node, list) else node
 
 
-def _stored_schema(dataset: Registered) -> Mapping[str, Any] | None:
+def _stored_schema(dataset: Known[ToldTable]) -> Mapping[str, Any] | None:
     """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
@@ -127,14 +149,11 @@ def _stored_schema(dataset: Registered) -> Mapping[str, Any] | None:
     return {**dataset.schema, "fields": [told.get(name) or own[name] for name in names]}
 
 
-def _system_fields(dataset: Registered) -> Any:
+def _system_fields(dataset: Known[ToldTable]) -> Any:
     """The system columns; only an event time may be NULL."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    fields = to_arrow_schema(dataset.columns.schema([]))
     time = dataset.columns.time
-    return data_schema_of(pa.schema([f.with_nullable(f.name == time) for f in fields]))["fields"]
+    fields = [field.with_nullable(field.name == time) for field in dataset.columns.own()]
+    return data_schema_of(pa.schema(fields))["fields"]
 
 
 def _head(head: Head) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """What is lawful in a manifest and yet a mistake, or likely one: lints L1 to L10 (section 2.11), and L11."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -37,6 +37,8 @@ REMOVED: Final = {
     "positiveInf": "read a text and cast it in preprocess",
     "negativeInf": "read a text and cast it in preprocess",
 }
+# The columns after the preprocess of a source, which stands at a path; None where there is nothing to know.
+Output = Callable[[Path_, Source], pa.Schema | None]
 
 
 class Level(StrEnum):
@@ -108,6 +110,14 @@ def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | 
         desk = _Desk(dataset, path, source, batch_columns(dataset, source, output))
         found += [lint for look in LOOKS for lint in look(desk)]
     return found + secrets(dataset)
+
+
+def lints_of(dataset: Dataset, output: Output) -> list[Lint]:
+    """The findings about a dataset, whoever tells what its queries make."""
+    found = []
+    for path, source in dataset.sources():
+        found += lints(dataset, output(path, source), getattr(source, "source_name", None))
+    return found
 
 
 def secrets(dataset: Dataset) -> list[Lint]:

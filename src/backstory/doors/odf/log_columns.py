@@ -66,27 +66,24 @@ class LogColumns:
             vocab.event_time_column,
         )
 
-    def schema(self, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
-        """All columns with their types; `dated` says that the event time is a day, not an instant."""
-        from pyspark.sql.types import (
-            DateType,
-            IntegerType,
-            LongType,
-            StringType,
-            StructField,
-            StructType,
-            TimestampType,
-        )
-
+    def own(self, *, dated: bool = False) -> pa.Schema:
+        """The system columns with their types; `dated` says that the event time is a day, not an instant."""
         vocab = self.vocab
         types = {
-            vocab.offset_column: LongType(),
-            vocab.operation_type_column: IntegerType(),
-            vocab.system_time_column: TimestampType(),
-            vocab.event_time_column: DateType() if dated else TimestampType(),
-            OBSERVED: StringType(),
+            vocab.offset_column: pa.int64(),
+            vocab.operation_type_column: pa.int32(),
+            vocab.system_time_column: INSTANT,
+            vocab.event_time_column: pa.date32() if dated else INSTANT,
+            OBSERVED: pa.string(),
         }
-        return StructType([*(StructField(name, types[name]) for name in self.system), *data])
+        return pa.schema([(name, types[name]) for name in self.system])
+
+    def schema(self, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
+        """All columns with the types that Spark has for them."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
+
+        return StructType([*from_arrow_schema(self.own(dated=dated)), *data])
 
     def logged(self, rows: "DataFrame", data: Sequence[str]) -> "DataFrame":
         """The table's rows as a side of the plan."""

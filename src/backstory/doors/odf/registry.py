@@ -1,10 +1,11 @@
 """Which datasets a warehouse has: each is a table, whose properties hold its manifest."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from backstory.doors.odf.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.log_columns import LogColumns, log_columns
@@ -15,19 +16,24 @@ from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
+from backstory.model.types import Kind
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
+from backstory.stores.metadata.described import Catalog, Described
+from backstory.stores.port import ToldTable
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
+Table = TypeVar("Table", bound=ToldTable)
+Told_co = TypeVar("Told_co", bound=ToldTable, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A dataset and its table as it stands; no table if it is not added yet."""
+@dataclass(frozen=True)  # no slots: a class that is called with its parameter notes this on what it makes
+class Known(Generic[Told_co]):
+    """A dataset and its table as it stands, whoever reads it; no table if it is not added yet."""
 
     dataset: Dataset
     name: TableName
-    table: StoredTable | None = None
+    table: Told_co | None = None
 
     @property
     def columns(self) -> LogColumns:
@@ -37,7 +43,7 @@ class Registered:
     @property
     def schema(self) -> Mapping[str, Any] | None:
         """The columns as a DataSchema document; None before the first rows, unless they were set."""
-        text = self.table.iceberg.properties().get(SCHEMA) if self.table else None
+        text = self.table.properties.get(SCHEMA) if self.table else None
         return json.loads(text) if text else schema_document(self.dataset)
 
     @property
@@ -53,12 +59,16 @@ class Registered:
         """Whether the stored event times are days; None as long as there are none."""
         if self.table is None or not self.table.rows:
             return None
-        return str(self.table.iceberg.schema().asStruct().field(self.columns.time).type()) == "date"
+        time = self.table.shape.column(self.columns.time)
+        return time is not None and time.type.kind is Kind.NAIVE_DATE
 
     @property
     def manifest_hash(self) -> str:
         """What tells the manifest from another."""
         return sha3(canonical(self.dataset.document))
+
+
+Registered: TypeAlias = Known[StoredTable]
 
 
 def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
@@ -78,27 +88,57 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
     return {MANIFEST: canonical(dataset.document), FOLDER: str(dataset.folder), COLUMNS: json.dumps(told)}
 
 
-def find(store: Store, namespace: str, name: str) -> Registered | None:
-    """The dataset of this name, whatever its case; None if the warehouse has none."""
-    wanted = name.rpartition("/")[2]
-    table = load(store, TableName(namespace, wanted))
-    if table is None:
-        others = [each for each in tables(store, namespace) if same_name(each.name, wanted)]
-        table = load(store, others[0]) if others else None
-    return None if table is None else registered(table)
+@dataclass(frozen=True, slots=True)
+class Datasets(Generic[Table]):
+    """The datasets of a schema, in a catalog that tells its tables and describes each."""
+
+    namespace: str
+    tables: Callable[[], Iterable[TableName]]
+    load: Callable[[TableName], Table | None]
+
+    def find(self, name: str) -> Known[Table] | None:
+        """The dataset of this name, whatever its case; None if the warehouse has none."""
+        wanted = name.rpartition("/")[2]
+        table = self.load(TableName(self.namespace, wanted))
+        if table is None:
+            other = next((each for each in self.tables() if same_name(each.name, wanted)), None)
+            table = None if other is None else self.load(other)
+        return None if table is None else registered(table)
+
+    def existing(self, name: str) -> Known[Table]:
+        """The dataset of this name; UsageError if there is none."""
+        found = self.find(name)
+        if found is None:
+            known = ", ".join(each.name.name for each in self.every()[:10]) or "none"
+            raise UsageError(
+                "no-dataset",
+                f"There is no dataset {name} in {self.namespace}.",
+                f"Add its manifest with `backstory add`; known are: {known}.",
+            )
+        return found
+
+    def every(self) -> list[Known[Table]]:
+        """Every dataset, by name."""
+        found = map(self.load, self.tables())
+        return [each for table in found if table is not None and (each := registered(table))]
+
+    def chosen(self, names: Iterable[str], *, every: bool = False) -> list[Known[Table]]:
+        """The datasets of these names, and all others behind them; UsageError for an unknown name."""
+        found = [self.existing(name) for name in names]
+        known = {each.name for each in found}
+        return found + [each for each in (self.every() if every else ()) if each.name not in known]
 
 
-def existing(store: Store, namespace: str, name: str) -> Registered:
-    """The dataset of this name; UsageError if there is none."""
-    found = find(store, namespace, name)
-    if found is None:
-        known = ", ".join(each.name.name for each in datasets(store, namespace)[:10]) or "none"
-        raise UsageError(
-            "no-dataset",
-            f"There is no dataset {name} in {namespace}.",
-            f"Add its manifest with `backstory add`; known are: {known}.",
-        )
-    return found
+def stored(store: Store, namespace: str) -> Datasets[StoredTable]:
+    """The datasets of a schema as a store loads them."""
+    return Datasets(namespace, partial(tables, store, namespace), partial(load, store))
+
+
+def described(catalog: Catalog, namespace: str) -> Datasets[Described]:
+    """The datasets of a schema as their metadata tell of them."""
+    return Datasets(
+        namespace, lambda: (each for each in catalog.tables() if each.schema == namespace), catalog.describe
+    )
 
 
 def refuse_taken(store: Store, name: TableName) -> None:
@@ -119,17 +159,17 @@ def _taken(name: TableName, why: str) -> UsageError:
     return UsageError("name-taken", f"No dataset can be called {name}: {why}.", "Give it another name.")
 
 
-def registered(table: StoredTable) -> Registered | None:
+def registered(table: Table) -> Known[Table] | None:
     """A table as the dataset that it is; None if it is another table."""
-    properties = table.iceberg.properties()
+    properties = table.properties
     manifest = properties.get(MANIFEST)
     if manifest is None or table.shape.layout is not Layout.ODF:
         return None
     dataset = from_document(json.loads(manifest), Path(properties.get(FOLDER) or "."))
-    return Registered(dataset, table.shape.table, table)
+    return Known(dataset, table.shape.table, table)
 
 
-def renamings(table: StoredTable, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
+def renamings(table: ToldTable, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
     """The names that system columns had by a manifest, where they have others now.
 
     None if the table is no dataset, or the manifest is none: a forged one names other columns.
@@ -144,12 +184,6 @@ def renamings(table: StoredTable, manifest: Mapping[str, Any]) -> Mapping[str, s
     if then.encoding is not now.columns.encoding:
         return {}
     return {new: old for new, old in zip(now.columns.system, then.system, strict=False) if new != old}
-
-
-def datasets(store: Store, namespace: str) -> list[Registered]:
-    """Every dataset, by name."""
-    found = (load(store, each) for each in tables(store, namespace))
-    return [each for table in found if table and (each := registered(table))]
 
 
 def reload(store: Store, name: TableName) -> Registered:

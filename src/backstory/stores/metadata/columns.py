@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
-from backstory.stores.iceberg.schema import columns_told
+from backstory.stores.iceberg.schema import columns_told, spark_type
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Field, id_of, positions_in
 
@@ -24,6 +24,18 @@ def arrow_of(told: Any) -> pa.DataType:
     if told["type"] == "map":
         return pa.map_(arrow_of(told["key"]), arrow_of(told["value"]))
     return pa.struct([(each["name"], arrow_of(each["type"])) for each in told["fields"]])
+
+
+def spark_name(told: Any) -> str:
+    """What Spark calls a type of Iceberg's, as its `simpleString` does; Unreadable for others."""
+    if isinstance(told, str):
+        return spark_type(_flat(told).type).replace(" ", "")
+    if told["type"] == "list":
+        return f"array<{spark_name(told['element'])}>"
+    if told["type"] == "map":
+        return f"map<{spark_name(told['key'])},{spark_name(told['value'])}>"
+    fields = (f"{each['name']}:{spark_name(each['type'])}" for each in told["fields"])
+    return f"struct<{','.join(fields)}>"
 
 
 def _flat(told: str) -> Column:

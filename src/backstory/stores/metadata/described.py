@@ -85,10 +85,14 @@ class Described:
         """The number of rows that data files hold, deleted ones included; 0 when there are none."""
         return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
 
+    @property
+    def told_by_commits(self) -> Iterator[Callable[[str], str | None]]:
+        """What the writers of the ancestry said of their commits, newest first, by name."""
+        return ((each.get("summary") or {}).get for each in self.ancestry)
+
     def newest_told(self, name: str) -> str | None:
         """The property of this name that the newest commit has which has one."""
-        told = ((each.get("summary") or {}).get(name) for each in self.ancestry)
-        return next(filter(None, told), None)
+        return next(filter(None, (told(name) for told in self.told_by_commits)), None)
 
 
 @dataclass(frozen=True, slots=True)

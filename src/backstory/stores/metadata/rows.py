@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Plain Python takes about as long for so many rows as Spark takes to start.
 MOST_ROWS: Final = 200_000
+# Arrow does for so many, where no row is looked at one by one.
+MOST_IN_ARROW: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,15 @@ class Files:
         return None if found is None else Files(found, self.catalog, self.lease)
 
     def rows(
-        self, snapshot: Mapping[str, Any] | None, fields: Sequence[Mapping[str, Any]], names: Sequence[str]
+        self,
+        snapshot: Mapping[str, Any] | None,
+        fields: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
+        most: int = MOST_ROWS,
     ) -> pa.Table:
         """The live rows of a snapshot, with these of the fields, as Spark gives them.
 
-        Raises Unreadable for more than is small, and for what cannot be read exactly.
+        Raises Unreadable for more than is small, or than `most`, and for what cannot be read exactly.
         """
         told = {each["name"]: each for each in fields}
         if missing := set(names) - set(told):
@@ -55,7 +61,7 @@ class Files:
         schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
         if snapshot is None:
             return pa.Table.from_batches([], schema)
-        _require_small(snapshot)
+        _require_small(snapshot, most)
         data, deletes = _sorted_out(snapshot, self.opener)
         hidden = hidden_rows(deletes, self.opener).positions
         wanted = [told[name] for name in names]
@@ -90,10 +96,10 @@ class Files:
         return table if hidden is None else table.filter(left(hidden, table.num_rows))
 
 
-def _require_small(snapshot: Mapping[str, Any]) -> None:
-    """Raise Unreadable for a snapshot of more rows than are few, or that does not tell how many."""
+def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
+    """Raise Unreadable for a snapshot of more rows than `most`, or that does not tell how many."""
     told = (snapshot.get("summary") or {}).get("total-records")
-    if told is None or int(told) > MOST_ROWS:
+    if told is None or int(told) > most:
         raise Unreadable(f"{told} rows")
 
 

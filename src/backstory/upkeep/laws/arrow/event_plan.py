@@ -1,22 +1,22 @@
 """The laws of a small event log: every record is judged, where Spark would find those to look at."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.journal.chain import WATERMARK, told_of_blocks
-from backstory.journal.log_table import NUMBER, log_of
-from backstory.model.layout import Layout
+from backstory.journal.chain import WATERMARK
+from backstory.journal.small_log import log_rows_here, snapshots_here
 from backstory.reading.arrow.known import micros
 from backstory.reading.arrow.versions import ops
 from backstory.reading.frames.event_logs import identity_names, system_columns
+from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import rows_of, values_of
-from backstory.upkeep.laws.arrow.rows import records, rows_in_order
+from backstory.stores.metadata.values import values_of
+from backstory.upkeep.laws.arrow.rows import records
 from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, offsets_told
 from backstory.upkeep.laws.lives import Broken, added_up, broken_by
 from backstory.upkeep.laws.terms import Law
@@ -42,8 +42,7 @@ def broken_log(files: Files) -> Broken:
 
 def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them."""
-    commits = ((each.get("summary") or {}).get for each in files.table.ancestry)
-    told, wanted = offsets_told(_log_rows(files), told_of_blocks(commits), len(offsets))
+    told, wanted = offsets_told(log_rows_here(files), snapshots_here(files.table), len(offsets))
     there = Counter(offsets.to_pylist())
     wrong = {each: off for each, times in there.items() if (off := abs(times - _due(each, wanted)))}
     missing = wanted - sum(_due(each, wanted) for each in there)
@@ -57,11 +56,3 @@ def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
 def _due(offset: int | None, wanted: int) -> int:
     """How many rows an offset should have."""
     return int(offset is not None and 0 <= offset < wanted)
-
-
-def _log_rows(files: Files) -> list[Mapping[str, Any]]:
-    """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
-    log = files.beside(log_of(files.table.shape.table))
-    if log is None or log.table.shape.layout is not Layout.ODF_LOG or not log.table.rows:
-        return []
-    return list(rows_of(rows_in_order(log, log.table.shape.names, [NUMBER])))

@@ -13,9 +13,10 @@ from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.remembered import RECORDED, Role
 from backstory.reading.arrow.known import micros, within
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import values_of
-from backstory.upkeep.laws.arrow.rows import records, rows_in_order
+from backstory.upkeep.laws.arrow.rows import records
 from backstory.upkeep.laws.judged import (
     FIELDS,
     PREFIX,

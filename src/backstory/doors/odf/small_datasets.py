@@ -1,0 +1,54 @@
+"""What small datasets tell out of their files and metadata, without Spark: the same, or Unreadable."""
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.documents import Path_
+from backstory.doors.odf.dataset import Source
+from backstory.doors.odf.inspecting import Inspected, in_a_row, inspected
+from backstory.doors.odf.lints import Lint, lints_of
+from backstory.doors.odf.registry import Known, registered
+from backstory.doors.odf.work import Head
+from backstory.journal.small_log import newest_block_here
+from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
+
+
+def dataset_here(files: Files) -> Known[Described]:
+    """The dataset that a table is; Unreadable for another table."""
+    found = registered(files.table)
+    if found is None:
+        raise Unreadable("a table that is no dataset")
+    return found
+
+
+def in_a_row_here(files: Files) -> dict[str, Any]:
+    """A dataset as `backstory list` tells it."""
+    return in_a_row(dataset_here(files), Head(newest_block_here(files)))
+
+
+def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
+    """The newest rows without the very newest `skip`, by their offsets, oldest first."""
+    table, offset = files.table, dataset_here(files).columns.vocab.offset_column
+    end = Head(newest_block_here(files)).next_offset - skip
+    rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
+    offsets = rows[offset]
+    rows = rows.filter(pc.and_(pc.greater_equal(offsets, end - count), pc.less(offsets, end)))
+    return rows.take(pc.sort_indices(rows[offset]))
+
+
+def inspected_here(files: Files, *, linted: bool) -> Inspected:
+    """A dataset of the warehouse; `linted` says whether anybody asks what is odd in its manifest."""
+    dataset = dataset_here(files)
+    lint = partial(lints_of, dataset.dataset, without_query) if linted else list[Lint]
+    return inspected(dataset, lint, Head(newest_block_here(files)))
+
+
+def without_query(_: Path_, source: Source) -> None:
+    """The output of no query; Unreadable for that of one, which Spark parses."""
+    if source.preprocess is not None:
+        raise Unreadable("a query of preprocess")

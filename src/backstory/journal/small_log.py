@@ -1,0 +1,41 @@
+"""What a dataset's commits and its log tell, read without Spark: the same blocks, or Unreadable."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from backstory.journal.chain import Block, blocks_told, told_of_blocks
+from backstory.journal.log_table import NUMBER, block_of, log_of
+from backstory.model.layout import Layout
+from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.ordered import rows_in_order
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of
+
+
+def snapshots_here(table: Described) -> Iterator[dict[str, str]]:
+    """What the table's commits of blocks carry, newest first; those that expired end the walk."""
+    return told_of_blocks(table.told_by_commits)
+
+
+def newest_block_here(files: Files) -> Block | None:
+    """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
+    newest = next(blocks_told(snapshots_here(files.table)), None)
+    if newest is not None or files.table.snapshot is None:
+        return newest  # a table without a snapshot has no commits: what a log says is of one before it
+    log = _log_table(files)
+    newest = None if log is None else next(blocks_told(snapshots_here(log.table)), None)
+    return newest or next(map(block_of, log_rows_here(files)[-1:]), None)
+
+
+def log_rows_here(files: Files) -> list[dict[str, Any]]:
+    """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
+    log = _log_table(files)
+    if log is None or not log.table.rows:
+        return []
+    return rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
+
+
+def _log_table(files: Files) -> Files | None:
+    """The dataset's log; None if it has none, or if another table has the name."""
+    found = files.beside(log_of(files.table.shape.table))
+    return found if found and found.table.shape.layout is Layout.ODF_LOG else None
