@@ -83,6 +83,13 @@ def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, sp
     )
 
 
+def test_where_no_law_is_broken_a_dry_repair_needs_no_spark(asked, spark, monkeypatch):
+    table = str(written(Store(spark), "healthy", Layout.VERSIONS, LIFE.replace("bad   b", "other b")))
+    monkeypatch.setattr(warehouse, "open", None)
+
+    assert asked("repair", table, "--output", "table") == (0, f"{table}: there is nothing to mend.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

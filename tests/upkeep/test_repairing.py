@@ -4,14 +4,15 @@ import json
 
 import pytest
 from histories_as_text import written
-from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, recorded
+from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, of_files, recorded
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
 from backstory.stores.iceberg.snapshots import newest
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.hidden import Unreadable
 from backstory.upkeep.checking import check
-from backstory.upkeep.repairing import REPAIR, repair
+from backstory.upkeep.repairing import REPAIR, repair, repair_small
 
 
 def lives(store, table, names):
@@ -107,6 +108,26 @@ def test_a_model_is_mended_but_for_its_hashes(store):
     assert found["state2"] == found["state3"] == [("T10", None, "new")]
 
 
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [(Layout.VERSIONS, VERSIONS), (Layout.FIVETRAN_HISTORY, FIVETRAN), (Layout.HIST, HIST)],
+    ids=str,
+)
+def test_for_a_small_table_that_breaks_no_law_nothing_is_proposed_without_spark(store, layout, told):
+    """A property that is wrong is left, whoever looks; what rows break Spark mends."""
+    table = written(store, "s_hist", layout, told)
+    recorded(store, table, "2024-02-29T00:00:05Z")
+    with pytest.raises(Unreadable):
+        of_files(store, table, repair_small)
+    store.spark.sql(f"DELETE FROM {store.sql_name(table)} WHERE k NOT LIKE 'good%' OR k IS NULL")
+    assert of_files(store, table, repair_small) == repair(store, table)
+
+    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} UNSET TBLPROPERTIES ('backstory.layout-version')")
+
+    found = of_files(store, table, repair_small)
+    assert (found, found.left) == (repair(store, table), {"properties": ["backstory.layout-version"]})
+
+
 def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
     """Logs are append-only; a table without versions keeps nothing to mend it by."""
     table = written(store, "logged", Layout.FIVETRAN_LIVE, "k v synced\na b T1\n")
@@ -117,6 +138,9 @@ def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
         with pytest.raises(UsageError) as stop:
             repair(store, table)
         assert (stop.value.code, bool(stop.value.remedy)) == ("no-repair", True), layout
+        with pytest.raises(UsageError) as here:
+            of_files(store, table, repair_small)
+        assert here.value.to_dict() == stop.value.to_dict()
 
 
 def test_a_table_that_tells_no_key_is_not_mended(store):

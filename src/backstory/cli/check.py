@@ -82,8 +82,12 @@ def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> i
         apply: Commit it.
         options: Common options.
     """
-    with opened(options, table) as warehouse, busy(options, "Checking ..."):
-        found = warehouse.table(table).repair(apply=apply)
+    from backstory.upkeep.repairing import repair_small
+
+    found = None if apply else answer_from_files(options, table, repair_small)
+    if found is None:
+        with opened(options, table) as warehouse, busy(options, "Checking ..."):
+            found = warehouse.table(table).repair(apply=apply)
     if options.answer == "json":
         show_document(found.to_dict())
     elif options.answer == "csv":

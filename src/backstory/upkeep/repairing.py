@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError
@@ -22,13 +22,18 @@ from backstory.stores.iceberg.frames import known_rows_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.port import DISORDER
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.port import DISORDER, ToldTable
 from backstory.upkeep.checking import known, misfits, readable
 from backstory.upkeep.laws.judged import PREFIX, Judged
 from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, MendTally, mend
 from backstory.upkeep.laws.plan import judged_by, suspected
 from backstory.upkeep.laws.terms import Law
 
+if TYPE_CHECKING:
+    from backstory.stores.metadata.rows import Files
+
+Table = TypeVar("Table", bound=ToldTable)
 # What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
 REPAIR: Final = "backstory.repair"
 DOOR: Final = "native"
@@ -67,6 +72,16 @@ def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
     return deliver(store, _Repairing(table, apply=apply))
 
 
+def repair_small(files: "Files") -> Repair:
+    """What would mend a small table that breaks no law of rows: nothing; Unreadable for any other table."""
+    from backstory.upkeep.laws.arrow.plan import broken_spans
+
+    table = _mendable(files.table)
+    if broken_spans(files):
+        raise Unreadable("rows to mend")
+    return _found(table, MendTally())
+
+
 @dataclass(frozen=True, slots=True)
 class _Repairing:
     table: TableName
@@ -80,7 +95,7 @@ class _Repairing:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[Repair]]:
         """Mend what is spoilt in the table as it stands."""
-        table = _mendable(store, self.table)
+        table = _mendable(existing(store, self.table))
         judged = judged_by(store, table)
         rows, names = _rows(store, table)
         found = suspected(rows, judged)
@@ -98,10 +113,9 @@ class _Repairing:
             acts.unpersist()
 
     def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: MendTally) -> Plan[Repair]:
-        left = {**tally.left, **_properties(table)}
-        counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
-        about = Repair(str(self.table), False, counts, dict(tally.laws), tally.keys, tally.samples, left)
-        told = {"laws": dict(tally.laws), "keys": tally.keys, **counts}
+        about = _found(table, tally)
+        counts = about.counts
+        told = {"laws": about.laws, "keys": about.keys, **counts}
         more = {REPAIR: json.dumps(told), **_recorded(judged)}
         orderly = table.disorderly and not tally.left
         change = (
@@ -119,9 +133,17 @@ class _Repairing:
         return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
 
 
-def _mendable(store: Store, name: TableName) -> StoredTable:
-    table = known(existing(store, name))
-    layout = table.shape.layout
+def _found(table: ToldTable, tally: MendTally) -> Repair:
+    left = {**tally.left, **_properties(table)}
+    counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
+    name, laws = str(table.shape.table), dict(tally.laws)
+    return Repair(name, False, counts, laws, tally.keys, tally.samples, left)
+
+
+def _mendable(table: Table) -> Table:
+    """The table, if its rows can be mended; UsageError for another one."""
+    table = known(table)
+    name, layout = table.shape.table, table.shape.layout
     if layout.span is None:
         raise UsageError(
             "no-repair",
@@ -171,7 +193,7 @@ def _recorded(judged: Judged) -> Mapping[str, str]:
     return {RECORDED: iso(max(datetime.now(UTC), after))}
 
 
-def _properties(table: StoredTable) -> dict[str, list[str]]:
+def _properties(table: ToldTable) -> dict[str, list[str]]:
     """What no mending of rows brings into agreement."""
     wrong = sorted(set(misfits(table)))
     return {Law.PROPERTIES.value: wrong} if wrong else {}
