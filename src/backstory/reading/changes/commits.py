@@ -141,5 +141,5 @@ def expired(table: TableName) -> Refused:
     return Refused(
         "snapshots-expired",
         f"Snapshots of {table} that tell what changed in this range have expired.",
-        "Begin the range later, or ask for --net where its first commit is kept, as that of a cursor is.",
+        "Begin the range later, a new cursor with --start now; or ask for --net where its first one is kept.",
     )
