@@ -110,6 +110,7 @@ def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
         (pa.float32(), "0.1", "0.123456789012"),
         (pa.decimal128(5, 2), "1.5", "1.125"),
         (pa.decimal128(38, 0), "12345678901234567890", "012"),
+        (pa.decimal128(38, 38), "0.5", "1"),
         (pa.timestamp("us"), "2026-01-01T10:00:00", "2026-01-01T10:00:00Z"),
     ],
 )

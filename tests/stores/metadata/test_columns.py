@@ -71,3 +71,7 @@ def test_fields_of_a_struct_go_by_their_ids():
     ]
     same = pa.array([[1], None, []], pa.list_(field("element", pa.int32(), 5)))
     assert projected(of(LIST), same, 3).to_pylist() == [[1], None, []]
+
+
+def test_decimals_have_as_many_digits_behind_the_point_as_the_table_says():
+    assert arrow_of("decimal(38, 38)") == pa.decimal128(38, 38)

@@ -59,7 +59,7 @@ def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Arr
     if kind(field) == TIME:
         return lambda text: clock_times(text, unit(field))
     if pa.types.is_decimal128(type_):
-        column = ColumnType.decimal(type_.precision, type_.scale)
+        column = ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
     elif type_ in _KINDS:
         column = ColumnType(_KINDS[type_])
     else:

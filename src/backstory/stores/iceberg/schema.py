@@ -123,7 +123,7 @@ def _column_type(stored: Any, comment: str | None) -> ColumnType:
         pass
     decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", stored)
     if decimal:
-        return ColumnType.decimal(int(decimal.group(1)), int(decimal.group(2)))
+        return ColumnType(Kind.DECIMAL, int(decimal.group(1)), int(decimal.group(2)))
     if stored in _KINDS:
         return ColumnType(_KINDS[stored])
     return ColumnType(Kind.STRING, foreign="" if stored == "string" else stored)
