@@ -26,15 +26,15 @@ class Owner:
     def __init__(self, place):
         self.place, self.folder, self.count = place, place.folder, 0
 
-    def load(self, columns, csv, *, name="rc_c", **more):
-        """The receipt of the next run; `csv` has its lines parted by semicolons."""
+    def load(self, columns, csv, *, name="rc_c", model=None, **more):
+        """The receipt of the next run; `csv` has its lines parted by semicolons, `model` other keys of the model."""
         self.count += 1
         (self.folder / "stage.csv").write_text(csv.replace(" ", "").replace(";", "\n") + "\n")
         written = dataset("k*", name, input="stage.csv", lineage_key="rawcore:rc_c", **more)
         written["target_columns"] = [self._column(word) for word in columns.split()]
         others = {each["referenced_dataset"] for each in more.get("references", [])}
         tables = [written, *(dataset("r*", other, historize=False) for other in others)]
-        model, folder = open_model(save(document(*tables), self.folder))
+        model, folder = open_model(save(document(*tables, **(model or {})), self.folder))
         asked = LoadRequest(run_id=f"r{self.count}", load_timestamp=second(self.count))
         (receipt,) = run_model(model, folder, self.place.target, asked)
         return receipt
@@ -87,6 +87,15 @@ def test_r34_a_renamed_column(owner):
     assert "a" not in owner.columns(BASE) + owner.columns(HIST)
     assert owner.rows("k, c, version_state") == [("1", "x", "new"), ("2", "y", "new")]
     assert owner.loaded("k* c<a b:BIGINT", "k,c,b;1,x,10;2,y,20") == ([], "unchanged=2")
+
+
+def test_r34_an_attribute_keeps_its_first_name_in_strict_hashes(owner):
+    """R34, 2.4: the history knows it, also when the model tells of the last name alone, or of none any more."""
+    strict = {"hash_profile": "strict_v2"}
+    rows = "x,10;2,y,20"
+    assert owner.loaded("k* a b", f"k,a,b;1,{rows}", model=strict)[1] == "new=2"
+    for columns, header in (("k* c<a b", "c"), ("k* d<c b", "d"), ("k* d b", "d")):
+        assert owner.loaded(columns, f"k,{header},b;1,{rows}", model=strict)[1] == "unchanged=2"
 
 
 def test_r34_names_that_move_along_a_chain(owner):

@@ -1,6 +1,6 @@
 """How a dataset is loaded, which way and with what scopes; and what its table tells of it by itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from backstory.doors.historize.columns import base_columns
@@ -29,7 +29,7 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
     full = dataset.incremental_strategy == "full"
     return Load(
         model,
-        dataset,
+        _pinned(dataset, hist),
         hist,
         dialect,
         delete_scope=scope,
@@ -38,6 +38,22 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
         closes_deleted=rules.snapshot == "full" or rules.delete_scope is not None,
         merges=merges,
     )
+
+
+def _pinned(dataset: ModelDataset, hist: HistState) -> ModelDataset:
+    """The dataset, its attributes pinned to their first names: the model may tell of later ones only."""
+    known = {each.name: each.former_names for each in hist.target_columns}
+    return dataset.model_copy(
+        update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
+    )
+
+
+def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> ModelColumn:
+    former = known.get(column.name, ())
+    pinned = column.key_name or column.system_role is not None or not former
+    if pinned or not {*column.former_names[:1]} <= {*former}:  # the model tells of an earlier one
+        return column
+    return column.model_copy(update={"key_name": former[0]})
 
 
 def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
