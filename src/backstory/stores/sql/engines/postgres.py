@@ -1,5 +1,6 @@
 """A PostgreSQL server."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,6 +19,8 @@ from backstory.stores.sql.engines.engine import Engine
 # Serialization failures, deadlocks, locks, lost connections.
 _LOOKS_AFTER_US = 250  # milliseconds
 _AGAIN = ("40", "55P03", "57", "08", "53")
+# What a server that answers says of a connection that it will not open later either; it has no code here.
+_TURNED_AWAY = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
 
 class PostgresEngine(Engine):
@@ -115,7 +118,7 @@ def _as_text(rows: pa.Table) -> pa.Table:
 def open_postgres(url: str) -> PostgresEngine:
     """A connection to `postgresql://user@host:port/db`; TryAgain if the server does not answer.
 
-    Raises UsageError for what is no such address, without a word of it.
+    Raises UsageError for what is no such address, without a word of it, and for one that is turned away.
     """
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
@@ -124,10 +127,21 @@ def open_postgres(url: str) -> PostgresEngine:
             "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
         )
     with _translated():
-        connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
+        connection = _connected(url)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _ending_with_us(connection)
     return PostgresEngine(connection)
+
+
+def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    try:
+        return psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
+    except psycopg.OperationalError as refused:
+        told = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
+        if not _TURNED_AWAY.search(told):
+            raise
+        remedy = "Create the database or the role, or mend the address or the password."
+        raise UsageError("no-database", f"PostgreSQL: {told}.", remedy) from None
 
 
 def _is_readable(url: str) -> bool:
