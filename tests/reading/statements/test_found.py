@@ -90,6 +90,20 @@ def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path
     )
 
 
+def test_json_is_the_text_that_it_is_in_a_warehouse(request, tmp_path, capsys):
+    """Text as it is stored (section 2.4): another spelling is another version, and null is no NULL."""
+    for kind in ("duckdb", "postgres"):
+        address = request.getfixturevalue(f"{kind}_url")
+        place = Place(kind, address, tmp_path)
+        place.use(document(dataset("k* j:JSON", input="s.csv")))
+        (tmp_path / "s.csv").write_text('k,j\nx,"{""a"":  1}"\ny,null\n')
+        assert place.load("r1", 1, skip_base=False).error is None
+        place.close()
+        code, rows = asked(capsys, "current", "rawcore.rc_c_hist", "--url", address)
+        assert code == 0
+        assert {row["k"]: row["j"] for row in rows} == {"x": '{"a":  1}', "y": "null"}
+
+
 def test_a_key_that_a_database_cannot_have_is_wrong_usage(url, capsys):
     times = ("rawcore.rc_c_hist", FIRST, SECOND)
     for words, code in (

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import TextLoader
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.stores.sql.columns import SqlColumn
@@ -130,6 +131,8 @@ def open_postgres(url: str) -> PostgresEngine:
         connection = _connected(url)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _ending_with_us(connection)
+    for name in ("json", "jsonb"):  # a text as it is stored, as in every other place: its null is no NULL
+        connection.adapters.register_loader(name, TextLoader)
     return PostgresEngine(connection)
 
 
