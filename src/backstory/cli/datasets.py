@@ -187,23 +187,24 @@ def verify(
 
 def _verified(datasets: Sequence[str], namespace: str, options: Options, *, every: bool) -> "list[Verdict]":
     """The verdicts on datasets: on small ones out of their files, on the others by Spark."""
-    from backstory.doors.odf import door, registry
+    from backstory.doors.odf import registry
     from backstory.journal.verify import Verdict, verify_small
 
     of_files = partial(verify_small, renamings=registry.renamings)
     names = answer_from_metadata(
         options, lambda catalog: registry.described(catalog, namespace).chosen(datasets, every=every)
     )
-    if names is None:
-        with opened(options) as warehouse:
-            return door.verified(warehouse.store, datasets, namespace=namespace, every=every)
-    found = [answer_from_files(options, each.name, of_files) for each in names]
-    left = [each.name.name for each, verdict in zip(names, found, strict=True) if verdict is None]
+    found = [answer_from_files(options, each.name, of_files) for each in names or ()]
     by_spark = iter(list[Verdict]())
-    if left:
+    if names is None or None in found:
+        from backstory.doors.odf import door
+
+        left = [each.name.name for each, verdict in zip(names or (), found, strict=True) if verdict is None]
         with opened(options) as warehouse:
-            by_spark = iter(door.verified(warehouse.store, left, namespace=namespace))
-    return [next(by_spark) if verdict is None else verdict for verdict in found]
+            store, every = warehouse.store, every and names is None
+            by_spark = iter(door.verified(store, left or datasets, namespace=namespace, every=every))
+    told = [next(by_spark) if verdict is None else verdict for verdict in found]
+    return [*told, *by_spark]
 
 
 def all_valid(found: "Sequence[Verdict]") -> bool:

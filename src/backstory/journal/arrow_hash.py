@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.stores.metadata.values import text
+
 # Rows, and bytes, that are hashed at a time.
 PIECE: Final = 1 << 16
 LARGEST: Final = 1 << 26
@@ -74,7 +76,7 @@ def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
 
 def _words_of(texts: pa.Array) -> np.ndarray:
     """The words of rows with these texts."""
-    hashes = b"".join([sha256(text).digest() for text in texts.to_numpy(zero_copy_only=False)])
+    hashes = b"".join([sha256(each).digest() for each in texts.to_pylist()])
     digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
     with np.errstate(over="ignore"):
         return np.array([_word(digits, place) for place in range(WORDS)])
@@ -88,11 +90,11 @@ def _repeating(rows: pa.Table) -> frozenset[str]:
 
 def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
     """The text of each row, as bytes."""
-    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), "~")
+    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text("~"))
     columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
     fields = [(_once if name in repeating else _field)(name, each) for name, each in columns.items()]
-    told = [numbers, " ", *(each for each in fields if each is not None)]
-    return pc.binary_join_element_wise(*told, "", null_handling="replace").cast(pa.binary())
+    told = [numbers, text(" "), *(each for each in fields if each is not None)]
+    return pc.binary_join_element_wise(*told, text(""), null_handling="replace").cast(pa.binary())
 
 
 def _once(name: str, values: pa.Array) -> pa.Array | None:
@@ -106,10 +108,10 @@ def _field(name: str, values: pa.Array) -> pa.Array | None:
     """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
     if values.null_count == len(values):
         return None
-    letter, text = _told(values)
-    start = f"{len(name.encode())}:{name}{letter}"
-    length = pc.binary_length(text).cast(pa.string())
-    return pc.binary_join_element_wise(start, length, ":", text, "")
+    letter, told = _told(values)
+    start = text(f"{len(name.encode())}:{name}{letter}")
+    length = pc.binary_length(told).cast(pa.string())
+    return pc.binary_join_element_wise(start, length, text(":"), told, text(""))
 
 
 def _told(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind

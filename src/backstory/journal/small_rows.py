@@ -14,6 +14,7 @@ from backstory.journal.row_hash import Slice
 from backstory.stores.metadata.columns import spark_name
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
+from backstory.stores.metadata.values import numbers
 
 SAME: Mapping[str, str] = MappingProxyType({})
 
@@ -52,7 +53,7 @@ class SmallRows:
     def repeated(self, block: Block) -> int:
         """How many rows of a block have the offset of another one."""
         assert block.offsets is not None
-        (start, end), offsets = block.offsets, _offsets(self._rows)
+        (start, end), offsets = block.offsets, numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
         return len(inside) - len(np.unique(inside))
 
@@ -106,12 +107,7 @@ class _Hashed:
 def _hashed(rows: pa.Table, names: Mapping[str, str]) -> _Hashed:
     """The words of rows; `names` are those that columns had when these were written."""
     named = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    words, known = words_of_table(named, named.column_names[0]), np.asarray(rows.column(0).is_valid())
-    offsets = _offsets(rows)
+    words, known = words_of_table(named, named.column_names[0]), rows.column(0).is_valid().to_pylist()
+    offsets, known = numbers(rows.column(0)), np.array(known, dtype=bool)
     order = np.argsort(offsets, kind="stable")
     return _Hashed(offsets[order], np.concatenate([words[:, known][:, order], words[:, ~known]], axis=1))
-
-
-def _offsets(rows: pa.Table) -> np.ndarray:
-    """The offsets that there are, in the order of the rows."""
-    return np.asarray(rows.column(0).drop_null())

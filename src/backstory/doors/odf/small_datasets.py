@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backstory.documents import Path_
 from backstory.doors.odf.dataset import Source
@@ -16,6 +15,7 @@ from backstory.journal.small_log import newest_block_here
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
+from backstory.stores.metadata.values import integers
 
 
 def dataset_here(files: Files) -> Known[Described]:
@@ -36,9 +36,9 @@ def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
     table, offset = files.table, dataset_here(files).columns.vocab.offset_column
     end = Head(newest_block_here(files)).next_offset - skip
     rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
-    offsets = rows[offset]
-    rows = rows.filter(pc.and_(pc.greater_equal(offsets, end - count), pc.less(offsets, end)))
-    return rows.take(pc.sort_indices(rows[offset]))
+    offsets = enumerate(rows[offset].to_pylist())
+    found = sorted((each, place) for place, each in offsets if each is not None and end - count <= each < end)
+    return rows.take(integers([place for _, place in found]))
 
 
 def inspected_here(files: Files, *, linted: bool) -> Inspected:

@@ -22,6 +22,19 @@ def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | Non
     return pa.Array.from_buffers(type_ or pa.int64(), len(values), [valid, pa.py_buffer(data)])
 
 
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """The whole numbers of a column that there are."""
+    found = column.drop_null().cast(pa.int64()).combine_chunks()
+    return np.frombuffer(found.buffers()[1] or b"", np.int64)[found.offset : found.offset + len(found)]
+
+
+def text(value: str) -> pa.Scalar:
+    """A text as a value of Arrow's."""
+    told = value.encode()
+    ends = np.array([0, len(told)], np.int32)
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(told)])[0]
+
+
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of a table, as `to_pylist` gives them; maps as dictionaries."""
     columns = [values_of(each) for each in table.columns]
