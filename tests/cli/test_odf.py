@@ -26,6 +26,7 @@ from backstory.warehouse import Warehouse
 FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
 COLUMNS = "[{name: id, type: Int32}, {name: city, type: {kind: Option, inner: String}}]"
 READ = f"{{kind: csv, header: true, schema: {{fields: {COLUMNS}}}}}"
+UNDECLARED = "{kind: csv, header: true}"
 SNAPSHOT = "{kind: snapshot, primaryKey: [id], encoding: op}"
 WATERMARKS = "2023-11-14T22:13:20Z -> 2024-03-09T16:00:00Z"
 AT, LATER = "2026-01-01T00:00:00.000000Z", "2026-02-01T00:00:00.000000Z"
@@ -395,6 +396,100 @@ def test_an_uncacheable_source_is_asked_with_the_flag(shell):
         assert "web: uncacheable  (use --fetch-uncacheable to update)" in said
         assert "1 dataset(s) uncacheable" in said
         assert shell.ask("pull", "web", "--fetch-uncacheable")[0]["status"] == "up-to-date"
+
+
+@pytest.fixture
+def pulled(cities, spark):
+    """Datasets of every kind of source, which have what there is; the web server that one of them asks."""
+    with serving() as web:
+        url = web.play("/tagged.csv", Play(FIRST.encode(), etag='"1"'))
+        bare = web.play("/bare.csv", Play(FIRST.encode()))
+        query = "{kind: sql, engine: spark, query: SELECT * FROM input}"
+        cities.manifest("tagged", polling(SNAPSHOT, fetch=f"{{kind: url, url: '{url}'}}", read=READ))
+        cities.manifest("bare", polling(SNAPSHOT, fetch=f"{{kind: url, url: '{bare}'}}", read=READ))
+        cities.manifest("globbed", polling(fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ))
+        cities.manifest(
+            "asked", polling(SNAPSHOT, fetch="{kind: url, url: asked.csv}", read=READ, preprocess=query)
+        )
+        cities.manifest(
+            "undeclared",
+            polling(SNAPSHOT, fetch="{kind: url, url: asked.csv}", read=UNDECLARED, preprocess=query),
+        )
+        cities.manifest("pushed", push(read=READ))
+        cities.write("asked.csv", FIRST)
+        cities.write("in/a.csv", FIRST)
+        cities.write("in/b.csv", SECOND)
+        names = ("tagged", "bare", "globbed", "asked", "undeclared")
+        cities.ask("pull", *(f"{name}.yaml" for name in names), "--system-time", AT)
+        cities.ask("add", "pushed.yaml")
+        cities.write("in/0.csv", FIRST)
+        cities.write("spark.toml", '[spark]\n"spark.sql.catalog.backstory.known" = "to Spark alone"\n')
+        yield cities, web
+
+
+@pytest.mark.parametrize("output", ["json", "csv", "table"])
+def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch, output):
+    """Whatever the source and however it is named: the same receipts, warnings, errors and exit codes."""
+    shell, _ = pulled
+    shell.manifest("lost")
+    shell.ask("add", "lost.yaml")
+    looks = {
+        ("pull", "cities"): 0,
+        ("pull", "cities.yaml"): 0,
+        ("pull", "CITIES", "cities.yaml", "--dry-run"): 0,
+        ("pull", "undeclared.yaml"): 0,
+        ("inspect", "undeclared"): 0,
+        ("pull", "tagged", "bare", "globbed", "asked", "pushed"): 0,
+        ("pull", "lost"): 1,
+        ("pull", "--all"): 1,
+        ("pull", "cities", "nix"): 2,
+        ("pull",): 2,
+    }
+    _asked_twice(shell, monkeypatch, looks, output)
+
+
+def test_a_source_with_something_new_is_asked_once(pulled):
+    """What it answered without Spark is what Spark takes in; the datasets behind it are pulled there."""
+    shell, web = pulled
+    web.play("/tagged.csv", Play(SECOND.encode(), etag='"2"'))
+    web.seen.clear()
+
+    told = shell.ask("pull", "cities", "tagged", "globbed")
+
+    assert [each["status"] for each in told] == ["up-to-date", "updated", "up-to-date"]
+    assert told[1]["offsets"] == [2, 5]
+    assert web.statuses() == [200]
+    shell.write("globbed", "a file of that name\n")
+    shell.write("in/c.csv", FIRST)
+    assert [each["dataset"] for each in shell.ask("pull", "--all") if each["status"] == "updated"] == [
+        "globbed"
+    ]
+
+
+def test_what_a_pull_would_mend_or_refuse_is_left_to_spark(pulled, spark):
+    """A log that lacks commits is brought up to date, and a table that others wrote to is refused."""
+    shell, _ = pulled
+    log = f"backstory.{shell.namespace}.cities__log"
+    spark.sql(f"DROP TABLE {log}")
+    shell.ask("pull", "cities")
+    assert spark.table(log).count() == 1
+    spark.sql(
+        f"INSERT INTO backstory.{shell.namespace}.cities SELECT * FROM backstory.{shell.namespace}.cities"
+    )
+    assert shell.ask("pull", "cities", code=3)[0]["error"]["code"] == "log-behind"
+
+
+def test_a_query_that_no_pull_has_looked_at_is_looked_at_by_spark(pulled, monkeypatch):
+    shell, _ = pulled
+    shell.write("asked.yaml", Path("asked.yaml").read_text() + "    - {kind: SetInfo, description: Asked}\n")
+    shell.ask("add", "asked.yaml")
+    opened = []
+    kept = python.open
+    monkeypatch.setattr(python, "open", lambda *_, **__: opened.append(1) or kept())
+
+    assert shell.ask("pull", "asked")[0]["status"] == "up-to-date"
+
+    assert opened
 
 
 def test_files_are_pushed(shell, monkeypatch):

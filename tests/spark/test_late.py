@@ -8,6 +8,7 @@ import pytest
 from datasets import Dataset
 from histories_as_text import written
 from historizing import PEPPER, dataset, document, save
+from manifesting import manifest, polling
 from pyspark import SparkContext
 from pyspark.sql.functions import col
 from sleeping import Sleeping
@@ -66,6 +67,7 @@ def test_a_model_whose_stage_the_driver_holds_needs_none(late, tmp_path):
     ]
 
 
+READ = "{kind: csv, header: true, schema: {fields: [{name: city, type: String}, {name: n, type: Int32}]}}"
 ASKED = {
     "timeline": lambda table: table.timeline("a"),
     "changes": lambda table: table.changes(),
@@ -90,6 +92,9 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     asked["verify"] = lambda late: door.verified(late, [cities.name], namespace="datasets")
     asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
     asked["repair"] = lambda late: repair(late, native)
+    asked["pull"] = lambda late: door.pull_all(
+        late, [_polling(tmp_path)], door.RunRequest(), namespace="datasets"
+    )
     asked["check"] = lambda late: checked(late, [native, TableName("datasets", cities.name)])
     asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
     for name, ask in asked.items():
@@ -100,6 +105,14 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
             pytest.fail(f"{name} names columns before there is a session: {asleep!r}")
         finally:
             sleeping.wake()
+
+
+def _polling(folder):
+    """A manifest, and a file that it asks for."""
+    (folder / "towns.csv").write_text("city,n\nA,1\n")
+    source = polling("{kind: snapshot, primaryKey: [city]}", fetch="{kind: url, url: towns.csv}", read=READ)
+    (folder / "towns.yaml").write_text(manifest(source).replace("name: cities", "name: asleep"))
+    return folder / "towns.yaml"
 
 
 def _of_table(name, ask, late):

@@ -85,10 +85,11 @@ def inspect(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf import door
+    from backstory.doors.odf.inspecting import inspected_file
+    from backstory.doors.odf.wanted import is_file
 
-    if door.is_file(dataset):
-        found = door.inspected_file(Path(dataset))
+    if is_file(dataset):
+        found = inspected_file(Path(dataset))
     else:
         found = [_inspected(dataset, namespace, options, linted=not (schema or resolved) or lints)]
     if schema:

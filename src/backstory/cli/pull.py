@@ -5,10 +5,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import opened
+from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
 from backstory.cli.output import errors, show, tell_error
@@ -18,8 +19,11 @@ from backstory.model.receipt import exit_code
 from backstory.spark.interrupts import told_as_interrupts
 
 if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added, DatasetReceipt, Watcher
+    from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
+    from backstory.doors.odf.polling import Asked
     from backstory.engine.rehearsal import Told
+    from backstory.model.table import TableName
+    from backstory.observe.progress import ProgressLine
 
 DEFAULTS = Options()
 InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
@@ -63,21 +67,76 @@ def pull(
     for each in datasets:
         if door.is_file(each):
             door.inspected_file(Path(each))  # what is wrong is told at once, without Spark
-    with opened(options) as warehouse, _watched(options) as watcher, collect_rehearsals() as changes:
-        receipts = warehouse.pull(
-            *datasets,
-            all=all,
-            system_time=system_time,
-            fetch_uncacheable=fetch_uncacheable,
-            refetch=refetch,
-            set_watermark=set_watermark,
-            run_id=run_id,
-            namespace=namespace,
-            dry_run=dry_run,
-            watcher=watcher,
-        )
+    line = _line(options)
+    asked = door.RunRequest(
+        system_time=None if system_time is None else instant_of(system_time),
+        fetch_uncacheable=fetch_uncacheable,
+        refetch=refetch,
+        set_watermark=None if set_watermark is None else instant_of(set_watermark),
+        run_id=run_id,
+        dry_run=dry_run,
+        rights=options.settings().rights,
+        progress=line.tell,
+    )
+    with collect_rehearsals() as changes:
+        receipts = _pulled(datasets, namespace, asked, options, line, every=all)
     _tell(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
+
+
+def _pulled(
+    wanted: Sequence[str],
+    namespace: str,
+    asked: "RunRequest",
+    options: Options,
+    line: "ProgressLine",
+    *,
+    every: bool,
+) -> "list[DatasetReceipt]":
+    """The receipts: without Spark up to the first dataset with something new, or that only Spark reads."""
+    from backstory.doors.odf import door
+    from backstory.doors.odf.receipts import DatasetReceipt
+    from backstory.doors.odf.small_pulls import wanted_here
+    from backstory.doors.odf.wanted import Wanted
+
+    known, left = None, list[Wanted](wanted)
+    if asked.set_watermark is None:
+        known = answer_from_metadata(
+            options, lambda catalog: wanted_here(catalog, namespace, wanted, every=every)
+        )
+    before: list[DatasetReceipt | Asked] = []
+    if known is not None:
+        added, names = known
+        with _watched(options, line) as watcher:
+            for each in added:
+                watcher.added(each)
+            before = _asked_here(names, asked, options, watcher)
+        told = [each for each in before if isinstance(each, DatasetReceipt)]
+        if len(told) == len(names):
+            return told
+        left, every = [*names[len(told) :]], False
+    with opened(options) as warehouse, _watched(options, line) as watcher:
+        return door.pull_all(
+            warehouse.store, left, asked, namespace=namespace, every=every, watcher=watcher, before=before
+        )
+
+
+def _asked_here(
+    names: "Sequence[TableName]", asked: "RunRequest", options: Options, watcher: "Watcher"
+) -> "list[DatasetReceipt | Asked]":
+    """The receipts of datasets that have nothing new, and what the source of the first other one answered."""
+    from backstory.doors.odf import door
+    from backstory.doors.odf.receipts import DatasetReceipt
+    from backstory.doors.odf.small_pulls import asked_here
+
+    found: list[DatasetReceipt | Asked] = []
+    for each in names:
+        watcher.begun(each.name)
+        one = answer_from_files(options, each, partial(asked_here, asked=asked))
+        if not isinstance(one, DatasetReceipt):
+            return found if one is None else [*found, one]
+        found.append(door.ended(one, watcher, alone=len(names) == 1))
+    return found
 
 
 def ingest(
@@ -119,7 +178,7 @@ def ingest(
         raise UsageError("no-file", "No file is given.", "Name at least one, or write --stdin.")
     with (
         opened(options) as warehouse,
-        _watched(options) as watcher,
+        _watched(options, _line(options)) as watcher,
         _given(files, stdin=stdin) as paths,
         collect_rehearsals() as changes,
     ):
@@ -141,14 +200,18 @@ def ingest(
     return receipt.exit_code
 
 
-@contextmanager
-def _watched(options: Options) -> Iterator["Watcher"]:
-    """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
-    from backstory.doors.odf.door import Watcher
+def _line(options: Options) -> "ProgressLine":
+    """The line that tells how far a dataset is, on a terminal."""
     from backstory.observe.progress import ProgressLine
 
     drawn = errors.is_terminal and not options.quiet and not options.verbose
-    line = ProgressLine(errors if drawn else None)
+    return ProgressLine(errors if drawn else None)
+
+
+@contextmanager
+def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
+    """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
+    from backstory.doors.odf.door import Watcher
 
     def added(one: "Added") -> None:
         if not options.quiet:

@@ -4,7 +4,7 @@ It keeps the chain when the dataset's snapshots expire. Its own newest snapshot 
 so that no Spark job is needed to know where a dataset stands.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
@@ -102,13 +102,22 @@ def logged(store: Store, table: StoredTable) -> list[Block]:
 
     Blocks of commits that a rollback took back are left out. Raises Violated for one that cannot be read.
     """
-    found = list(walk(table))
+    return all_blocks(
+        walk(table), lambda: newest_block(store, table), lambda: log_rows(store, table.shape.table)
+    )
+
+
+def all_blocks(
+    committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
+) -> list[Block]:
+    """The blocks of snapshots, newest first, and older ones from the rows of the log; all, oldest first."""
+    found = list(committed)
     if found and found[-1].previous is None:
         return found[::-1]
-    newest = None if found else newest_block(store, table)
-    found += [newest] if newest else []
+    last = None if found else newest()
+    found += [last] if last else []
     if found:
-        known = {block.hash: block for block in map(block_of, log_rows(store, table.shape.table))}
+        known = {block.hash: block for block in map(block_of, rows())}
         while (before := known.get(found[-1].previous or "")) is not None:
             found.append(before)
     return found[::-1]

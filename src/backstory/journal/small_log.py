@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from backstory.journal.chain import Block, blocks_told, told_of_blocks
-from backstory.journal.log_table import NUMBER, block_of, log_of
+from backstory.journal.log_table import NUMBER, all_blocks, block_of, log_of
 from backstory.model.layout import Layout
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.ordered import rows_in_order
@@ -25,6 +25,21 @@ def newest_block_here(files: Files) -> Block | None:
     log = _log_table(files)
     newest = None if log is None else next(blocks_told(snapshots_here(log.table)), None)
     return newest or next(map(block_of, log_rows_here(files)[-1:]), None)
+
+
+def logged_here(files: Files) -> list[Block]:
+    """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log."""
+    committed = blocks_told(snapshots_here(files.table))
+    return all_blocks(committed, lambda: newest_block_here(files), lambda: log_rows_here(files))
+
+
+def log_is_complete(files: Files) -> bool:
+    """Whether the log surely has every block of the dataset's snapshots."""
+    newest = next(blocks_told(snapshots_here(files.table)), None)
+    log = None if newest is None else _log_table(files)
+    if newest is None or log is None:
+        return newest is None
+    return newest == next(blocks_told(snapshots_here(log.table)), None)
 
 
 def log_rows_here(files: Files) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from datasets import Dataset
 from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import door
-from backstory.doors.odf.adding import refuse_repeated
 from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.registry import Registered, stored
+from backstory.doors.odf.wanted import refuse_repeated
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 

@@ -8,7 +8,8 @@ from manifesting import dataset_of, manifest, polling
 
 from backstory.doors.odf.allowed_queries import others_read
 from backstory.doors.odf.manifest.read import Sql
-from backstory.doors.odf.pulling import RunRequest, pull
+from backstory.doors.odf.polling import RunRequest
+from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.querying import run_query
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError

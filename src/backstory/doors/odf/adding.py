@@ -2,39 +2,35 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.columns import batch_columns
-from backstory.doors.odf.data_types import arrow_schema, data_schema_of, declared_schema
-from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.fetching import check
+from backstory.doors.odf.data_types import arrow_schema, data_schema_of
+from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.foreseeing import foreseen
-from backstory.doors.odf.lints import Lint, refuse_errors
+from backstory.doors.odf.lints import Lint
 from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifests import find_manifests, read_manifests
+from backstory.doors.odf.manifests import find_manifests
 from backstory.doors.odf.merging import key_of
-from backstory.doors.odf.read_options import read_options
 from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
 from backstory.doors.odf.schemas import expected_of
+from backstory.doors.odf.wanted import is_same, looked_at, read_datasets, refuse_repeated
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
-from backstory.formats.reading import refuse_unwritable
 from backstory.journal.chain import canonical
 from backstory.journal.log_table import DOOR
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.schema import Shape
-from backstory.model.table import TableName
 from backstory.stores.iceberg.spark_types import columns_from
 from backstory.stores.iceberg.store import Store, StoredTable
 
 Status = Literal["added", "updated", "unchanged", "failed"]
-
-NAMED: Final = ("content", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +44,13 @@ class Added(Receipt):
     error: BackstoryError | None = None
 
 
-def read_datasets(store: Store, namespace: str, path: Path, *, recursive: bool = False) -> list[Registered]:
-    """The datasets of a file as they would stand when it was added; nothing is written.
-
-    Raises UsageError if two of its manifests are one dataset's.
-    """
-    found = []
-    for document, snapshot in read_manifests(path, recursive=recursive):
-        known = registry.stored(store, namespace).find(snapshot.content.name)
-        folder = path.absolute().parent
-        dataset = fold(snapshot, folder, known=known is not None, written=document)
-        name = known.name if known else TableName(namespace, dataset.name)
-        found.append(Registered(dataset, name, known.table if known else None))
-    refuse_repeated(found)
-    return found
-
-
-def refuse_repeated(found: Iterable[Registered], first: dict[str, Dataset] | None = None) -> None:
-    """Raise UsageError for the second manifest of a dataset: names are compared without case (R7).
-
-    `first` holds the first manifest of each name before these, and gets theirs. The same manifest may be
-    there again, as one of a folder and by its own name.
-    """
-    first = {} if first is None else first
-    for each in found:
-        one = each.dataset
-        other = first.setdefault(one.name.lower(), one)
-        if _origin(one) != _origin(other):
-            raise UsageError(
-                "repeated-name",
-                f"{one.place(NAMED)}: {one.name} is the dataset of {other.place(NAMED)} already.",
-                "Accounts and case tell no datasets apart: give it another name, or take one out.",
-            )
-
-
-def _origin(dataset: Dataset) -> tuple[Path, str, int | None]:
-    """Where a manifest was written, however its path was spelled."""
-    name = dataset.written.name if dataset.written else ""
-    return dataset.folder.resolve(), Path(name).name, dataset.line(NAMED)
-
-
 def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
     """Add every manifest of a file, or of a folder and those in it; UsageError for a wrong one."""
     files = find_manifests(path) if path.is_dir() else [path]
     found = [
-        each for file in files for each in read_datasets(store, namespace, file, recursive=path.is_dir())
+        each
+        for file in files
+        for each in read_datasets(registry.stored(store, namespace), file, recursive=path.is_dir())
     ]
     refuse_repeated(found)
     return [add_one(store, each, dry_run=dry_run) for each in found]
@@ -119,7 +77,7 @@ def _of_file(
     found: list[Added] = []
     name = None
     try:
-        for each in read_datasets(store, namespace, file, recursive=recursive):
+        for each in read_datasets(registry.stored(store, namespace), file, recursive=recursive):
             name = each.dataset.name
             refuse_repeated([each], first)
             found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
@@ -135,22 +93,14 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     and for a change that would give stored rows another meaning.
     """
     dataset = wanted.dataset
-    told = tuple(foreseen(store, wanted))
-    refuse_errors(told)
-    if dataset.polling is not None:
-        check(dataset.polling.fetch)
-    for _, source in dataset.sources():
-        declared = declared_schema(source.read)
-        options = read_options(source.read)
-        if declared is not None:
-            refuse_unwritable(options, arrow_schema(declared))
+    told = looked_at(dataset, partial(foreseen, store, wanted))
     if wanted.table is None:
         registry.refuse_taken(store, wanted.name)
         _create(store, wanted, dry_run=dry_run)
         return Added(dataset.name, None, "added", told)
     before = registry.registered(wanted.table)
     assert before is not None
-    if before.dataset.document == dataset.document and before.dataset.folder == dataset.folder:
+    if is_same(before.dataset, dataset):
         return Added(dataset.name, None, "unchanged", told)
     _refuse_other_meaning(before, dataset)
     properties = properties_of(dataset)

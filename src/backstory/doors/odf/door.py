@@ -1,18 +1,18 @@
 """What the command line and the Python face ask of this door."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.adding import Added, add, add_each, add_one, read_datasets, refuse_repeated
+from backstory.doors.odf.adding import Added, add, add_each, add_one
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file
-from backstory.doors.odf.manifests import find_manifests
-from backstory.doors.odf.pulling import RunRequest, pull
+from backstory.doors.odf.polling import Asked, RunRequest
+from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt
 from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.wanted import Wanted, is_file, meant, require_some
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import UsageError
@@ -44,29 +44,27 @@ __all__ = [
     "verified",
 ]
 
-ENDINGS = (".yaml", ".yml")
 UNWATCHED = Watcher()
 
 
 def pull_all(
     store: Store,
-    wanted: Sequence[str | Path],
+    wanted: Sequence[Wanted],
     asked: RunRequest,
     *,
     namespace: str = ODF,
     every: bool = False,
     watcher: Watcher = UNWATCHED,
+    before: "Sequence[DatasetReceipt | Asked]" = (),
 ) -> list[DatasetReceipt]:
     """Pull files of manifests, which are added first, and datasets by name; one after the other.
 
     One that fails does not keep the others back. Raises UsageError for a wrong manifest and an unknown
-    name before anything is added or pulled.
+    name before anything is added or pulled. `before` are the receipts of other datasets of the same run,
+    and what the source of the first of these was asked already.
     """
-    if not wanted and not every:
-        raise UsageError("no-dataset", "No dataset is named.", "Name datasets or manifests, or --all.")
-    read = [each for one in wanted for each in _meant(store, namespace, one)]
-    refuse_repeated(each for each in read if each.dataset.written is not None)
-    read = list({each.name: each for each in read}.values())
+    require_some(wanted, every=every)
+    read = meant(registry.stored(store, namespace), wanted)
     for each in read:
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)
@@ -75,15 +73,22 @@ def pull_all(
         known = {each.name for each in datasets}
         every_one = registry.stored(store, namespace).every()
         datasets += [each for each in every_one if each.name not in known]
-    receipts = []
+    receipts = [each for each in before if isinstance(each, DatasetReceipt)]
+    alone = len(receipts) + len(datasets) == 1
+    begun = [each for each in before if isinstance(each, Asked)]
     for dataset in datasets:
         watcher.begun(dataset.dataset.name)
-        receipt = pull(store, dataset, asked)
-        if isinstance(receipt.error, UsageError) and len(datasets) == 1:
-            raise receipt.error
-        watcher.ended(receipt)
-        receipts.append(receipt)
+        receipt = pull(store, dataset, asked, begun.pop() if begun else None)
+        receipts.append(ended(receipt, watcher, alone=alone))
     return receipts
+
+
+def ended(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:
+    """The receipt, once the watcher has heard of it; wrong usage of a dataset that is `alone` is raised."""
+    if isinstance(receipt.error, UsageError) and alone:
+        raise receipt.error
+    watcher.ended(receipt)
+    return receipt
 
 
 def events(store: Store, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
@@ -125,29 +130,12 @@ def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
     return inspect_dataset(store, registry.stored(store, namespace).existing(name))
 
 
-def is_file(one: str | Path) -> bool:
-    """Whether an argument means a file of manifests, and not a dataset."""
-    path = Path(one)
-    return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
-
-
 def verified(
     store: Store, names: Sequence[str], *, namespace: str = ODF, every: bool = False
 ) -> list[Verdict]:
     """Whether datasets are what their commits said; UsageError for an unknown name, before any is read."""
     found = registry.stored(store, namespace).chosen(names, every=every)
     return [verify(store, each.name, registry.renamings) for each in found]
-
-
-def _meant(store: Store, namespace: str, one: str | Path) -> list[Registered]:
-    """The datasets that an argument means: those of a file or a folder, or the one of a name."""
-    path = Path(one)
-    if path.is_dir() and (isinstance(one, Path) or one.endswith("/")):
-        files = find_manifests(path)
-        return [each for file in files for each in read_datasets(store, namespace, file, recursive=True)]
-    if is_file(one):
-        return read_datasets(store, namespace, path)
-    return [registry.stored(store, namespace).existing(str(one))]
 
 
 def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:

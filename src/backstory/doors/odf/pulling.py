@@ -1,10 +1,9 @@
 """Pull: ask a dataset's source, and ingest what is new, a commit for each file (section 5)."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -13,12 +12,10 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.fetching import source_of
-from backstory.doors.odf.lints import secrets
-from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
-from backstory.doors.odf.manifest.fetch import FilesGlob
+from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
+from backstory.doors.odf.polling import Asked, Facts, RunRequest, ask, failed, tell_notes, warn_of_secrets
 from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
@@ -28,49 +25,21 @@ from backstory.journal.log_table import logged
 from backstory.model.change import Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.settings import Rights
-from backstory.sources.asking import Asking, Progress, silent
-from backstory.sources.fetched import Answer, Fetched
-from backstory.sources.polling import fetch
+from backstory.sources.fetched import Fetched
 from backstory.sources.savepoint import forget
 from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
 
-NO_SOURCE = "Dataset does not specify a polling source"
-SWITCHED_OFF = "the polling source is disabled"
-UNCACHEABLE = "use --fetch-uncacheable to update"
 
+def pull(store: Store, dataset: Registered, asked: RunRequest, before: Asked | None = None) -> DatasetReceipt:
+    """Ask the polling source of a dataset; its error, if there is one, stands in the receipt.
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What the caller of a pull or a push asks for."""
-
-    system_time: datetime | None = None
-    fetch_uncacheable: bool = False
-    refetch: bool = False
-    set_watermark: datetime | None = None
-    run_id: str | None = None
-    dry_run: bool = False
-    rights: Rights = field(default_factory=Rights)
-    progress: Progress = field(default=silent)
-
-    def run(self) -> PullRun:
-        """The run that this begins: its system time is now, unless another was asked for."""
-        return PullRun(
-            self.system_time or datetime.now(UTC),
-            self.run_id,
-            self.dry_run,
-            self.rights,
-            lambda stage: self.progress(stage, 0, None),
-        )
-
-
-def pull(store: Store, dataset: Registered, asked: RunRequest) -> DatasetReceipt:
-    """Ask the polling source of a dataset; its error, if there is one, stands in the receipt."""
-    run = asked.run()
+    `before` is what was asked without the store; what came of it goes on from there.
+    """
+    run = before.run if before else asked.run()
     try:
-        return tell_notes(_pulled(store, dataset, asked, run))
+        return tell_notes(_pulled(store, dataset, asked, run, before))
     except BackstoryError as error:
         return failure_of(store, dataset, error)
 
@@ -80,99 +49,67 @@ def failure_of(store: Store, dataset: Registered, error: BackstoryError) -> Data
     head = Head()
     with suppress(BackstoryError):
         head = head_of(store, dataset)
-    name = dataset.dataset.name
-    return DatasetReceipt(name, "failed", watermark=head.watermark, system_time=head.system_time, error=error)
+    return failed(dataset, head, error)
 
 
-def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
-    """The same receipt, once its notes were told."""
-    for note in receipt.notes:
-        log.warning(note, dataset=receipt.dataset)
-    return receipt
-
-
-def _pulled(store: Store, dataset: Registered, asked: RunRequest, run: PullRun) -> DatasetReceipt:
-    for lint in secrets(dataset.dataset):
-        log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
-    head = head_to_extend(store, dataset)
-    nothing = DatasetReceipt(
-        dataset.dataset.name, "up-to-date", watermark=head.watermark, system_time=head.system_time
-    )
-    if asked.set_watermark is not None:
-        return _marked(store, dataset, asked.set_watermark, run)
-    source = dataset.dataset.polling
-    if source is None or dataset.dataset.polling_disabled:
-        return replace(nothing, status="disabled", hint=NO_SOURCE if source is None else SWITCHED_OFF)
-    refuse_forbidden_queries(store, dataset.name, dataset.dataset)
-    asking = _asking(store, dataset, source, head, asked, run)
-    answer = fetch(source_of(source.fetch), asking)
-    uncacheable = replace(nothing, status="uncacheable", hint=UNCACHEABLE)
-    asked_in_vain = uncacheable if answer.status == "uncacheable" else nothing
+def _pulled(
+    store: Store, dataset: Registered, asked: RunRequest, run: PullRun, before: Asked | None
+) -> DatasetReceipt:
+    found: Asked | DatasetReceipt | None = before
+    if found is None:
+        warn_of_secrets(dataset)
+        head = head_to_extend(store, dataset)
+        if asked.set_watermark is not None:
+            return _marked(store, dataset, asked.set_watermark, run)
+        found = ask(dataset, _facts(store, dataset, head), asked, run)
+    if isinstance(found, DatasetReceipt):
+        return found
     receipts: list[DatasetReceipt] = []
     try:
-        for receipt in _ingested(store, dataset, source, answer, asking, run, after=head.polled):
+        for receipt in _ingested(store, dataset, found):
             receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
     except BackstoryError as error:
-        before = failure_of(store, dataset, error)
-        found = replace(sum_up(receipts, before), status="failed", error=error)
+        standing = failure_of(store, dataset, error)
+        told = replace(sum_up(receipts, standing), status="failed", error=error)
     else:
-        found = sum_up(receipts, asked_in_vain)
-    if not run.dry_run and found.status != "updated":
+        told = sum_up(receipts, found.nothing(dataset))
+    if not run.dry_run and told.status != "updated":
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
-    notes = (*answer.warnings, *found.notes)
     if run.dry_run and len(receipts) > 1:
-        notes += (f"Each of the {len(receipts)} files was compared with the dataset as it stands now.",)
-    return replace(found, notes=notes, before=head.watermark)
+        return found.told(
+            told, f"Each of the {len(receipts)} files was compared with the dataset as it stands now."
+        )
+    return found.told(told)
 
 
-def _ingested(
-    store: Store,
-    dataset: Registered,
-    source: SetPollingSource,
-    answer: Answer,
-    asking: Asking,
-    run: PullRun,
-    *,
-    after: int,
-) -> Iterator[DatasetReceipt]:
+def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
+    return Facts(
+        head,
+        cache_of(store, dataset.name),
+        lambda: () if dataset.table is None else logged(store, dataset.table),
+        lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
+    )
+
+
+def _ingested(store: Store, dataset: Registered, found: Asked) -> Iterator[DatasetReceipt]:
     """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
-    for fetched in answer.deliveries:
+    after, run = found.head.polled, found.run
+    for fetched in found.answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
         standing = _standing(store, dataset)
-        receipt, committed = deliver_file(store, dataset.name, standing, source, fetched, run, after=after)
+        receipt, committed = deliver_file(
+            store, dataset.name, standing, found.source, fetched, run, after=after
+        )
         after += committed
         if not run.dry_run:
-            forget(fetched, asking)
+            forget(fetched, found.asking)
         yield receipt
 
 
 def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
     """The dataset as it stands whenever it is asked for; one that is not added stays as it is."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
-
-
-def _asking(
-    store: Store, dataset: Registered, source: SetPollingSource, head: Head, asked: RunRequest, run: PullRun
-) -> Asking:
-    seen: frozenset[str] = frozenset()
-    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
-        told = (block.event.get("path") for block in logged(store, dataset.table))
-        seen = frozenset(str(path) for path in told if path is not None)
-    return Asking(
-        system_time=run.system_time,
-        folder=dataset.dataset.folder,
-        cache=cache_of(store, dataset.name),
-        environment=os.environ,
-        state=head.state_of(source),
-        asked_before=head.has_asked(source),
-        complete=head.is_complete(source),
-        seen=seen,
-        refetch=asked.refetch,
-        fetch_uncacheable=asked.fetch_uncacheable,
-        progress=asked.progress,
-        unpacked_limit=run.rights.unpacked_limit,
-    )
 
 
 def _marked(store: Store, dataset: Registered, watermark: datetime, run: PullRun) -> DatasetReceipt:

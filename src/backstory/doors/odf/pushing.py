@@ -15,7 +15,8 @@ from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Read
-from backstory.doors.odf.pulling import RunRequest, failure_of, tell_notes
+from backstory.doors.odf.polling import RunRequest, tell_notes
+from backstory.doors.odf.pulling import failure_of
 from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import head_of

@@ -6,12 +6,14 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import Path_
+from backstory.doors.odf.data_types import declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.inspecting import Inspected, in_a_row, inspected
 from backstory.doors.odf.lints import Lint, lints_of
 from backstory.doors.odf.registry import Known, registered
 from backstory.doors.odf.work import Head
-from backstory.journal.small_log import newest_block_here
+from backstory.journal.chain import blocks_told
+from backstory.journal.small_log import newest_block_here, snapshots_here
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
@@ -44,11 +46,20 @@ def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
 def inspected_here(files: Files, *, linted: bool) -> Inspected:
     """A dataset of the warehouse; `linted` says whether anybody asks what is odd in its manifest."""
     dataset = dataset_here(files)
-    lint = partial(lints_of, dataset.dataset, without_query) if linted else list[Lint]
+    lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspected(dataset, lint, Head(newest_block_here(files)))
 
 
-def without_query(_: Path_, source: Source) -> None:
-    """The output of no query; Unreadable for that of one, which Spark parses."""
-    if source.preprocess is not None:
+def output_here(dataset: Known[Described], _: Path_, source: Source) -> None:
+    """The columns after preprocess, where nobody knows them; Unreadable where Spark looks at the query."""
+    declared = declared_schema(source.read)
+    known = declared is not None and declared.fields_
+    if source.preprocess is not None and (known or not is_pulled_by(dataset)):
         raise Unreadable("a query of preprocess")
+
+
+def is_pulled_by(dataset: Known[Described]) -> bool:
+    """Whether the newest commit was made under this very manifest, whose queries were looked at then."""
+    table = dataset.table
+    newest = None if table is None else next(blocks_told(snapshots_here(table)), None)
+    return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

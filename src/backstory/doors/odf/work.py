@@ -38,8 +38,12 @@ def unseen(_stage: str) -> None:
 
 def cache_of(store: Store, dataset: TableName) -> Path:
     """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache."""
-    base = store.folder or Path.home() / ".cache" / "backstory" / store.catalog
-    return base / ".downloads" / dataset.schema / dataset.name.lower()
+    return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
+
+
+def cache_in(folder: Path, dataset: TableName) -> Path:
+    """The folder of a dataset's downloads in another one."""
+    return folder / ".downloads" / dataset.schema / dataset.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
