@@ -361,6 +361,24 @@ def test_random_stages_become_their_base(place):
         before, base, hist = now, rows, versions_
 
 
+@pytest.mark.parametrize("always", [True, False], ids=["frames", "driver"])
+def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
+    """E4: the names of a model are any words, and change nothing."""
+    place.by_frames(always=always)
+    words = "action count keys pairs appeared vanished r v"
+    for number, text in enumerate("pq", 1):
+        rows = [{"rows": "x"} | dict.fromkeys(words.split(), text), {"rows": text}]
+        staged(place, rows, f"rows* {words}")
+        assert place.load(f"r{number}", number, skip_base=False).error is None
+    found = place.rows("SELECT `rows`, action, v, version_state FROM rawcore.rc_c_hist")
+    assert sorted(found, key=str) == [
+        ("p", None, None, "deleted"),
+        ("q", None, None, "new"),
+        ("x", "p", "p", "changed"),
+        ("x", "q", "q", "changed"),
+    ]
+
+
 def _ids(place, table, key):
     """The id of each row, and the number of the commit that changed it last."""
     listed = f"{key}, _row_id, _last_updated_sequence_number"

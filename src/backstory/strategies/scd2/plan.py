@@ -83,8 +83,8 @@ def outcomes(
 
     number = count(lit(1)).alias("rows")
     own = f" {uuid4()}"  # one comparison may stand in the plan of another
-    counted = [count(when(condition, 1)).alias(name) for name, condition in checks.items()]
-    counted += [total.alias(name) for name, total in sums.items()]
+    counted = [count(when(condition, 1)).alias(f"check {name}") for name, condition in checks.items()]
+    counted += [total.alias(f"sum {name}") for name, total in sums.items()]
     left = delivered.observe("delivered" + own, number, *counted).select(struct("*").alias(DELIVERED))
     right = stored.observe("stored" + own, number).select(struct("*").alias(STORED))
     keys = [quoted(name) for name in ([key] if isinstance(key, str) else key)]
@@ -123,9 +123,9 @@ def outcomes(
             # A pair for each stored row of a key that is delivered once, and the other way round.
             repeats_delivered=both + alone["vanished"] != rows[1] or APPEARED in twice,
             repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
-            failed={name: seen["delivered" + own][name] for name in checks},
+            failed={name: seen["delivered" + own][f"check {name}"] for name in checks},
             tallies={name: sum(row[f"tally {name}"] for row in told_rows) for name in tallies},
-            sums={name: seen["delivered" + own][name] for name in sums},
+            sums={name: seen["delivered" + own][f"sum {name}"] for name in sums},
         )
     finally:
         actions.unpersist()

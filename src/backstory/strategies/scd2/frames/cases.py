@@ -17,10 +17,10 @@ KEY, HASH, PAST = "record key", "record hash", "record past"
 ACTION = "action"
 
 
-def closed_state(pair: Pair) -> "Column":
-    """The state as which an open version ends, by what the base has of it now."""
+def closed_state(pair: Pair, action: str) -> "Column":
+    """The state as which an open version ends, by the column that says what the base has of it now."""
     told = (Now.OTHER, Now.ABSENT)
-    return _by(ACTION, ((now.name, TRANSITIONS[Past.OPEN, now].closes) for now in told), pair)
+    return _by(action, ((now.name, TRANSITIONS[Past.OPEN, now].closes) for now in told), pair)
 
 
 def begun_state(pair: Pair) -> "Column":

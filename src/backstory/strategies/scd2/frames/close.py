@@ -13,14 +13,16 @@ from backstory.strategies.scd2.plan import CHANGED, STORED, VANISHED, Outcomes
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-IN, PLACE = "closing file", "closing position"
+# A column of a model has no blank in its name, and may be called as the comparison calls one of its own.
+IN, PLACE, WHY = "closing file", "closing position", "closing action"
 
 
 def closes(pair: Pair, found: Outcomes, versions: "DataFrame", sql: Callable[[str], "Column"]) -> "DataFrame":
     """The open versions, out of all, whose record changed or vanished, with their end."""
     ends = found.actions.where(column(ACTION).isin(CHANGED, VANISHED))
-    places = ends.select(ACTION, side(STORED, FILE).alias(IN), side(STORED, POSITION).alias(PLACE))
+    file, position = side(STORED, FILE).alias(IN), side(STORED, POSITION).alias(PLACE)
+    places = ends.select(column(ACTION).alias(WHY), file, position)
     here = (column(FILE) == column(IN)) & (column(POSITION) == column(PLACE))
     rows = versions.where(column(ENDED).isNull()).select("*", FILE, POSITION).join(places, here)
     ending = {name: sql(value) for name, value in pair.ending("NULL").items()}
-    return rows.withColumns(ending | {STATE: closed_state(pair)})
+    return rows.withColumns(ending | {STATE: closed_state(pair, WHY)})
