@@ -161,6 +161,30 @@ def test_identical_rows_of_the_stage_collapse(place, engine):
     assert place.dump() == before
 
 
+RECORDS = [{"a": "1|b~2", "b": "3", "v": "x"}, {"a": "1", "b": "2|b~3", "v": "x"}]
+
+
+def test_two_records_with_one_key_do_not_collapse(place, engine):
+    """E1, R24: the default profile's keys may collide; rows of other business keys are not identical."""
+    rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
+    place.use(document(dataset("a* b* v", input="stage.s", historization=rules)))
+    place.stage("s", "a* b* v", RECORDS)
+    refused = load(place, 1).error
+
+    assert (refused["code"], len(refused["keys"])) == ("DUPLICATE_KEY", 2)
+    assert not place.has("rawcore", "rc_c")
+
+
+def test_a_record_that_takes_anothers_key_is_told(place, engine):
+    """Section 2.4: what the key does not see is told as what the hash does not see."""
+    place.use(document(dataset("a* b* v", input="stage.s", historization={"engine": engine})))
+    for number, row in enumerate(RECORDS, 1):
+        place.stage("s", "a* b* v", [row])
+        with capture_logs() as logs:
+            assert load(place, number).error is None
+    assert [each["columns"] for each in logs if "hash of before" in each["event"]] == [["a", "b"]]
+
+
 def test_an_empty_stage(full):
     """P6, R27: an empty stage empties nothing, unless this run says so."""
     stage(full, "a:1")

@@ -214,6 +214,15 @@ NO_BASES = [
 ]
 
 
+def test_two_records_with_one_key_do_not_collapse(place):
+    """E1, R24: the default profile's keys may collide; rows of other business keys are not identical."""
+    rules = {"duplicate_keys": "collapse_identical"}
+    place.use(document(dataset("a* b* v", input="c.csv", historization=rules)))
+    (place.folder / "c.csv").write_text("a,b,v\n1|b~2,3,x\n1,2|b~3,x\n")
+    refused = place.load("r1", 1, skip_base=False).error
+    assert (refused["code"], len(refused["keys"])) == ("DUPLICATE_KEY", 2)
+
+
 def test_a_stage_that_cannot_be_a_base_is_refused(place):
     """A stage with NULL, repeated or missing keys writes nothing into the base. P6: nor does an empty one, unless
     --allow-empty lets it. R24: identical rows may collapse, differing ones do not."""

@@ -1,14 +1,15 @@
 """Changes that a hash does not see: the default profile's known collisions (section 2.4).
 
 Its text of a row has the values side by side, so ('a|b', 'c') is ('a', 'b|c'), and NULL is the text of the
-null token. Such a record changes in the base and stays unchanged in the history: that is told.
+null token. Such a record changes in the base and stays unchanged in the history, be it another one whose
+business keys make the same key: that is told.
 """
 
 from collections.abc import Mapping
 
 import structlog
 
-from backstory.doors.historize.columns import hashed_columns
+from backstory.doors.historize.columns import business_keys, hashed_columns
 from backstory.doors.historize.hashing import STRICT
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole
@@ -18,7 +19,7 @@ log = structlog.get_logger()
 
 
 def differing(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each hashed column whether two rows have other texts of it; none where hashes tell all apart."""
+    """For each key and hashed column whether two rows have other texts; none where hashes tell all apart."""
     if schema_of(load.model, load.dataset).hash_profile == STRICT:
         return {}
     canonical = load.expressions.canonical
@@ -26,7 +27,7 @@ def differing(load: Load, left: str, right: str) -> dict[str, str]:
         each.name: load.dialect.null_safe_ne(
             *(canonical(each, load.of(alias, each.name)) for alias in (left, right))
         )
-        for each in hashed_columns(load.dataset)
+        for each in (*business_keys(load.dataset), *hashed_columns(load.dataset))
     }
 
 

@@ -25,7 +25,7 @@ REMEDIES = {
     "VALUE_TOO_LONG": "Mend the rows in the stage, or give the column a larger max_length.",
     "NULL_ROW_HASH": "Load the base anew; every row needs its hash.",
     "DUPLICATE_KEY": "Make the business keys unique in the stage; identical rows may be collapsed with "
-    "duplicate_keys: collapse_identical.",
+    "duplicate_keys: collapse_identical, and hash_profile: strict_v2 tells all keys apart.",
     "KEYS_CHANGED": "Take the pepper, hash profile and separators of before; a business key that was renamed "
     "in the stage keeps its old name in the key with key_name.",
     "MULTIPLE_OPEN": "Close all but the newest open version of each key; in a warehouse "
@@ -72,16 +72,14 @@ def stage_checks(load: Load) -> Iterator[Check]:
     if load.dataset.historization.duplicate_keys == "reject":
         yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)
     else:
-        several = f"COUNT(DISTINCT {load.of('ss', ColumnRole.ROW_HASH)})"
-        twice = _repeated(load, keys, load.staged_rows, "s", load.live, counted=several)
+        twice = _repeated(load, keys, load.staged_rows, "s", load.live, having=_unlike(load, keys, "ss"))
         yield Check("DUPLICATE_KEY", twice, told)
 
 
 def base_checks(load: Load) -> Iterator[Check]:
     """A check of stage and base together: a record that is there already has the key that it had."""
     keys = business_keys(load.dataset)
-    texts = [[load.expressions.canonical(key, load.of(alias, key.name)) for alias in "xs"] for key in keys]
-    same = " AND ".join(f"NOT ({load.dialect.null_safe_ne(*pair)})" for pair in texts)
+    same = " AND ".join(f"NOT ({other})" for other in _other_keys(load, keys, "x", "s"))
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
     moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
     yield Check("KEYS_CHANGED", _keys(load, keys, load.staged, "s", moved), KEYS_CHANGED)
@@ -116,10 +114,10 @@ def hist_checks(load: Load) -> Iterator[Check]:
             f"Rows of the base share {key}.",
         )
     else:
+        unlike = " OR ".join([load.pair.other_hash("x", "r"), *_other_keys(load, keys, "x", "r")])
         other = (
             f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
-            f"{load.pair.other_hash('x', 'r')}"
-            f"{load.live('x')}){load.live('r')}"
+            f"({unlike}){load.live('x')}){load.live('r')}"
         )
         yield Check(
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
@@ -186,6 +184,21 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     )
 
 
+def _other_keys(load: Load, keys: Sequence[ModelColumn], left: str, right: str) -> list[str]:
+    """For each business key whether two rows have other texts of it."""
+    canonical = load.expressions.canonical
+    pairs = ([canonical(key, load.of(alias, key.name)) for alias in (left, right)] for key in keys)
+    return [load.dialect.null_safe_ne(*pair) for pair in pairs]
+
+
+def _unlike(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
+    """Whether rows of one key are several records or states: the default profile's keys may collide."""
+    texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
+    nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
+    told = [load.of(alias, ColumnRole.ROW_HASH), *texts]
+    return " OR ".join([*(f"COUNT(DISTINCT {text}) > 1" for text in told), *nulls])
+
+
 def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, where: str) -> str:
     return keys_query(load, [column.name for column in keys], source, alias, where)
 
@@ -196,13 +209,13 @@ def _repeated(
     source: str,
     alias: str,
     where: Callable[[str], str] = lambda _: "",
-    counted: str = "COUNT(*)",
+    having: str = "COUNT(*) > 1",
 ) -> str:
     """The business keys of rows whose key stands there more than once; `where` is of an alias, with AND."""
     inner, key = f"{alias}{alias}", load.dataset.key
     twice = (
         f"SELECT {load.of(inner, key)} FROM {source} AS {inner}"
         f" WHERE {load.of(inner, key)} IS NOT NULL{where(inner)}"
-        f" GROUP BY {load.of(inner, key)} HAVING {counted} > 1"
+        f" GROUP BY {load.of(inner, key)} HAVING {having}"
     )
     return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")

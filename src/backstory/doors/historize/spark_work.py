@@ -77,13 +77,14 @@ class SparkWork:
         return {PEPPER: self.pepper}
 
     def collapsed(self, rows: "DataFrame") -> "DataFrame":
-        """One of the rows that share key and hash: the one with the least texts."""
+        """One of the rows that share key, business keys and hash: the one with the least texts."""
         from pyspark.sql import Window
         from pyspark.sql.functions import row_number
 
         texts = [column(name).cast("string") for name in rows.columns if name not in LOAD_COLUMNS]
-        identity = (quoted(self.load.dataset.key), quoted(ColumnRole.ROW_HASH))
-        numbered = row_number().over(Window.partitionBy(*identity).orderBy(*texts))
+        keys = (each.name for each in business_keys(self.load.dataset))
+        identity = [self.load.dataset.key, *keys, ColumnRole.ROW_HASH]
+        numbered = row_number().over(Window.partitionBy(*map(quoted, identity)).orderBy(*texts))
         return rows.withColumn(COPY_NUMBER, numbered).where(column(COPY_NUMBER) == 1).drop(COPY_NUMBER)
 
     @property
