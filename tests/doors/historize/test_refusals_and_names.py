@@ -7,6 +7,7 @@ from backstory.doors.historize import dataset_load
 from backstory.doors.historize.model import ModelColumn
 from backstory.errors import TryAgain, UsageError
 from backstory.stores.sql.ddl import fits
+from backstory.stores.sql.engines.postgres import open_postgres
 
 
 def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29
@@ -23,6 +24,27 @@ def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R
         x 1 [1,2) changed r2
         x 2 [2,-) changed r2
     """)
+
+
+def test_names_of_a_file_may_differ_by_case_only(place):
+    """E4: each column has the values of its own name; one name may feed two columns."""
+    written = dataset("k* order upper again", input="stage.csv")
+    written["target_columns"][2]["input"], written["target_columns"][3]["input"] = "Order", "order"
+    place.use(document(written))
+    (place.folder / "stage.csv").write_text("k,Order,order\nx,1,2\n")
+    (receipt,) = place.loads("r1", 1)
+    assert receipt.error is None
+    assert place.rows('SELECT "order", upper, again FROM rawcore.rc_c_hist') == [("2", "1", "2")]
+
+
+@pytest.mark.parametrize("place", ["nobody@{}/postgres", "backstory@{}/nowhere"])
+def test_a_server_that_turns_us_away_is_wrong_usage(postgresql_url, place):
+    """To try again would change nothing; a server that does not answer may answer later."""
+    server = postgresql_url.partition("@")[2].partition("/")[0]
+    with pytest.raises(UsageError, match="does not exist"):
+        open_postgres(f"postgresql://{place.format(server)}")
+    with pytest.raises(TryAgain):
+        open_postgres("postgresql://backstory@127.0.0.1:1/postgres")
 
 
 def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # section 4.2

@@ -388,6 +388,19 @@ def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
     ]
 
 
+@pytest.mark.parametrize("always", [True, False], ids=["frames", "driver"])
+def test_names_of_a_file_may_differ_by_case_only(place, monkeypatch, always):
+    """E4: each column has the values of its own name, also where Spark's tasks read a large file."""
+    place.by_frames(always=always)
+    monkeypatch.setattr("backstory.doors.historize.spark_tables.ON_DRIVER", 0 if always else 1 << 20)
+    written = dataset("k* order upper again", input="stage.csv")
+    written["target_columns"][2]["input"], written["target_columns"][3]["input"] = "Order", "order"
+    place.use(document(written))
+    (place.folder / "stage.csv").write_text("k,Order,order\nx,1,2\n")
+    assert place.load("r1", 1, skip_base=False).error is None
+    assert place.rows("SELECT `order`, upper, again FROM rawcore.rc_c_hist") == [("2", "1", "2")]
+
+
 def _ids(place, table, key):
     """The id of each row, and the number of the commit that changed it last."""
     listed = f"{key}, _row_id, _last_updated_sequence_number"

@@ -84,8 +84,7 @@ def computed_here(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) ->
 
 def _of_file(stage: Stage, columns: Sequence[ModelColumn], lease: MemoryLease, size: int) -> pa.Table:
     lease.hold(STAGED, size)
-    read = read_stage(stage, columns)
-    rows = pa.table({each.name: read[each.input or each.name] for each in columns})
+    rows = read_stage(stage, columns)
     lease.hold(STAGED, max(1, rows.nbytes))
     return rows
 

@@ -72,8 +72,7 @@ def stage_rows(
     """
     columns = user_columns(plan.dataset)
     if stage.path:
-        rows = _file_rows(store, stage, columns, beside)
-        return rows.select(*_renamed(columns), *map(column, beside)), frozenset()
+        return _file_rows(store, stage, columns, beside), frozenset()
     found = load(store, TableName(*stage.table))
     if found is None:
         raise Refused(
@@ -120,9 +119,7 @@ def _file_rows(
         for name, value in beside.items():
             rows = rows.append_column(name, pa.repeat(value, len(rows)))
         return frame_of(store, rows)
-    typed = ", ".join(
-        f"{quoted(each.input or each.name)} {spark_type(column_type(each))}" for each in columns
-    )
+    typed = ", ".join(f"{quoted(each.name)} {spark_type(column_type(each))}" for each in columns)
     once = store.spark.range(1, numPartitions=1)
     return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), beside)
 

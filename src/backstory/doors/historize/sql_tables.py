@@ -36,8 +36,9 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
     columns = user_columns(load.dataset)
     if stage.path:
         name = f"backstory_stage_{load.dataset.name}"
-        rows = read_stage(stage, columns)
-        return replace(load, stage=engine.bring(name, rows, _as_staged(columns)))
+        brought_here = engine.bring(name, read_stage(stage, columns), columns)
+        spelled = {column.input or column.name: column.name for column in columns}
+        return replace(load, stage=brought_here, spelled=spelled)
     stored = engine.introspect_table(*stage.table)
     if stored is None:
         raise Refused(
@@ -86,13 +87,6 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
         if found:
             told = [told_key(keys, row) for row in found]
             raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
-
-
-def _as_staged(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns under their names in the stage."""
-    return [
-        column.model_copy(update={"target_column_name": column.input or column.name}) for column in columns
-    ]
 
 
 def require_base(engine: Engine, load: Load) -> None:

@@ -48,7 +48,7 @@ def column_type(column: ModelColumn) -> ColumnType:
 
 
 def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
-    """The rows of a stage file, each column under its name in the file.
+    """The rows of a stage file under the base's names; those of a file may differ by case only.
 
     In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
     by the header, and others than those that the model names are passed over. Raises Refused for a
@@ -65,7 +65,8 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     else:
         texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
         rows = _csv(file, wanted, texts)
-    return Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
+    read = Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
+    return pa.table({each.name: read[each.input or each.name] for each in columns})
 
 
 def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
