@@ -275,8 +275,7 @@ def test_inspecting_a_dataset(cities):
     assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(said)]
 
 
-@pytest.mark.parametrize("output", ["json", "csv", "table"])
-def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch, output):
+def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch):
     """Healthy or spoilt, known or not: the same words and exit codes as where Spark alone knows the catalog."""
     cities.write("spark.toml", '[spark]\n"spark.sql.catalog.backstory.known" = "to Spark alone"\n')
     cities.manifest("empty")
@@ -299,13 +298,13 @@ def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch, 
         ("verify", "--all"): 0,
         ("verify", "cities", "nix"): 2,
     }
-    _asked_twice(cities, monkeypatch, looks, output)
+    _asked_twice(cities, monkeypatch, looks)
     spark.sql(f"DELETE FROM backstory.{cities.namespace}.cities WHERE offset = 1")
-    _asked_twice(cities, monkeypatch, {("verify", "--all"): 4, ("tail", "cities"): 0}, output)
+    _asked_twice(cities, monkeypatch, {("verify", "--all"): 4, ("tail", "cities"): 0})
 
 
-def _asked_twice(shell, monkeypatch, looks, output):
-    for words, code in looks.items():
+def _asked_twice(shell, monkeypatch, looks):
+    for (words, code), output in itertools.product(looks.items(), ("json", "csv", "table")):
         told = shell.do(*words, "--output", output, "--config", "spark.toml", code=code)
         with monkeypatch.context() as unopened:
             unopened.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
@@ -427,8 +426,7 @@ def pulled(cities, spark):
         yield cities, web
 
 
-@pytest.mark.parametrize("output", ["json", "csv", "table"])
-def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch, output):
+def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch):
     """Whatever the source and however it is named: the same receipts, warnings, errors and exit codes."""
     shell, _ = pulled
     shell.manifest("lost")
@@ -445,7 +443,7 @@ def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch, output):
         ("pull", "cities", "nix"): 2,
         ("pull",): 2,
     }
-    _asked_twice(shell, monkeypatch, looks, output)
+    _asked_twice(shell, monkeypatch, looks)
 
 
 def test_a_source_with_something_new_is_asked_once(pulled):
