@@ -10,7 +10,6 @@ import pytest
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer, assert_dialect_conforms
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.templates import TemplateDialect
 from backstory.testing.conformance_sample import SCHEMA
 
 pytestmark = pytest.mark.database
@@ -163,22 +162,6 @@ def test_every_canonical_text_is_held_to_the_reference(datatype, change):
         ),
     ):
         assert_dialect_conforms(canonical(datatype, change), engine)
-
-
-class Pointed(DuckDB):
-    """Writes .50, as DuckDB itself does where a decimal has no digits before the point."""
-
-    def canonical_text(
-        self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
-    ) -> str:
-        return TemplateDialect.canonical_text(self, sql, datatype, precision, scale)
-
-
-def test_a_decimal_below_one_has_its_zero():
-    """R4: a text without it is another hash."""
-    told = r"^canonical_text of 0.000000 as DECIMAL\(6,6\)"
-    with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
-        assert_dialect_conforms(Pointed(), engine)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from backstory.testing.conformance_sample import (
 )
 from backstory.testing.conformance_scenarios import examine_scenarios, examine_transactions
 from backstory.testing.conformance_values import (
-    examine_fractions,
     examine_hashes,
     examine_inequality,
     examine_literals,
@@ -33,7 +32,6 @@ def run_examination(dialect: Dialect, engine: Engine) -> None:
         examine_hashes(bench)
         examine_inequality(bench)
         examine_literals(bench)
-        examine_fractions(bench)
         examine_types(bench)
         examine_transactions(bench)
         examine_scenarios(bench)

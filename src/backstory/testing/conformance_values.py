@@ -168,16 +168,6 @@ def examine_literals(bench: Bench) -> None:
             require_equal(bench.engine.execute_scalar(f"SELECT {text}"), canon(value, column), of=text)
 
 
-def examine_fractions(bench: Bench) -> None:
-    """Decimals that have no digit before the point: their texts have a zero there."""
-    type_ = bench.dialect.map_logical_type(Datatype.DECIMAL, None, 6, 6)
-    for text in ("0.000000", "0.500000", "-0.000001"):
-        with examined(f"canonical_text of {text} as DECIMAL(6,6)"):
-            typed = bench.dialect.cast_expression(bench.dialect.render_literal(Decimal(text)), type_)
-            sql = bench.dialect.canonical_text(typed, Datatype.DECIMAL, 6, 6)
-            require_equal(bench.engine.execute_scalar(f"SELECT {sql}"), text, of=sql)
-
-
 def typed_column(datatype: Datatype) -> ModelColumn:
     types = user_columns(dataset_of(sample_model(), "rc_types"))
     return next(each for each in types if each.name == datatype.lower())
