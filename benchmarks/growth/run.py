@@ -29,8 +29,8 @@ CONFIGURATION: Final = """
 "spark.driver.memory" = "4g"
 "spark.sql.shuffle.partitions" = "4"
 """
-# The driver takes what its memory holds; with next to none every copy is compared by Spark's tasks.
-WAYS: Final = {"the driver": "", "Spark's tasks": '[delivery]\ndriver-memory = "1m"\n'}
+# The driver takes what its memory holds; with little every copy is compared by Spark's tasks.
+WAYS: Final = {"the driver": "", "Spark's tasks": '[delivery]\ndriver-memory = "8m"\n'}
 COPY: Final = (
     "SELECT id, name, email, if(pmod(id, 100) < {moved}, 'copy {number}', city) AS city, credit, since, seen, note "
     "FROM ({rows})"

@@ -32,14 +32,14 @@ class Model(Kept):
         given = f"src.{name}" if copy["csv"] is None else f"{name}.csv"
         dataset = {
             "historize": True,
-            "target_schema": "kept",
+            "target_schema": "rawcore",
             "target_dataset_name": name,
             "input": given,
             "target_columns": columns,
         }
         model = {
             "format": "historize/1",
-            "target_schemas": [{"short_name": "kept"}],
+            "target_schemas": [{"short_name": "rawcore", "schema_name": "kept"}],
             "target_datasets": [dataset],
             "hash_profile": "strict_v2",
         }

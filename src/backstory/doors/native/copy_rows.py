@@ -14,6 +14,7 @@ from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpa
 from backstory.model.layout import MEMORY, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ROLE
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
@@ -139,7 +140,8 @@ def _by_spark(
         is_open, versions = column(VALID_TO).isNull(), sides.stored.where(version())
         frames[OPEN] = versions.where(is_open)
         frames[CLOSED] = versions.where(~is_open).select(*map(quoted, sides.terms.key))
-    schemas, found = _schemas(sides), collected(frames)
+    with translate_faults(sides.evolved.shape.table):  # a result that is too large for the driver, too
+        schemas, found = _schemas(sides), collected(frames)
     rows = {side: each.select(schemas[side].names).cast(schemas[side]) for side, each in found.items()}
     if delivered is None:
         delivered = rows[DELIVERED]
