@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 STAT: Final = Path("/proc/stat")
-GLANCE, PAUSE, PATIENCE = 0.5, 2.0, 5.0  # seconds
-IDLE: Final = 0.9  # of all processors
+GLANCE, PAUSE, PATIENCE = 0.3, 2.0, 3.0  # seconds
+IDLE: Final = 0.75  # of all processors: nobody compiles or collects
 
 
 def settled(patience: float = PATIENCE) -> None:
