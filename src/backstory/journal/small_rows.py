@@ -107,7 +107,7 @@ class _Hashed:
 def _hashed(rows: pa.Table, names: Mapping[str, str]) -> _Hashed:
     """The words of rows; `names` are those that columns had when these were written."""
     named = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    words, known = words_of_table(named, named.column_names[0]), rows.column(0).is_valid().to_pylist()
-    offsets, known = numbers(rows.column(0)), np.array(known, dtype=bool)
+    words, known = words_of_table(named, named.column_names[0]), rows.column(0).is_valid().to_numpy()
+    offsets = numbers(rows.column(0))
     order = np.argsort(offsets, kind="stable")
     return _Hashed(offsets[order], np.concatenate([words[:, known][:, order], words[:, ~known]], axis=1))

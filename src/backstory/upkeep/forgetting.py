@@ -26,6 +26,7 @@ from backstory.stores.iceberg.reachable import refuse_writers
 from backstory.stores.iceberg.searching import FoundFiles, holding, with_ids
 from backstory.stores.iceberg.snapshots import newest, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.metadata.described import deletes_by_value
 from backstory.upkeep.carried import carried
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _left(table: StoredTable, key: Mapping[str, object], found: FoundFiles) -> i
     told = [f"table property {name}" for name, value in table.properties.items() if _in(key, value)]
     told += [f"cursor {each.name}" for each in references(table) if _in(key, each.name)]
     current = newest(table)
-    if current is not None and (current.told("total-equality-deletes") or "0") != "0":
+    if current is not None and deletes_by_value(current.told):
         told.append("equality deletes of another program, which may name the key")
     if found.listed is None:
         told.append("files that no metadata names: the storage lists none")

@@ -22,13 +22,8 @@ def differing(load: Load, left: str, right: str) -> dict[str, str]:
     """For each key and hashed column whether two rows have other texts; none where hashes tell all apart."""
     if schema_of(load.model, load.dataset).hash_profile == STRICT:
         return {}
-    canonical = load.expressions.canonical
-    return {
-        each.name: load.dialect.null_safe_ne(
-            *(canonical(each, load.of(alias, each.name)) for alias in (left, right))
-        )
-        for each in (*business_keys(load.dataset), *hashed_columns(load.dataset))
-    }
+    compared = (*business_keys(load.dataset), *hashed_columns(load.dataset))
+    return {each.name: load.other_text(each, left, right) for each in compared}
 
 
 def same_hash(load: Load, left: str, right: str) -> str:

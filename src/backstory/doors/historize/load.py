@@ -216,17 +216,18 @@ class Load:
 
     def differs(self, left: str, right: str) -> str:
         """Whether two base rows of one key are not the same, load columns aside."""
-        compared = [*user_columns(self.dataset), *foreign_keys(self.dataset)]
-        pairs = [(column, self.of(left, column.name), self.of(right, column.name)) for column in compared]
+        compared = [*user_columns(self.dataset), *foreign_keys(self.dataset), _HASH]
         return " OR ".join(
-            self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in (a, b)))
+            self.other_text(column, left, right)
             if column.datatype in _AS_TEXT
-            else self.dialect.null_safe_ne(a, b)
-            for column, a, b in [
-                *pairs,
-                (_HASH, self.of(left, ColumnRole.ROW_HASH), self.of(right, ColumnRole.ROW_HASH)),
-            ]
+            else self.dialect.null_safe_ne(self.of(left, column.name), self.of(right, column.name))
+            for column in compared
         )
+
+    def other_text(self, column: ModelColumn, left: str, right: str) -> str:
+        """Whether two rows have other canonical texts of a column."""
+        sides = (self.of(alias, column.name) for alias in (left, right))
+        return self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in sides))
 
     # The history load
 

@@ -79,7 +79,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
 def base_checks(load: Load) -> Iterator[Check]:
     """A check of stage and base together: a record that is there already has the key that it had."""
     keys = business_keys(load.dataset)
-    same = " AND ".join(f"NOT ({other})" for other in _other_keys(load, keys, "x", "s"))
+    same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
     moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
     yield Check("KEYS_CHANGED", _keys(load, keys, load.staged, "s", moved), KEYS_CHANGED)
@@ -114,7 +114,8 @@ def hist_checks(load: Load) -> Iterator[Check]:
             f"Rows of the base share {key}.",
         )
     else:
-        unlike = " OR ".join([load.pair.other_hash("x", "r"), *_other_keys(load, keys, "x", "r")])
+        others = (load.other_text(each, "x", "r") for each in keys)
+        unlike = " OR ".join([load.pair.other_hash("x", "r"), *others])
         other = (
             f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
             f"({unlike}){load.live('x')}){load.live('r')}"
@@ -182,13 +183,6 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     return (
         f"SELECT DISTINCT {listed} FROM {source} AS {alias} WHERE {where} ORDER BY {listed} LIMIT {MAX_KEYS}"
     )
-
-
-def _other_keys(load: Load, keys: Sequence[ModelColumn], left: str, right: str) -> list[str]:
-    """For each business key whether two rows have other texts of it."""
-    canonical = load.expressions.canonical
-    pairs = ([canonical(key, load.of(alias, key.name)) for alias in (left, right)] for key in keys)
-    return [load.dialect.null_safe_ne(*pair) for pair in pairs]
 
 
 def _unlike(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:

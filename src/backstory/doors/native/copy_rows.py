@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,7 +158,8 @@ def _held(sides: CopySides, lease: MemoryLease) -> bool:
     if sides.source.size is not None:
         lease.hold("copy", sides.source.size)
         return True
-    planned, scanned = _planned_size(sides.delivered), _scanned_size(sides.delivered)
+    plan = sides.delivered._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
+    planned, scanned = _planned_size(plan), _scanned_size(plan)
     if scanned is not None:
         with suppress(TooLarge):
             lease.hold("copy", max(planned, scanned))
@@ -167,12 +168,11 @@ def _held(sides: CopySides, lease: MemoryLease) -> bool:
     return False
 
 
-def _scanned_size(frame: "DataFrame") -> int | None:
-    """What the files may take of which a frame is rows, all or fewer; None for other frames.
+def _scanned_size(plan: Any) -> int | None:
+    """What the files may take of which a frame is rows, all or fewer, by its plan; None for other frames.
 
     Spark takes texts of a table for short ones, so that its plan alone could tell too few.
     """
-    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
     while plan.nodeName() in NARROWING:
         plan = plan.child()
     if plan.nodeName() == "LogicalRelation":
@@ -181,9 +181,8 @@ def _scanned_size(frame: "DataFrame") -> int | None:
     return None if size is None else size * UNPACKED
 
 
-def _planned_size(frame: "DataFrame") -> int:
+def _planned_size(plan: Any) -> int:
     """What the rows may take by Spark's own plan; little where it does not tell, but reads from few parts."""
-    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
     size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
     if size < UNTOLD:
         return max(1, size * UNPACKED)

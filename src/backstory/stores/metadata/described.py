@@ -107,6 +107,11 @@ class Counts:
     memory: int = 0
 
 
+def deletes_by_value(told: Callable[[str], str | None]) -> bool:
+    """Whether another writer deleted rows of a snapshot by value, by what its summary has under a name."""
+    return (told("total-equality-deletes") or "0") != "0"
+
+
 class Catalog(Protocol):
     """Where tables are described."""
 

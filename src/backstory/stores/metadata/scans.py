@@ -6,13 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import Layout
-from backstory.stores.metadata.described import Counts, Described
+from backstory.stores.metadata.described import Counts, Described, deletes_by_value
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-BY_VALUE: Final = "total-equality-deletes"  # as a snapshot's summary counts them
 _INSTANT: Final = pa.timestamp("us")
 
 
@@ -29,7 +28,7 @@ def read_counts(table: Described, opened: "Table") -> Counts:
     Those of a table of which another writer deleted rows by value are None: pyiceberg does not read it.
     """
     newest, layout = table.newest, table.shape.layout
-    if newest is not None and newest.properties.get(BY_VALUE, "0") != "0":
+    if newest is not None and deletes_by_value(newest.properties.get):
         return Counts(None, None)
     span = layout.span
     if span is None:
