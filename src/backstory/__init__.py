@@ -1,5 +1,6 @@
 """backstory: every version of every record, on Spark."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from backstory.reading.timelines import Timeline
     from backstory.table import Table
     from backstory.warehouse import Warehouse, open  # noqa: A004
+
+# Before pyarrow is loaded: memory that a delivery gave back is there for the next one (decision 0013).
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 _LAZY = {"Table": "table", "Timeline": "reading.timelines", "Warehouse": "warehouse", "open": "warehouse"}
 
