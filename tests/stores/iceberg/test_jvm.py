@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from committing import make
 from destination import LIVE, Place
@@ -12,11 +13,12 @@ from test_architecture import MODULES, SOURCE, shown
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType
+from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
 from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.embedded import local
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in ("scripts.py", "vector_script.py")}
@@ -84,3 +86,26 @@ def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
     for told in ("columnSizes", "valueCounts", "nullValueCounts", "lowerBounds", "upperBounds"):
         assert getattr(file, told)().equals(getattr(read, told)())
         assert len(getattr(file, told)()) >= 3
+
+
+def test_only_values_that_repeat_are_written_by_a_dictionary(store):
+    """A dictionary of what is in it once is larger than the values, and slower to read."""
+    parts = (("a", ColumnType(Kind.LONG)), ("b", ColumnType(Kind.STRING)))
+    types = {
+        "k": ColumnType(Kind.STRING),
+        "t": ColumnType(Kind.STRING),
+        "s": ColumnType(Kind.STRUCT, parts=parts),
+    }
+    shape = Shape(
+        TableName("told", "texts"),
+        tuple(Column(*each) for each in types.items()),
+        ("k",),
+        Layout.FIVETRAN_LIVE,
+    )
+    make(store, shape)
+    rows = [{"k": str(number), "t": str(number % 5), "s": {"a": 1, "b": "x"}} for number in range(100)]
+    (file,) = write_rows(store, existing(store, shape.table), pa.Table.from_pylist(rows))
+    group = pq.read_metadata(local(file.location())).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    told = {each.path_in_schema: each.has_dictionary_page for each in columns}
+    assert {"k": False, "t": True, "s.a": True, "s.b": True}.items() <= told.items()

@@ -158,7 +158,12 @@ def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) ->
     with (
         sink,
         pq.ParquetWriter(
-            sink, rows.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
+            sink,
+            rows.schema,
+            compression="zstd",
+            use_dictionary=[*_repeating(rows.slice(0, ROWS_IN_GROUP))],
+            store_schema=False,
+            store_decimal_as_integer=True,
         ) as writer,
     ):
         writer.write_table(rows, row_group_size=ROWS_IN_GROUP)
@@ -170,6 +175,33 @@ def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) ->
         return WrittenFile(location, content.size, ending_of(content), partition)
     with pa.memory_map(str(local)) as file:
         return WrittenFile(location, file.size(), ending_of(file.read_buffer()), partition)
+
+
+def _repeating(rows: pa.Table) -> Iterator[str]:
+    """The columns whose values repeat: of others a dictionary costs time and space, in every group."""
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            yield from _leaves(field.name, field.type)
+        elif 2 * len(pc.unique(values)) <= len(values):
+            yield field.name
+
+
+def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
+    """What Parquet calls the parts of a column that have values."""
+    if pa.types.is_struct(type_):
+        parts = [(f"{path}.{each.name}", each.type) for each in type_]
+    elif pa.types.is_map(type_):
+        parts = [
+            (f"{path}.key_value.{name}", t)
+            for name, t in zip(("key", "value"), (type_.key_type, type_.item_type), strict=True)
+        ]
+    elif pa.types.is_list(type_):
+        parts = [(f"{path}.list.element", type_.value_type)]
+    else:
+        yield path
+        return
+    for name, inner in parts:
+        yield from _leaves(name, inner)
 
 
 def ending_of(content: pa.Buffer) -> bytes:
