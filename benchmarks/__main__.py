@@ -35,6 +35,9 @@ WORKLOADS: Final = (
     Workload("peers", "benchmarks.peers.run", 0.50, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
     Workload("history", "benchmarks.history.run", 0.12, "HistoryBench: days of sparse changes, audited"),
     Workload("cases", "benchmarks.cases.run", 0.28, "the case book: right, refused, or silently wrong"),
+    Workload(
+        "kills", "benchmarks.cases.kills", 0.1, "a load killed in the middle and run again", always=False
+    ),
     Workload("growth", "benchmarks.growth.run", 0.10, "what a load costs as keys, changes and versions grow"),
     Workload(
         "cluster", "benchmarks.growth.cluster", 0.1, "a standalone master against local[2]", always=False

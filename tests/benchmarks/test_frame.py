@@ -1,5 +1,6 @@
 """The frame: what is asked for goes on to each workload, and pages say who was faster by how much."""
 
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,12 @@ def test_every_workload_is_a_program():
     for each in WORKLOADS:
         place = ROOT.joinpath(*each.module.split()[0].split("."))
         assert place.with_suffix(".py").exists(), each
+
+
+def test_every_workload_that_the_guide_names_can_be_asked_for():
+    told = (ROOT / "benchmarks" / "README.md").read_text().split("| `ONLY=` |")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in told.splitlines()[2:])))
+    assert named == {each.name for each in WORKLOADS}
 
 
 def test_an_unknown_workload_is_wrong_usage():
