@@ -48,6 +48,12 @@ def by_place(rows):
     return sorted(rows.to_pylist(), key=lambda row: (row[FILE], row[POSITION]))
 
 
+def found_at(rows, places):
+    """Those of the rows that have these places, in their order."""
+    found = {(row[FILE], row[POSITION]): number for number, row in enumerate(rows.to_pylist())}
+    return rows.take(pa.array([found[row[FILE], row[POSITION]] for row in places.to_pylist()]))
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_are_those_that_spark_reads(store, version):
     """Of deleted, updated and evolved rows, in partitions: all of them, some, and none of a file that is passed."""
@@ -64,6 +70,9 @@ def test_rows_are_those_that_spark_reads(store, version):
         some = {"k": pa.array([5, 12, 13, 99]), "word": pa.array(["v12", "v13", "v5!", None])}
         found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), among=some)
         assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
+        mixed = here.read(["k", POSITION, FILE]).take(pa.array([5, 0, 17, 2]))
+        assert here.at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
+        assert here.at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
         assert (
             here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=without("at")).num_rows == 0
         )

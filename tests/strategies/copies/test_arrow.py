@@ -19,6 +19,7 @@ from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 DATA = ("v", "i", "o")
 COLUMNS = (*(Column(name, ColumnType(Kind.LONG)) for name in ("k", *DATA)), *OWN_COLUMNS)
 SCHEMA = pa.schema([*arrow_schema({each.name: each.type for each in COLUMNS}), pa.field(ROW_ID, pa.int64())])
+OWN = [each.name for each in OWN_COLUMNS]
 IGNORED, OVERWRITTEN = frozenset("i"), frozenset("o")
 KEYS = st.integers(1, 6)
 VALUES = st.fixed_dictionaries({name: st.none() | st.integers(1, 2) for name in DATA})
@@ -96,6 +97,17 @@ def placed(rows):
     return versions.filter(is_open), versions.filter(pa.compute.invert(is_open)).select(["k"])
 
 
+def whole_of(versions):
+    """Rows of these versions, of which not all columns are there, with all."""
+
+    def whole(rows):
+        return versions.take(
+            pa.compute.index_in(rows[POSITION], value_set=versions[POSITION].combine_chunks())
+        )
+
+    return whole
+
+
 def take_by_arrow(rows, copy, recorded, *, marks):
     """The stored rows after the copy, the records by outcome, and which rows kept their place."""
     open_, closed = placed(rows)
@@ -104,7 +116,9 @@ def take_by_arrow(rows, copy, recorded, *, marks):
         pa.schema([pa.field(name, pa.int64()) for name in ("k", *copy.columns)]),
     )
     told = terms(copy.at, recorded, copy.columns)
-    found = copied(told, delivered, open_, lambda: closed, closes=copy.closes)
+    found = copied(
+        told, delivered, open_.drop_columns(OWN), whole_of(open_), lambda: closed, closes=copy.closes
+    )
     come = rows_that_come(
         found, [DATA.index(n) for n in copy.columns] if len(copy.columns) < 3 else None, marks=marks
     )
@@ -147,7 +161,10 @@ def test_what_arrow_cannot_tell_apart_is_left_to_frames():
     rows = table([{"k": 1, "v": 1}, {"k": 1, "v": 1}, {"k": None, "v": 1}])
     none = rows.slice(0, 0)
     for delivered, open_ in ((rows[:2], none), (rows[2:], none), (none, rows[:2])):
-        assert copied(terms(1, 1, ("v",)), delivered, open_, none.select(["k"]), closes=True) is None
+        told = terms(1, 1, ("v",))
+        assert (
+            copied(told, delivered, open_, whole_of(open_), lambda: none.select(["k"]), closes=True) is None
+        )
     told = terms(1, 1, ("v",))
     assert comparable(told)
     nested = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
@@ -167,7 +184,7 @@ def test_a_key_of_several_columns_is_one():
     open_ = open_.append_column(FILE, pa.array(["f"])).append_column(POSITION, pa.array([0], pa.int64()))
     delivered = pa.table({"k": ["a", "ab"], "l": ["bc", "c"], "v": ["x", "y"]})
     closed = pa.table({"k": ["a"], "l": ["bc"]})
-    found = copied(told, delivered, open_, lambda: closed, closes=True)
+    found = copied(told, delivered, open_, whole_of(open_), lambda: closed, closes=True)
     assert (found.back.to_pylist(), found.anew.to_pylist(), found.driving) == ([True], [True], {"v": 1})
     come = rows_that_come(found, marks=False).select(["k", "l", "v", "is_current"]).to_pylist()
     assert [tuple(row.values()) for row in come] == [

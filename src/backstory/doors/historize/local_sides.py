@@ -43,26 +43,21 @@ def local_sides(
             yield OPEN, rows.append_column(IN_SCOPE, pa.repeat(load.closes_deleted, len(rows)))
 
 
-def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Table:
-    """All columns of the open versions of these records, with their places and ids."""
+def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
+    """All columns of these open versions, in their order, with their places and ids."""
     key = work.load.dataset.key
     schema = pa.schema([*arrow_schema({each.name: each.type for each in hist.into.columns}), *_place(hist)])
-    wanted = keys.combine_chunks()
-    if hist.table is None or not len(wanted):
+    if hist.table is None or not len(rows):
         return schema.empty_table()
-    here, ended = LocalRows(work.store, hist.table, lease), ColumnRole.ENDED
+    names = [name for name in schema.names if name not in rows.column_names]
     try:
-        return here.read(
-            schema.names,
-            [ended],
-            lambda rows: pc.is_null(rows[ended]),
-            where=without(ended),
-            among={key: wanted},
-        )
+        rest = LocalRows(work.store, hist.table, lease).at(rows, names)
     except (TooLarge, Unreadable):
-        rows = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        found = of_keys(work.store, rows, pa.table({key: wanted})).select(*map(quoted, schema.names))
-        return found.toArrow().cast(schema)
+        versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
+        found = of_keys(work.store, versions, rows.select([key])).select(*map(quoted, schema.names)).toArrow()
+        return found.take(pc.index_in(rows[key], value_set=found[key].combine_chunks())).cast(schema)
+    values = [(rest if name in names else rows)[name] for name in schema.names]
+    return pa.table(values, names=schema.names).cast(schema)
 
 
 def seen_here(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Array | None:

@@ -189,16 +189,10 @@ def _versions(small: SmallLoad, live: pa.Table, found: Matched, seen: pa.Array, 
 
 def _ended(small: SmallLoad, found: Matched, moment: LoadMoment) -> pa.Table:
     """The open versions that close, read whole for these records alone."""
-    key, open_ = small.work.load.dataset.key, small.rows[OPEN]
-    changed, vanished = (open_[key].take(places) for places in (found.changed[1], found.vanished))
-    wanted = pa.chunked_array([*changed.chunks, *vanished.chunks], changed.type)
-    whole = small.rows.whole(wanted)
-    other, gone = (_places_of(whole[key], each) for each in (changed, vanished))
+    places = pa.concat_arrays([found.changed[1], found.vanished])
+    whole = small.rows.whole(taken(small.rows[OPEN], places))
+    other, gone = pa.array(range(len(found.changed[1]))), pa.array(range(len(found.changed[1]), len(places)))
     return closes(small.work.load.pair, whole, replace(found, changed=(other, other), vanished=gone), moment)
-
-
-def _places_of(keys: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.Array:
-    return pc.indices_nonzero(pc.is_in(keys, value_set=wanted.combine_chunks()))
 
 
 def _warn_of_collisions(small: SmallLoad, found: Matched) -> None:

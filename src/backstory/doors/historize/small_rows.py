@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SmallRows:
-    """The rows of a load by side; `whole` gives the open versions of records with these keys, whole."""
+    """The rows of a load by side; `whole` gives all columns of some open versions, in their order."""
 
     sides: Mapping[str, pa.Table]
-    whole: Callable[[pa.ChunkedArray], pa.Table]
+    whole: Callable[[pa.Table], pa.Table]
 
     def __getitem__(self, side: str) -> pa.Table:
         return self.sides[side]
@@ -73,12 +73,8 @@ def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLe
     read = dict(_typed(collected(frames), base.into, hist.into)) if frames else {}
     for side, rows in read.items():
         lease.hold(side, max(1, rows.nbytes))
-    whole = partial(open_versions, work, hist, lease) if OPEN in here else partial(_of_keys, work, read[OPEN])
+    whole = partial(open_versions, work, hist, lease) if OPEN in here else lambda rows: rows
     return SmallRows({**here, **read}, whole)
-
-
-def _of_keys(work: SparkWork, rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
-    return rows.filter(pc.is_in(rows[work.load.dataset.key], value_set=keys.combine_chunks()))
 
 
 def _size(work: SparkWork, plan: TablePlan | None) -> int:

@@ -1,9 +1,9 @@
 """Both sides of a copy as Arrow tables: read from files of this machine, what is elsewhere by Spark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
+from backstory.stores.iceberg.local_rows import PLACE_HERE, Chosen, LocalRows
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.columns import widens
@@ -34,18 +34,21 @@ PARTS: Final = 64
 UNTOLD: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 PLACES: Final = (FILE, POSITION, ROW_ID)
+# What a copy's rows have of the table: see there.
+Stored: TypeAlias = tuple[pa.Table, Callable[[pa.Table], pa.Table], Callable[[], pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """The copy's rows, the open versions with their places and ids, and the keys of closed versions.
+    """The copy's rows, of the open versions the same columns with places and ids, and what is read later.
 
-    They are in the types that the table will have; `closed` reads them, and may raise
-    TooLarge and Unreadable.
+    That are, of some open versions, all columns (`whole`), and the keys of closed versions; both may raise
+    TooLarge and Unreadable. All are in the types that the table will have.
     """
 
     delivered: pa.Table
     open: pa.Table
+    whole: Callable[[pa.Table], pa.Table]
     closed: Callable[[], pa.Table]
 
 
@@ -68,11 +71,11 @@ def _delivered_here(sides: CopySides, lease: MemoryLease) -> pa.Table | None:
     return None if rows is None or not _fit(rows.schema, schema) else rows.cast(schema)
 
 
-def _stored_here(sides: CopySides, lease: MemoryLease) -> tuple[pa.Table, Callable[[], pa.Table]] | None:
-    """The open versions and a reader of closed ones; None where Spark must read or convert them."""
+def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
+    """The open versions and readers of what is asked later; None where Spark must read or convert them."""
     schemas, before = _schemas(sides), sides.evolved.stored
     if sides.table is None or before is None or not sides.table.rows:
-        return schemas[OPEN].empty_table(), schemas[CLOSED].empty_table
+        return schemas[OPEN].empty_table(), lambda rows: rows, schemas[CLOSED].empty_table
     was = arrow_schema({each.name: each.type for each in before.columns})
     now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
     if not _fit(was, pa.schema([now.field(name) for name in was.names])):
@@ -80,15 +83,22 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> tuple[pa.Table, Callab
     here = LocalRows(sides.store, sides.table, lease)
     old = {new: name for name, new in sides.evolved.renamed.items()}
 
-    def read(side: str) -> pa.Table:
-        names = [each for each in schemas[side].names if each in {*was.names, *PLACES}]
-        asked = [old.get(name, name) for name in names]
-        where = without(VALID_TO) if side == OPEN else None
-        rows = here.read(asked, [VALID_TO, MEMORY], _CHOSEN[side], where=where).rename_columns(names)
-        return _lengthened(rows, schemas[side])
+    def asked(names: Iterable[str]) -> dict[str, str]:
+        return {name: old.get(name, name) for name in names if name in {*was.names, *PLACES}}
 
+    def read(schema: pa.Schema, chosen: Chosen, where: Any = None) -> pa.Table:
+        names = asked(schema.names)
+        rows = here.read([*names.values()], [VALID_TO, MEMORY], chosen, where=where)
+        return _lengthened(rows.rename_columns([*names]), schema)
+
+    def whole(rows: pa.Table) -> pa.Table:
+        names = asked(name for name in schemas[OPEN].names if name not in rows.column_names)
+        rest = here.at(rows, [*names.values()]).rename_columns([*names])
+        return _lengthened(_beside(rows, rest), schemas[OPEN])
+
+    compared = pa.schema(each for each in schemas[OPEN] if each.name in {*sides.terms.delivered, *PLACES})
     try:
-        return read(OPEN), lambda: read(CLOSED)
+        return read(compared, _open, without(VALID_TO)), whole, lambda: read(schemas[CLOSED], _closed)
     except Unreadable:
         return None
 
@@ -105,7 +115,8 @@ def _version(rows: pa.Table) -> pa.ChunkedArray:
     return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
 
 
-_CHOSEN: Final = {OPEN: _open, CLOSED: _closed}
+def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    return pa.table([*rows.columns, *more.columns], names=[*rows.column_names, *more.column_names])
 
 
 def _lengthened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -125,7 +136,7 @@ def _by_spark(
     sides: CopySides,
     lease: MemoryLease,
     delivered: pa.Table | None,
-    stored: tuple[pa.Table, Callable[[], pa.Table]] | None,
+    stored: Stored | None,
 ) -> CopyRows | None:
     """What could not be read here by Spark, in one query; None for more rows than are few."""
     frames: dict[str, DataFrame] = {}
@@ -149,7 +160,7 @@ def _by_spark(
             return None
         lease.hold("copy", max(1, delivered.nbytes))
     if stored is None:
-        stored = rows[OPEN], lambda: rows[CLOSED]
+        stored = rows[OPEN], lambda these: these, lambda: rows[CLOSED]
     return CopyRows(delivered, *stored)
 
 

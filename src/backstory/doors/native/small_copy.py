@@ -33,7 +33,8 @@ def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
     if rows is None:
         return None
     try:
-        copy = copied(terms, rows.delivered, rows.open, rows.closed, closes=sides.asked.deletes == "close")
+        closes = sides.asked.deletes == "close"
+        copy = copied(terms, rows.delivered, rows.open, rows.whole, rows.closed, closes=closes)
     except (TooLarge, Unreadable):
         return None
     if copy is None:

@@ -35,6 +35,7 @@ from backstory.stores.metadata.row_groups import (
     Field,
     MayHave,
     Statistics,
+    groups_at,
     groups_that,
     groups_with,
     positions_in,
@@ -113,9 +114,7 @@ class LocalRows:
         have none such are passed over; where `may_have` says no, row groups. Raises Unreadable for what
         cannot be read exactly here, TooLarge for more than the lease can hold.
         """
-        lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
-        told = fields_of(self.store.jvm, self.table.iceberg.schema())
-        fields = {ROW_ID: lineage, **{each["name"]: each for each in told}}
+        fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
         looked = {name: found for name, each in among.items() if (found := sought(each)) is not None}
@@ -136,6 +135,44 @@ class LocalRows:
         parts = [rows for each in read for rows in each]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
+    def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
+        """These columns of the rows that `read` gave with these places, in their order.
+
+        What is not asked of all rows can so be asked of few. Raises what `read` raises.
+        """
+        fields = self._fields()
+        asked = [fields[name] for name in names]
+        schema = pa.schema([(each["name"], arrow_of(each["type"])) for each in asked])
+        if not len(places):
+            return schema.empty_table()
+        files = places[FILE].combine_chunks().dictionary_encode()
+        codes, positions = np.asarray(files.indices), np.asarray(places[POSITION])
+        order = np.lexsort((positions, codes))
+        parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
+        locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            read = list(pool.map(partial(self._at, asked), locations, parts))
+        return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
+
+    def _at(self, asked: Sequence[Field], location: str, positions: np.ndarray) -> pa.Table:
+        """The rows of a file at positions that ascend, of the row groups that these lie in."""
+        name, parts, kept = f"{location} by place", list[pa.Table](), 0
+        with _opened(location) as file:
+            for groups in _at_once(file.metadata, groups_at(file.metadata, positions)):
+                held = partial(self._hold, name, kept)
+                rows = read_fields(file, asked, parted_ids(self.table.iceberg), held, groups)
+                found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
+                parts.append(rows.filter(pa.array(found)))
+                kept += parts[-1].nbytes
+        self._hold(name, kept, 0)
+        return pa.concat_tables(parts)
+
+    def _fields(self) -> dict[str, Field]:
+        """The table's fields by name, and that of the rows' ids."""
+        lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
+        told = fields_of(self.store.jvm, self.table.iceberg.schema())
+        return {ROW_ID: lineage, **{each["name"]: each for each in told}}
+
     def _of_file(
         self, wanted: _Wanted, hidden: Hidden, condition: str, found: tuple[FileLine, Sequence[FileLine]]
     ) -> list[pa.Table]:
@@ -143,7 +180,7 @@ class LocalRows:
         line, hiding = found
         name, parts, kept = f"{line.location} where {condition}", list[pa.Table](), 0
         standing = cache(partial(_standing, hidden, line, hiding))
-        with _opened(line) as file:
+        with _opened(line.location) as file:
             for groups in _at_once(file.metadata, groups_that(file, wanted.of, wanted.may_have)):
                 held = partial(self._hold, name, kept)
                 if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
@@ -204,10 +241,10 @@ def _at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[
 
 
 @contextmanager
-def _opened(line: FileLine) -> Iterator[pq.ParquetFile]:
+def _opened(location: str) -> Iterator[pq.ParquetFile]:
     """A file of rows; Unreadable where it lies elsewhere, is gone, or is no such file: Spark tells of it."""
     try:
-        with pq.ParquetFile(local(line.location)) as file:
+        with pq.ParquetFile(local(location)) as file:
             yield file
     except (OSError, pa.ArrowInvalid) as stop:
         raise Unreadable(str(stop)) from stop

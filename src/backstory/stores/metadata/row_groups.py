@@ -44,6 +44,12 @@ def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
+def groups_at(metadata: pq.FileMetaData, positions: np.ndarray) -> list[int]:
+    """The row groups of a file that the rows at these positions lie in."""
+    ends = np.cumsum([metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
+    return np.unique(np.searchsorted(ends, positions, side="right")).tolist()
+
+
 def groups_with(
     metadata: pq.FileMetaData, groups: Sequence[int], rows: np.ndarray
 ) -> tuple[list[int], pa.Array]:

@@ -27,10 +27,11 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A copy and the open versions, matched by key.
+    """A copy and what it is compared with of the open versions, matched by key.
 
     `back` tells of each delivered row that appeared whether its record had versions before, `anew` of each
-    that changed whether it makes a version; the others are renewed in place.
+    that changed whether it makes a version; the others are renewed in place. `ended` and `renewed` are the
+    open versions that end, or are renewed, whole.
     """
 
     terms: CopyTerms
@@ -39,12 +40,8 @@ class Copied:
     found: Matched
     back: pa.Array
     anew: pa.Array
-
-    @property
-    def ended(self) -> pa.Table:
-        """The open versions that end."""
-        changed = self.found.changed[1].filter(self.anew)
-        return taken(self.open, pa.concat_arrays([changed, self.found.vanished]))
+    ended: pa.Table
+    renewed: pa.Table
 
     @property
     def began(self) -> pa.Table:
@@ -74,11 +71,18 @@ def comparable(terms: CopyTerms) -> bool:
 
 
 def copied(
-    terms: CopyTerms, delivered: pa.Table, open_: pa.Table, closed: Callable[[], pa.Table], *, closes: bool
+    terms: CopyTerms,
+    delivered: pa.Table,
+    open_: pa.Table,
+    whole: Callable[[pa.Table], pa.Table],
+    closed: Callable[[], pa.Table],
+    *,
+    closes: bool,
 ) -> Copied | None:
     """Match a copy with the open versions; `closed` reads the keys of those that ended, if they matter.
 
-    None where a row has no key, or rows of one side share one. Without `closes` nothing vanishes.
+    `whole` gives all columns of some open versions, in their order. None where a row has no key, or rows of
+    one side share one. Without `closes` nothing vanishes.
     """
     scope = pa.chunked_array([pa.repeat(closes, len(open_))])
     found = matched(delivered, open_, terms.key, (*terms.compared, *terms.renewed), scope)
@@ -92,31 +96,33 @@ def copied(
     anew = differ((delivered[name].take(mine), open_[name].take(theirs)) for name in terms.compared)
     if anew is None:
         anew = pa.repeat(False, len(found.changed[0]))
-    return Copied(terms, delivered, open_, found, back, anew)
+    ended = pa.concat_arrays([theirs.filter(anew), found.vanished])
+    renewed = theirs.filter(pc.invert(anew))
+    both = whole(taken(open_, pa.concat_arrays([ended, renewed])))
+    sides = both.slice(0, len(ended)), both.slice(len(ended))
+    return Copied(terms, delivered, open_, found, back, anew, *sides)
 
 
 def rows_that_come(copy: Copied, columns: Sequence[int] | None = None, *, marks: bool) -> pa.Table:
     """All rows to write, with the ids that they keep; with a mark of the copy, of these columns (V31)."""
-    terms, open_ = copy.terms, copy.open
-    ended, began = copy.ended, copy.began
+    terms, ended, began = copy.terms, copy.ended, copy.began
     again = ended.filter(pc.is_valid(_told(ended, ENDED_AT)))
-    mine, theirs = (places.filter(pc.invert(copy.anew)) for places in copy.found.changed)
+    mine = copy.found.changed[0].filter(pc.invert(copy.anew))
     renewed = {name: copy.delivered[name].take(mine) for name in terms.renewed}
     parts = [
         _with(ended, _moved(terms, ended)),
         _with(again, _left_behind(terms, again)),
         _with(began, _begun(terms, len(began))),
-        _with(taken(open_, theirs), renewed),
+        _with(copy.renewed, renewed),
         *([_mark(terms, columns)] if marks else []),
     ]
-    ids = ROW_ID in open_.column_names
+    ids = ROW_ID in copy.open.column_names
     return pa.concat_tables(shaped(each, terms.columns, ids=ids) for each in parts)
 
 
 def rows_that_go(copy: Copied) -> pa.Table:
     """The places of the stored rows that are written anew."""
-    renewed = taken(copy.open, copy.found.changed[1].filter(pc.invert(copy.anew)))
-    places = pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, renewed))
+    places = pa.concat_tables(each.select([FILE, POSITION]) for each in (copy.ended, copy.renewed))
     return places.cast(PLACE)
 
 

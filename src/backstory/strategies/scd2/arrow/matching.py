@@ -1,6 +1,7 @@
 """A delivered state against the stored one: two Arrow tables, matched by key."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 
@@ -53,9 +54,7 @@ def matched(
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
-    ours, known = taken(delivered.select(compared), mine), taken(stored.select(compared), theirs)
-    found = differ(zip(ours.columns, known.columns, strict=True))
-    changed = np.zeros(len(mine), bool) if found is None else np.asarray(found)
+    changed = _changed([(delivered, mine), (stored, theirs)], compared, len(mine))
     counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
     return Matched(
         pa.array(np.flatnonzero(~there)),
@@ -66,11 +65,30 @@ def matched(
     )
 
 
+def _changed(sides: Iterable[tuple[pa.Table, np.ndarray]], names: Sequence[str], count: int) -> np.ndarray:
+    """Which of so many rows of both tables, at these places, are two in one of the columns, side by side."""
+    mine, theirs = (_at(rows, places) for rows, places in sides)
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:
+        found = list(pool.map(lambda name: _apart(mine(name), theirs(name)), names))
+    return np.asarray(reduce(pc.or_, found)) if found else np.zeros(count, bool)
+
+
+def _at(rows: pa.Table, places: np.ndarray) -> Callable[[str], pa.ChunkedArray]:
+    if _all(rows, places):
+        return rows.column
+    chosen = pa.array(places)
+    return lambda name: rows[name].take(chosen)
+
+
 def taken(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
     """The rows at these places, which often are all of them in their order, or none."""
-    if len(places) == len(rows) and (np.diff(np.asarray(places)) == 1).all():
+    if _all(rows, places):
         return rows
     return rows.take(pa.array(places)) if len(places) else rows.schema.empty_table()
+
+
+def _all(rows: pa.Table, places: np.ndarray | pa.Array) -> bool:
+    return len(places) == len(rows) and bool((np.diff(np.asarray(places)) == 1).all())
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
