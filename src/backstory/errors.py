@@ -77,3 +77,13 @@ class TryAgain(BackstoryError):
     """Failed for now: the same call may succeed later."""
 
     exit_code = 75
+
+
+def internal(bug: Exception) -> Failed:
+    """What a door says of an error that nobody foresaw: its kind and its first words, on one line."""
+    told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
+    return Failed(
+        "bug",
+        f"An internal error: {' '.join(told.split())}",
+        "Run it again with --verbose and report what it shows.",
+    )

@@ -27,7 +27,7 @@ from backstory.cli import (
     views,
 )
 from backstory.cli.output import Output, chosen, show_error
-from backstory.errors import BackstoryError, Failed, UsageError
+from backstory.errors import BackstoryError, UsageError, internal
 from backstory.spark.interrupts import told_as_interrupts
 
 DELIVER = Group("Deliver", sort_key=1)
@@ -124,7 +124,7 @@ def _failed(bug: Exception, arguments: list[str]) -> int:
     if isinstance(bug, BrokenPipeError) and _nobody_reads(sys.stdout.fileno()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    show_error(_as_failure(bug), _output(arguments))
+    show_error(internal(bug), _output(arguments))
     _trace(arguments)
     return 1
 
@@ -157,15 +157,6 @@ def _helping(arguments: Sequence[str]) -> str:
     """The command that helps with these arguments."""
     known = arguments[:1] and arguments[0] in set(app) and not arguments[0].startswith("-")
     return f"backstory {arguments[0]} --help" if known else "backstory --help"
-
-
-def _as_failure(bug: Exception) -> Failed:
-    told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
-    return Failed(
-        "bug",
-        f"An internal error: {' '.join(told.split())}",
-        "Run it again with --verbose and report what it shows.",
-    )
 
 
 def _trace(arguments: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun, Target
 from backstory.engine.attempts import retry
-from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.errors import BackstoryError, Refused, TryAgain, internal
 from backstory.model.instant import iso
 
 BEHIND = timedelta(seconds=1)
@@ -67,10 +67,8 @@ class DatasetLoads:
         except BackstoryError as error:
             return self._refused(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
-            told = f"An internal error: {type(bug).__name__}: {bug}"
-            remedy = "Run it again with --verbose and report what it shows."
             events.debug("an internal error", trace=format_exc())  # without the values of variables
-            return self._refused(dataset, run, began, Failed("bug", told.split("\n", 1)[0], remedy))
+            return self._refused(dataset, run, began, internal(bug))
 
     def _refused(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError

@@ -12,7 +12,6 @@ from backstory.strategies.keys import key_codes
 # The number of a NULL: it equals itself, and comes before all others.
 LACKING: Final = np.iinfo(np.int64).min
 WIDEST: Final = 1 << 62
-WHOLE: Final = (pa.types.is_integer, pa.types.is_date32, pa.types.is_timestamp)
 
 
 def integers(column: pa.ChunkedArray) -> np.ndarray:
