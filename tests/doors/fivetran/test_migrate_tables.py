@@ -253,8 +253,10 @@ def test_rows_that_were_never_synced_start_now(sender, store, schema):
 
 
 def test_a_flag_of_another_type_is_refused(soft, history):
-    """110: a task, the tables as they were."""
+    """110: a task, the tables as they were; so for a column that tells of the history itself."""
     metadata = soft.metadata(), history.metadata()
+    asked = {"type": 2, "soft_deleted_column": "_fivetran_active"}
+    assert refusal(history.migrate("table_sync_mode_migration", **asked))
     for place, type_ in ((soft, 1), (history, 2)):
         asked = {"type": type_, "soft_deleted_column": "v"}
         assert refusal(place.migrate("table_sync_mode_migration", **asked))

@@ -154,6 +154,25 @@ def test_malformed_requests_wipe_nothing(sender, store, schema):
     assert place.snapshots() == commits
 
 
+@pytest.mark.parametrize(
+    ("columns", "flag", "rows"),
+    [
+        ("id:LONG* gone:BOOLEAN* synced", "gone", "id gone synced \n 1 false T1 \n 1 true T1"),
+        (
+            "id:LONG* synced start* end active",
+            "_fivetran_active",
+            "id start end active synced \n 1 T1 T2 false T1",
+        ),
+    ],
+    ids=["key", "history"],
+)
+def test_what_tells_rows_or_versions_apart_is_no_flag(sender, store, schema, columns, flag, rows):
+    """47: a soft truncate that would give two rows one key, or open a deleted version again, is a task."""
+    place = Place.made(sender, store, schema, columns, rows)
+    assert flag in refusal(place.truncate(instant("T9"), flag))
+    assert gives(rows) == place.rows()
+
+
 def test_a_bound_beyond_the_calendar_is_no_bug(sender, store, schema):
     """11, F17: a bound that no calendar has is a task or deletes by comparison; never INTERNAL."""
     place = Place.made(sender, store, schema, LIVE, ROWS)

@@ -91,6 +91,11 @@ def refuse_foreign(shape: Shape) -> None:
             )
 
 
+def can_flag(shape: Shape, column: Column) -> bool:
+    """Whether a column can tell which rows of the table are deleted: of the key or of a history none can."""
+    return column.type.kind is Kind.BOOLEAN and column.name not in {*shape.key, *HISTORY_COLUMNS}
+
+
 def definition_of(shape: Shape, name: str) -> common.Table:
     """A shape as DescribeTable tells it: all columns, their types, keys and decimal parameters.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from backstory.doors.fivetran.definitions import refuse_foreign
+from backstory.doors.fivetran.definitions import can_flag, refuse_foreign
 from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -97,9 +97,9 @@ def _refuse_flag(table: StoredTable, asked: Truncation) -> None:
     flag = table.shape.called(asked.deleted)
     if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
         return
-    if flag is None or flag.type.kind is not Kind.BOOLEAN:
+    if flag is None or not can_flag(table.shape, flag):
         raise Refused(
             "no-deleted-column",
-            f"{asked.table} has no column {asked.deleted} of type BOOLEAN.",
+            f"{asked.table} has no BOOLEAN column {asked.deleted} that can flag deleted rows.",
             "Nothing was flagged; add the column first.",
         )

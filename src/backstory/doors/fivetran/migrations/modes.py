@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from backstory.doors.fivetran.definitions import can_flag
 from backstory.doors.fivetran.migrations.subject import Subject, refused
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.model.change import Change
@@ -125,8 +126,12 @@ def _require_key(shape: Shape) -> None:
 def _flag(subject: Subject, name: str) -> Column:
     """The column that the source calls so, there or not; Refused if it is there and cannot be a flag."""
     flag = subject.becoming(name, _BOOLEAN)
-    if flag.type.kind is not Kind.BOOLEAN:
-        raise refused(f"The column {name} of {subject.shape.table} is not BOOLEAN.", "Name another.")
+    if not can_flag(subject.shape, flag):
+        raise refused(
+            f"The column {name} of {subject.shape.table} cannot flag deleted rows: it is not BOOLEAN, "
+            "or it is of the key or of the history.",
+            "Name another.",
+        )
     return flag
 
 
