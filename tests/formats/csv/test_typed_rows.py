@@ -101,6 +101,27 @@ def test_markers_are_the_requests(null, same):
     assert [None, UNMODIFIED, *cells[2:]] == values(content, TEXTS, encoding)
 
 
+@pytest.mark.parametrize(
+    ("kind", "same"),
+    [
+        ("BOOLEAN", "true"),
+        ("LONG", "0"),
+        ("DECIMAL(5,2)", "-1"),
+        ("DOUBLE", "NaN"),
+        ("FLOAT", "0"),
+        ("NAIVE_DATE", "1970-01-01"),
+        ("NAIVE_DATETIME", "1970-01-01T00:00:00"),
+        ("UTC_DATETIME", "1970-01-01T00:00:00Z"),
+        ("NAIVE_TIME", "00:00:00"),
+    ],
+)
+def test_a_marker_is_no_value_of_any_type(kind, same):
+    """56: also where it would read as one."""
+    encoding = Encoding(null_string="(null)", unmodified_string=same)
+    content = f'id,v\n1,{same}\n2,"{same}"\n3,(null)\n'
+    assert [UNMODIFIED, UNMODIFIED, None] == values(content, {"id": "STRING", "v": kind}, encoding)
+
+
 ODD = ["", "NULL", "null", "NaN", "(null)", "(same)", "\x1fend of file\x1f", "\0"]
 
 

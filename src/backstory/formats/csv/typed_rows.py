@@ -18,7 +18,7 @@ from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
-from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parser_type
+from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parse, parser_type
 from backstory.formats.values.leniency import DELIVERED, Leniency, parsed
 from backstory.formats.values.mended import RAW, ROUNDED, Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
@@ -118,11 +118,13 @@ class _Fast:
     places: Mapping[str, int]
     file: str
     _types: dict[int, pa.DataType] = field(init=False)
-    _goes: bool = field(init=False, default=True)
+    _goes: bool = field(init=False)
 
     def __post_init__(self) -> None:
         types = self.asked.types.items()
         self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
+        # A marker that reads as a value would be taken for one.
+        self._goes = not any(_is_value(self.asked.unmodified, type_) for _, type_ in types)
 
     def rows(self, piece: Piece) -> Rows | None:
         """The piece's rows; None if some cell needs a look as text."""
@@ -155,6 +157,17 @@ class _Fast:
             return True
         telling = [*([asked.unmodified] if asked.unmodified else []), *([] if name in asked.texts else [""])]
         return any(pc.any(pc.equal(column, text)).as_py() for text in telling)
+
+
+def _is_value(text: str, type_: ColumnType) -> bool:
+    """Whether a text reads as a value of a type that Arrow's parser makes of cells by itself."""
+    if not text or pa.types.is_string(parser_type(type_)):
+        return False
+    try:
+        parse(pa.array([text], pa.string()), type_)
+    except UnreadableCell:
+        return False
+    return True
 
 
 def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: Piece, file: BatchFile) -> Rows:
