@@ -155,3 +155,13 @@ def test_more_keys_than_are_listed(sender, store, schema):
     )
     expected = [row | {"v": "new"} for row in rows[:300]] + rows[300:500]
     assert gives(expected) == place.rows()
+
+
+@pytest.mark.tables_on("memory", "iceberg")
+def test_among_many_keys_one_is_no_number(sender, store, schema):
+    """70, E1: NaN lies within no bounds, and is found again all the same."""
+    keys = [float("nan"), *(number + 0.5 for number in range(300))]
+    rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in keys]
+    place = Place.made(sender, store, schema, "k:DOUBLE* v synced", rows)
+    place.write(replace=[row | {"v": "new"} for row in rows])
+    assert [row["v"] for row in place.rows()] == ["new"] * len(rows)

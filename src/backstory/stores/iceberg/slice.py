@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Iceberg prunes files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
+# Types whose values are looked for within no bounds: NaN lies within none.
+UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
 PLACE = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
 
 
@@ -98,7 +100,7 @@ def _joined(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame"
 def _in_range(keys: pa.Table) -> "list[Column]":
     conditions = []
     for name in keys.column_names:
-        if pa.types.is_binary(keys[name].type) or pa.types.is_boolean(keys[name].type):
+        if any(test(keys[name].type) for test in UNBOUNDED):
             continue
         bounds = pc.min_max(keys[name])
         least, greatest = literals(pa.array([bounds["min"], bounds["max"]], keys[name].type))
