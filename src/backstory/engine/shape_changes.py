@@ -14,7 +14,7 @@ from backstory.model.schema import Shape
 from backstory.stores.casting import cast_batch
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.memory.store import MemoryStore, MemoryTable, rows_of
-from backstory.stores.port import Store, StoredTable
+from backstory.stores.port import DISORDER, Store, StoredTable
 from backstory.stores.refusals import repeated_key
 from backstory.strategies.shape_changes import rule
 from backstory.strategies.shape_changes.operations import (
@@ -25,6 +25,7 @@ from backstory.strategies.shape_changes.operations import (
     Touching,
 )
 from backstory.strategies.shape_changes.plan import plan
+from backstory.strategies.versions.plan import overlap
 
 Row = dict[str, object]
 
@@ -98,9 +99,14 @@ def _reshaped(table: MemoryTable, rows: pa.Table, operation: Reshape) -> Change:
     batches = rows.select(schema.names).combine_chunks().to_batches()
     if new_types:
         rows = pa.Table.from_batches([cast_batch(changes, batch) for batch in batches]).cast(schema)
+    marks: dict[str, str | None] = {}
     if by is not None:
         _refuse_repeated(into, rows, by)
-    return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)
+        if operation.of_history and overlap(rows, into.key):
+            marks = {DISORDER: "true"}
+    if not new_types:
+        return Change(into=into, properties=marks)
+    return Change(come=rows, into=into, whole=True, counted="rewritten", properties=marks)
 
 
 def _refuse_repeated(into: Shape, rows: pa.Table, by: Sequence[str]) -> None:

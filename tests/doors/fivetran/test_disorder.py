@@ -54,6 +54,38 @@ def test_versions_in_order_leave_no_mark(sender, store, schema):
     assert not load(store, TableName(schema, "t")).disorderly
 
 
+SYSTEM = " synced start* end active"
+APART = """id part a start end  active synced
+           1  -    p T1    TMAX true   T1
+           1  -    q T2    TMAX true   T2"""
+REKEYED = {"fewer": "id:LONG* part a", "retyped": "id:LONG* part:LONG* a", "swapped": "id:LONG* part a b*"}
+
+
+@pytest.mark.tables_on("memory", "iceberg")
+@pytest.mark.parametrize("columns", REKEYED.values(), ids=REKEYED)
+def test_versions_that_get_one_key_may_overlap(sender, store, schema, columns):
+    """33: a key that takes two records for one leaves the mark, and the next batch of it loads."""
+    rows = [row | {"part": part} for row, part in zip(table(APART), ("1", "01"), strict=True)]
+    place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
+    assert not load(store, place.name).disorderly
+    place = place.alter(columns + SYSTEM)
+    assert load(store, place.name).disorderly
+    told = table("id part b a start end active synced \n 1 1 - u T5 TMAX true T5")
+    named = [{name: row[name] for name in place.described() if name in row} for row in told]
+    key = [name.rstrip("*").partition(":")[0] for name in columns.split() if name.endswith("*")]
+    place.write(earliest=[{n: row[n] for n in (*key, "_fivetran_start")} for row in told], replace=named)
+    lives = [(row["a"], row["_fivetran_active"]) for row in place.rows()]
+    assert sorted(lives) == [("p", False), ("q", False), ("u", True)]
+
+
+@pytest.mark.tables_on("memory", "iceberg")
+def test_a_key_that_joins_no_records_leaves_no_mark(sender, store, schema):
+    """33: a column that the key did not need goes, and the table is read by its slices as before."""
+    rows = "id part a start end active synced \n 1 x p T1 T2-1 false T1 \n 1 y q T2 TMAX true T2"
+    place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
+    assert not load(store, place.alter(f"id:LONG* part a{SYSTEM}").name).disorderly
+
+
 SPOILT = [
     """id start end  active synced
        7  T1    TMAX true   T1

@@ -1,9 +1,10 @@
-"""Whether columns tell the rows of a table apart."""
+"""Whether columns tell the rows of a table apart, and the versions of a history one after the other."""
 
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from backstory.model.layout import ACTIVE, END, START
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
@@ -25,3 +26,16 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
         keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
     if keys:
         raise repeated_key(table, key, keys, shares)
+
+
+def overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
+    """Whether versions that share these columns, the start aside, overlap or follow on an open one."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import lag
+
+    before = Window.partitionBy(*(column(name) for name in by if name != START)).orderBy(column(START))
+    covered = f"covered {uuid.uuid4()}"
+    reaches = lag(column(END)).over(before) >= column(START)
+    told = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
+    with translate_faults(table):
+        return not told.where(column(covered) & column(START).isNotNull()).isEmpty()

@@ -164,8 +164,13 @@ class Reshape:
         kept = set(self.before.key) <= set(self.into.key)
         if kept and not {column.name for column in new_types} & set(self.into.key):
             return None
-        start = [START] if self.before.layout is Layout.FIVETRAN_HISTORY else []
+        start = [START] if self.of_history else []
         return [*(name for name in self.into.key if new_types or self.before.column(name)), *start]
+
+    @property
+    def of_history(self) -> bool:
+        """Whether rows are versions: those of several records may become those of one, and then overlap."""
+        return self.before.layout is Layout.FIVETRAN_HISTORY
 
 
 Rewriting = Add | ToHistory | ToSoftDelete | SoftDeleteToLive | HistoryToLive | LiveToHistory

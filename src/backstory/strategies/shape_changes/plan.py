@@ -11,7 +11,8 @@ from backstory.stores.iceberg.literals import column, instant, literal, micros_o
 from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unique import refuse_repeated
+from backstory.stores.iceberg.unique import overlap, refuse_repeated
+from backstory.stores.port import DISORDER
 from backstory.strategies.shape_changes import frames
 from backstory.strategies.shape_changes.operations import (
     Add,
@@ -129,9 +130,14 @@ def _reshaped(store: Store, table: StoredTable, operation: Reshape) -> Change:
     rows = known_rows_of(store, table)
     if new_types:
         rows = retype_rows(rows, into.columns, {each.name: each.type for each in operation.before.columns})
+    marks: dict[str, str | None] = {}
     if by is not None:
         refuse_repeated(into.table, rows, into.source_key, by)
-    return Change(come=rows, into=into, whole=True, counted="rewritten") if new_types else Change(into=into)
+        if operation.of_history and overlap(into.table, rows, by):
+            marks = {DISORDER: "true"}
+    if not new_types:
+        return Change(into=into, properties=marks)
+    return Change(come=rows, into=into, whole=True, counted="rewritten", properties=marks)
 
 
 def _value(value: Value, of: TableColumn) -> "Column":

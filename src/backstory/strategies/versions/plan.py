@@ -85,6 +85,12 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     return outcome.actions(ignored)
 
 
+def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Whether versions of a key, sorted by start, overlap or have an open one before another."""
+    (codes,), _ = key_codes([rows], key)
+    return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
+
+
 def _told_apart(update: Rows) -> tuple[Rows, pa.Table, int]:
     """Update rows that make a version, those that only close one, and the count of the rest.
 
