@@ -380,6 +380,15 @@ def test_a_mark_knows_the_columns_of_its_copy(native):
     assert native.copy(6, whole).snapshot_id is None
 
 
+def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
+    """L11: what the copy whose place it takes said of them is taken back; the version before goes on."""
+    native.copy(10, native.frame("k:a:1", "k string, v string, w string"))
+    native.copy(20, native.frame("k:a:2 m:a:2", "k string, v string, w string"))
+    assert native.copy(20, "k:a m:a", restate=True).counts == counts(changed=2)
+    assert {(row["k"], row["w"]) for row in native.spark.table(f"backstory.{native.name}").where(
+        "_memory.role IS NULL").collect()} == {("k", "1"), ("m", None)}  # fmt: skip
+
+
 def test_a_spoilt_table_is_not_written(native):
     """V119: two open versions of a key."""
     native.copy(1, "a:1 b:1")

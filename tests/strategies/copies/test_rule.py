@@ -159,6 +159,18 @@ def test_a_copy_that_lacked_columns_bars_what_would_change_them():
     assert sorted(marks, key=str) == [(10, None, None), (20, ("v",), 2), (20, None, None)]
 
 
+def test_a_restatement_says_nothing_of_columns_that_it_lacks():
+    """L11: as if the copy whose place it takes had never come."""
+    life = Life()
+    life.table = replace(life.table, columns=("v", "w"))
+    life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
+    life.take(Copy(20, {"k": {"v": "a", "w": 2}, "m": {"v": "a", "w": 2}}, ("v", "w")))
+    counted = life.take(Copy(20, {"k": {"v": "a"}, "m": {"v": "a"}}, ("v",), restate=True))
+    assert counted == {"changed": 2}
+    told = {(row.key, row.start): row.values["w"] for row in life.table.versions}
+    assert told == {("k", 10): 1, ("m", 20): None}
+
+
 def test_ignored_and_overwritten_columns():
     life = Life()
     life.table = StoredCopies(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))

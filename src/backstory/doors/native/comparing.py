@@ -115,6 +115,7 @@ def _terms(evolved: Evolved, settings: TableSettings, place: Placing, asked: Sna
         recorded=micros_of(place.recorded),
         following=None if place.following is None else micros_of(place.following),
         in_order=place.in_order,
+        restated=asked.restate and not place.in_order,
     )
 
 

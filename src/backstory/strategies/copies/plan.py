@@ -4,9 +4,10 @@ The stored states are those of the rule: what was known of a record just before 
 by a copy that this one takes the place of, and at the next instant of which something is known.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
@@ -39,6 +40,7 @@ class CopyTerms:
     differ, those `renewed` are written into the open version instead, `tracked` all that the table tracks,
     `overwritten` all that it keeps without history.
     `following` is the next instant of which something is known. `in_order`: nothing is known from `at` on.
+    `restated`: the copy takes the place of a stored one, which then said nothing of columns that it lacks.
     """
 
     columns: tuple[SourceColumn, ...]
@@ -53,6 +55,7 @@ class CopyTerms:
     recorded: int
     following: int | None = None
     in_order: bool = True
+    restated: bool = False
 
     @property
     def memory(self) -> ColumnType:
@@ -124,7 +127,27 @@ def differs(terms: CopyTerms) -> "Column":
 
     names = (*terms.compared, *(terms.renewed if terms.following is None else ()))
     there = col(state(NOW)).isNotNull()
-    return ~(there & alike(DELIVERED, state(NOW), names, terms.types))
+    return ~(there & _alike_now(terms, names))
+
+
+def _alike_now(terms: CopyTerms, names: Sequence[str]) -> "Column":
+    """Whether a record is now as delivered: on these columns, and on those that a restatement lacks."""
+    from pyspark.sql.functions import col, when
+
+    found = alike(DELIVERED, state(NOW), names, terms.types)
+    if not terms.restated:
+        return found
+    stays = col(state(BEFORE)).isNotNull() & alike(DELIVERED, state(BEFORE), terms.compared, terms.types)
+    absent = {name for name in terms.tracked if name not in terms.delivered}
+    on_before = alike(state(BEFORE), state(NOW), absent, terms.types)
+    return found & when(stays, on_before).otherwise(all_null(state(NOW), absent))
+
+
+def all_null(row: str, names: Iterable[str]) -> "Column":
+    """Whether a struct has no value in these columns."""
+    from pyspark.sql.functions import lit
+
+    return reduce(and_, (of(row, name).isNull() for name in names), lit(True))
 
 
 def there() -> "Column":
@@ -137,7 +160,7 @@ def there() -> "Column":
 def outcome(terms: CopyTerms) -> "dict[str, Column]":
     """Which actions are of records that appear, change with a version, are renewed without one, or go."""
     action, known = column("action"), there()
-    anew = ~alike(DELIVERED, state(NOW), terms.compared, terms.types)
+    anew = ~_alike_now(terms, terms.compared)
     return {
         APPEARING: (action == APPEARED) | ((action == CHANGED) & ~known),
         CHANGED: (action == CHANGED) & known & anew,

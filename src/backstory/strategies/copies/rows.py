@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING
 
 from backstory.model.change import NOTHING
@@ -21,6 +20,7 @@ from backstory.strategies.copies.plan import (
     RENEWED,
     REPLACED,
     CopyTerms,
+    all_null,
     outcome,
     state,
 )
@@ -120,8 +120,8 @@ def _among_others(terms: CopyTerms) -> list[Written]:
 def _delivered_alike(terms: CopyTerms, other: str) -> "Column":
     """Whether the delivered row, NULL where it has no column, is like a stored one."""
     there = [name for name in terms.tracked if name in terms.delivered]
-    absent = (of(other, name).isNull() for name in terms.tracked if name not in terms.delivered)
-    return reduce(and_, absent, alike(DELIVERED, other, there, terms.types))
+    absent = (name for name in terms.tracked if name not in terms.delivered)
+    return alike(DELIVERED, other, there, terms.types) & all_null(other, absent)
 
 
 def _moving(

@@ -121,8 +121,9 @@ def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
     for key in dict.fromkeys([*(row.key for row in table.versions), *copy.rows]):
         now = table.as_of(key, copy.at)
         said = _said(table, copy, key)
-        counts.update(_outcome(table, copy, key, now, said))
-        life = table.life(key) if _same(table, now, said, copy.columns) else None
+        same = _same(table, now, said, table.columns if copy.restate else copy.columns)
+        counts.update(_outcome(table, copy, key, now, same=None if said is None else same))
+        life = table.life(key) if same else None
         rows += _matched(table, key, _folded(table, key, copy.at, said, following), recorded, life)
     _refuse_other_content(table, copy, counts)
     if following is None:
@@ -196,18 +197,17 @@ def _same(table: StoredCopies, one: Values | None, other: Values | None, columns
 
 
 def _outcome(
-    table: StoredCopies, copy: Copy, key: Key, now: Values | None, said: Values | None
+    table: StoredCopies, copy: Copy, key: Key, now: Values | None, *, same: bool | None
 ) -> dict[str, int]:
-    """What the record counts as: `as_of` its instant before and after (V36)."""
+    """What it counts as: `as_of` its instant before and after (V36); `same` is None where it then is gone."""
     if now is None:
-        return {"reopened" if table.life(key) else "new": 1} if said is not None else {}
-    if said is None:
+        return {"reopened" if table.life(key) else "new": 1} if same is not None else {}
+    if same is None:
         return {"closed": 1}
     if key not in copy.rows:
         return {}
     overwritten = [name for name in copy.columns if name in table.overwritten]
     renewed = any(now.get(name) != copy.rows[key].get(name) for name in overwritten)
-    same = _same(table, now, said, copy.columns)
     return {"unchanged" if same and not (renewed and _following(table, copy.at) is None) else "changed": 1}
 
 
