@@ -273,6 +273,7 @@ def maintain_each(
 ) -> "list[Maintained]":
     """Maintain these tables, or every one; then the times are heeded where a table keeps memory."""
     from backstory.model.layout import Layout
+    from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
     from backstory.upkeep.maintaining import kept_in_order
 
@@ -280,10 +281,11 @@ def maintain_each(
         raise UsageError("no-table", "No table is named.", "Name tables, or --all.")
 
     def one(name: TableName) -> "Maintained":
-        heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
-        return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
+        with translate_faults(name):
+            heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
+            return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
 
-    return [kept_in_order(each, one) for each in named or tables(store)]
+    return kept_in_order(named or tables(store), one, every=not named)
 
 
 def _given(time: str | date | None) -> datetime | None:

@@ -234,7 +234,7 @@ class Warehouse:
         """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
         from backstory.doors.odf import door
 
-        return door.verified(self.store, [name], namespace=namespace)[0]
+        return door.verified(self.store, name, namespace=namespace)
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""

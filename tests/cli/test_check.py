@@ -1,6 +1,9 @@
 """`check`, `repair` and `adopt` as people and programs meet them: answers, exit codes, errors."""
 
 import json
+import sqlite3
+from contextlib import closing
+from shutil import copy
 
 import pytest
 import structlog
@@ -9,7 +12,10 @@ from histories_as_text import written
 from backstory import warehouse
 from backstory.cli.app import run
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.store import Store
+from backstory.model.table import TableName
+from backstory.settings import CATALOG_FILE
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.metadata.embedded import local
 from backstory.warehouse import Warehouse
 
 LIFE = """
@@ -107,3 +113,74 @@ def test_what_is_not_there_is_told(asked, words, code, error):
 
 def test_a_layout_of_no_tool_is_wrong_usage(asked):
     assert asked("adopt", "a.b", "--layout", "delta")[0] == 2
+
+
+def _warehouse_of(store, folder, *names):
+    """A folder whose catalog has these tables of the store's alone."""
+    copy(store.folder / CATALOG_FILE, folder / CATALOG_FILE)
+    with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog, catalog:
+        kept = " OR ".join("(table_namespace, table_name) = (?, ?)" for _ in names)
+        told = [part for name in names for part in (name.schema, name.name)]
+        catalog.execute(f"DELETE FROM iceberg_tables WHERE NOT ({kept})", told)
+
+
+def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):
+    """`check --all`, names and `tables`: what is wrong with it stands in its place; a failure in the end."""
+    store = Store(spark)
+    lost, garbled, spoilt = (
+        written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
+    )
+    gone, odd = (local(existing(store, name).metadata) for name in (lost, garbled))
+    mended = [(path, path.read_bytes()) for path in (gone, odd)]
+    gone.unlink()
+    odd.write_text("{")
+    _warehouse_of(store, tmp_path, lost, garbled, spoilt)
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(tmp_path))
+    monkeypatch.setattr(warehouse, "open", None)
+
+    for words in (["--all"], [str(lost), str(garbled), str(spoilt)]):
+        code, said = asked("check", *words, "--output", "json")
+        told = {each["table"]: each for each in json.loads(said) if each["law"] is None or each["violations"]}
+        assert code == 1
+        assert told[str(lost)]["error"]["code"] == "file-lost"
+        assert gone.name in told[str(lost)]["error"]["message"]
+        assert told[str(garbled)]["error"]["code"] == "file-garbled"
+        assert told[str(spoilt)]["violations"] == 1
+    code, said = asked("check", "--all", "--output", "table")
+    assert (code, f"{spoilt}: 3 of 13 laws are broken" in said) == (1, True)
+    assert asked("check", "--all", "--output", "csv")[1].count("file-lost") == 1
+
+    code, said = asked("tables", "--output", "json")
+    assert code == 0
+    assert {each["table"]: each["rows"] for each in json.loads(said)} == {
+        str(lost): None,
+        str(garbled): None,
+        str(spoilt): 3,
+    }
+    for path, content in mended:
+        path.write_bytes(content)  # for others who list what the catalog has
+
+
+def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(asked, spark, tmp_path):
+    """It parses no schema with a variant; Spark is asked for that table, and knows what another lost."""
+    store, odd = Store(spark), TableName("spoilt", "odd")
+    lost, plain = (written(store, name, Layout.VERSIONS, LIFE) for name in ("d_lost", "e_plain"))
+    spark.sql(
+        f"CREATE OR REPLACE TABLE {store.sql_name(odd)} USING iceberg TBLPROPERTIES ('format-version' = '3') "
+        "AS SELECT 1 AS id, parse_json('[1]') AS v"
+    )
+    _warehouse_of(store, tmp_path, lost, odd, plain)
+    uri = f"jdbc:sqlite:{tmp_path / CATALOG_FILE}"
+    (tmp_path / "backstory.toml").write_text(f'[catalog]\ntype = "jdbc"\nuri = "{uri}"\n')
+    place = local(existing(store, lost).metadata)
+    away = place.rename(tmp_path / "away")
+
+    code, said = asked("tables", "--output", "json")
+
+    away.rename(place)
+    assert code == 0
+    assert {each["table"]: each["rows"] for each in json.loads(said)} == {
+        str(lost): None,
+        str(odd): 1,
+        str(plain): 3,
+    }

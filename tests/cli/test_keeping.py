@@ -69,3 +69,15 @@ def test_an_error_has_its_exit_code_and_its_remedy(command, store):
     ):
         code, told = command(line)
         assert (code, told["error"]["code"]) == (2, word), line
+
+
+def test_a_wrong_setting_of_one_table_keeps_no_other_from_being_maintained(command, store):
+    odd, even = (kept(store, name, life([version(1, "a", 10)])) for name in ("odd_age", "even_age"))
+    store.spark.sql(
+        f"ALTER TABLE backstory.{odd} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '30 days')"
+    )
+    code, told = command(f"maintain {odd} {even} --dry-run")
+    assert (code, [each["error"] and each["error"]["code"] for each in told]) == (
+        1,
+        ["property-garbled", None],
+    )

@@ -19,8 +19,10 @@ from backstory import warehouse as python
 from backstory.cli.app import run
 from backstory.cli.output import errors
 from backstory.errors import UsageError
+from backstory.model.table import TableName
 from backstory.observe.progress import ProgressLine
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.metadata.embedded import local
 from backstory.warehouse import Warehouse
 
 FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
@@ -340,6 +342,28 @@ def test_a_broken_dataset_is_exit_code_4(cities, spark):
     assert "0 dataset(s) are valid" in said
     assert "cities: rows: Block 0" in warned
     assert cities.ask("verify", "nix", code=2)["error"]["code"] == "no-dataset"
+
+
+def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
+    """`verify --all`, `pull --all` and `list` tell of it in its place; a failure in the end."""
+    cities.manifest("lost")
+    cities.ask("add", "lost.yaml")
+    table = existing(cities.warehouse.store, TableName(cities.namespace, "lost"))
+    file = local(table.metadata).rename(local(table.metadata + ".away"))
+
+    good, bad = sorted(cities.ask("verify", "--all", code=1), key=lambda each: each["dataset"])
+    assert (good["dataset"], good["valid"]) == ("cities", True)
+    assert (bad["dataset"], bad["valid"], bad["error"]["code"]) == ("lost", None, "file-lost")
+    said, warned = cities.people("verify", "--all", code=1)
+    assert "1 dataset(s) are valid\n1 dataset(s) cannot be read" in said
+    assert "lost: file-lost" in warned
+    assert [(each["dataset"], each["records"]) for each in cities.ask("list")] == [
+        ("cities", 2),
+        ("lost", None),
+    ]
+    pulled = {each["dataset"]: each for each in cities.ask("pull", "--all", code=1)}
+    assert (pulled["cities"]["status"], pulled["lost"]["error"]["code"]) == ("up-to-date", "file-lost")
+    file.rename(local(table.metadata))
 
 
 def test_a_batch_goes_on_after_failures(cities):

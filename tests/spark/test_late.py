@@ -89,7 +89,7 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
         late, registry.stored(late, "datasets").existing(cities.name), 9, 0
     )
     asked["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
-    asked["verify"] = lambda late: door.verified(late, [cities.name], namespace="datasets")
+    asked["verify"] = lambda late: door.verified(late, cities.name, namespace="datasets")
     asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
     asked["repair"] = lambda late: repair(late, native)
     asked["pull"] = lambda late: door.pull_all(

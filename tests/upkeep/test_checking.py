@@ -6,12 +6,14 @@ from lakes import lake
 from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, checked_twice, recorded
 
 from backstory.engine.deliver import TableChange, deliver_once
-from backstory.errors import UsageError
+from backstory.errors import Failed, UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
+from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.upkeep.checking import check, check_all
+from backstory.stores.metadata.embedded import local
+from backstory.upkeep.checking import check, checked
 from backstory.upkeep.laws.plan import judged_by, suspected
 
 BROKEN_VERSIONS = {
@@ -152,11 +154,34 @@ def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
 
     with pytest.raises(UsageError) as stop:
         check(store, name)
-    records, strange = check_all(store)
 
     assert stop.value.code == "unknown-layout"
-    assert strange == [name]
-    assert {each["table"] for each in records} == {"spoilt.known"}
+    assert {each["table"] for each in checked(store, [], every=True)} == {"spoilt.known"}
+
+
+def test_a_property_that_somebody_garbled_is_named(store):
+    table = written(store, "garbled", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
+    for told in ("id", "{}", "[1]"):
+        store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.key' = '{told}')")
+
+        with pytest.raises(Failed, match=r"backstory\.key of spoilt\.garbled cannot be understood"):
+            check(store, table)
+    drop(store, table)
+
+
+def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
+    """Its record has the error and no law; of a single table the error is raised."""
+    store = lake(spark, "lost_lake", tmp_path)
+    names = [written(store, each, Layout.VERSIONS, "k from to recorded\na T1 - T1\n") for each in "ab"]
+    for row in spark.table(store.sql_name(names[0], "files")).collect():
+        local(row.file_path).unlink()
+
+    told = checked(store, [], every=True)
+
+    assert {each["table"] for each in told if each["law"]} == {"spoilt.b"}
+    assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
+    with pytest.raises(Failed, match=r"A file of spoilt\.a is gone"):
+        checked(store, names[:1])
 
 
 def test_a_table_is_read_once(store):

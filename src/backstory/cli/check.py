@@ -5,13 +5,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
-from backstory.cli.options import Flag, Options
-from backstory.cli.output import console, errors, show, show_document
+from backstory.cli.options import Flag, Options, require_some
+from backstory.cli.output import and_error, console, errors, show, show_document, tell_error
 from backstory.cli.starting import busy
-from backstory.errors import UsageError, Violated
+from backstory.errors import BackstoryError, Violated
+from backstory.model.receipt import apart, exit_code
 
 if TYPE_CHECKING:
+    from backstory.model.table import TableName
     from backstory.upkeep.repairing import Repair
+
+    Checked = dict[Any, list[dict[str, Any]] | BackstoryError | None]
 
 DEFAULTS = Options()
 RECORD = ("table", "law", "violations", "keys")
@@ -21,6 +25,7 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. Exit code 4 if a law is broken: `backstory repair TABLE` shows what mends it.
+    What keeps one of several tables from being read is told beside the laws of the others: exit code 1.
 
     Example: `backstory check crm.customer`
 
@@ -29,45 +34,44 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
         all: Every table of the warehouse.
         options: Common options.
     """
-    if not tables and not all:
-        raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")
-    found = _checked(tables, options) if tables and not all else _all_checked(options)
+    require_some(tables, every=all)
+    from backstory.upkeep.checking import STRANGE, records
+
+    found = _checked(() if all else tables, options)
+    failed = {table: each for table, each in found.items() if isinstance(each, BackstoryError)}
+    strange = [table for table, error in failed.items() if error.code == STRANGE]
+    told = [record for each in (() if all else tables) or found for record in records(each, found[each])]
     if options.answer == "table":
-        _tell(found)
+        _tell(told)
     else:
-        show(found, options.answer, RECORD)
-    return Violated.exit_code if any(each["violations"] for each in found) else 0
-
-
-def _checked(tables: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    """The records of tables: of small ones out of their files, of the others by Spark."""
-    from backstory.upkeep.checking import check_small
-
-    found = [answer_from_files(options, each, check_small) for each in tables]
-    if None in found:
-        with opened(options, *tables) as warehouse, busy(options, "Checking ..."):
-            both = zip(tables, found, strict=True)
-            found = [warehouse.check(name) if each is None else each for name, each in both]
-    return [record for each in found for record in each or ()]
-
-
-def _all_checked(options: Options) -> list[dict[str, Any]]:
-    """The records of every table; those whose layout is not known are told of beside."""
-    from backstory.stores.iceberg.store import tables
-    from backstory.upkeep.checking import check, check_small, each_known
-
-    names = answer_from_metadata(options, lambda catalog: catalog.tables())
-    found, strange = each_known(names or (), lambda table: answer_from_files(options, table, check_small))
-    left = [table for table, records in found.items() if records is None]
-    if names is None or left:
-        with opened(options) as warehouse, busy(options, "Checking ..."):
-            store = warehouse.store
-            by_spark, more = each_known(tables(store) if names is None else left, partial(check, store))
-        found.update(by_spark)
-        strange += more
+        show(told, options.answer, and_error(RECORD, told))
     for table in () if options.quiet else strange:
         errors.print(f"{table}: of no layout that backstory knows; it was not checked.", markup=False)
-    return [record for table in sorted(found) for record in found[table] or ()]
+    broken = Violated.exit_code if any(each["violations"] for each in told) else 0
+    return exit_code(error for table, error in failed.items() if table not in strange) or broken
+
+
+def _checked(names: Sequence[str], options: Options) -> "Checked":
+    """The records of tables, or of all: of small ones out of their files, of the others by Spark.
+
+    What keeps one from being read stands in place of its records; of a single one that is named it is raised.
+    """
+    from backstory.stores.iceberg.store import tables
+    from backstory.upkeep.checking import check, check_small
+
+    asked = partial(apart, every=not names, alone=len(names) == 1)
+    every: Sequence[Any] | None = names or answer_from_metadata(options, lambda catalog: catalog.tables())
+    found: Checked = asked(every or (), lambda each: answer_from_files(options, each, check_small))
+    left = [each for each, records in found.items() if records is None]
+    if every is None or left:
+        with opened(options, *names) as warehouse, busy(options, "Checking ..."):
+            store = warehouse.store
+
+            def by_spark(each: "str | TableName") -> list[dict[str, Any]]:
+                return check(store, warehouse.table(each).name if isinstance(each, str) else each)
+
+            found |= asked(tables(store) if every is None else left, by_spark)
+    return found if names else dict(sorted(found.items()))
 
 
 def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> int:
@@ -108,6 +112,8 @@ def adopt(
     """Read, check and mend a history that another tool writes.
 
     Only properties of the table are set; the tool goes on to write it, and no door of backstory does.
+    A version is true from its start until before its end, so one whose end is its last day is read a day
+    short. An end in 2200 or later counts as none.
 
     Example: `backstory adopt shop.customer_snapshot --layout dbt --key customer_id`
 
@@ -172,7 +178,10 @@ def _tell(found: list[dict[str, Any]]) -> None:
     if broken:
         show(broken, "table", RECORD)
         console.print()
-    for table in dict.fromkeys(each["table"] for each in found):
+    for each in found:
+        if each["law"] is None:
+            tell_error(each["error"], f"{each['table']}: ")
+    for table in dict.fromkeys(each["table"] for each in found if each["law"] is not None):
         laws = [each for each in found if each["table"] == table]
         wrong = sum(bool(each["violations"]) for each in laws)
         told = f"{wrong} of {len(laws)} laws are broken" if wrong else f"all {len(laws)} laws hold"

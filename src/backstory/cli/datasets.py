@@ -17,19 +17,22 @@ from backstory.cli.asking import (
 )
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import console, errors, show
-from backstory.errors import UsageError, Violated
+from backstory.cli.output import and_error, console, errors, show, tell_error
+from backstory.errors import BackstoryError, UsageError, Violated
+from backstory.model.receipt import apart, exit_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from backstory.doors.odf.door import Inspected, Verdict
     from backstory.doors.odf.registry import Known
+    from backstory.model.table import TableName
     from backstory.stores.metadata.rows import Files
     from backstory.stores.port import ToldTable
 
 DEFAULTS = Options()
 LISTED = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
+VERDICT = ("dataset", "valid", "blocks", "rows", "problems")
 LINTS = ("dataset", "code", "level", "place", "message", "remedy")
 
 
@@ -52,11 +55,15 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
 def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | None:
     """The rows of the list where nothing of it needs Spark."""
     from backstory.doors.odf import registry
+    from backstory.doors.odf.inspecting import unread
     from backstory.doors.odf.small_datasets import in_a_row_here
 
-    names = answer_from_metadata(options, lambda catalog: registry.described(catalog, namespace).every())
-    rows = [answer_from_files(options, each.name, in_a_row_here) for each in names or ()]
-    return None if names is None or None in rows else [row for row in rows if row is not None]
+    found = answer_from_metadata(options, lambda catalog: registry.described(catalog, namespace).standing())
+    rows = [
+        unread(name) if isinstance(each, BackstoryError) else answer_from_files(options, name, in_a_row_here)
+        for name, each in (found or {}).items()
+    ]
+    return None if found is None or None in rows else [row for row in rows if row is not None]
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
@@ -178,34 +185,32 @@ def verify(
     if options.answer == "table":
         _tell_verdicts(found)
     else:
-        show(
-            [_told(each) for each in found],
-            options.answer,
-            ("dataset", "valid", "blocks", "rows", "problems"),
-        )
-    return 0 if all_valid(found) else Violated.exit_code
+        rows = [_told(each) for each in found]
+        show(rows, options.answer, and_error(VERDICT, rows))
+    failed = exit_code(each.error for each in found if each.error is not None)
+    return failed or (0 if all_valid(found) else Violated.exit_code)
 
 
 def _verified(datasets: Sequence[str], namespace: str, options: Options, *, every: bool) -> "list[Verdict]":
     """The verdicts on datasets: on small ones out of their files, on the others by Spark."""
     from backstory.doors.odf import registry
-    from backstory.journal.verify import Verdict, verify_small
+    from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
 
     of_files = partial(verify_small, renamings=registry.renamings)
+    asked = partial(apart, every=every, alone=len(datasets) == 1 and not every)
     names = answer_from_metadata(
         options, lambda catalog: registry.described(catalog, namespace).chosen(datasets, every=every)
     )
-    found = [answer_from_files(options, each.name, of_files) for each in names or ()]
-    by_spark = iter(list[Verdict]())
-    if names is None or None in found:
-        from backstory.doors.odf import door
-
-        left = [each.name.name for each, verdict in zip(names or (), found, strict=True) if verdict is None]
+    found: dict[TableName, Verdict | BackstoryError | None]
+    found = asked(names or (), lambda each: answer_from_files(options, each, of_files))
+    left = [each for each, verdict in found.items() if verdict is None]
+    if names is None or left:
         with opened(options) as warehouse:
-            store, every = warehouse.store, every and names is None
-            by_spark = iter(door.verified(store, left or datasets, namespace=namespace, every=every))
-    told = [next(by_spark) if verdict is None else verdict for verdict in found]
-    return [*told, *by_spark]
+            store = warehouse.store
+            if names is None:
+                left = registry.stored(store, namespace).chosen(datasets, every=every)
+            found |= asked(left, lambda each: verify(store, each, registry.renamings))
+    return [verdict_of(each, verdict) for each, verdict in found.items() if verdict is not None]
 
 
 def all_valid(found: "Sequence[Verdict]") -> bool:
@@ -218,13 +223,26 @@ def _tell_verdicts(found: "Sequence[Verdict]") -> None:
         for problem in each.problems:
             offsets = " (offsets {} to {})".format(*problem.offsets) if problem.offsets else ""
             errors.print(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}", markup=False)
-    bad = sum(not each.valid for each in found)
-    console.print(f"{len(found) - bad} dataset(s) are valid")
+    for each in found:
+        if each.error is not None:
+            tell_error(each.error.to_dict(), f"{each.dataset.name}: ")
+    bad, unread = sum(bool(each.problems) for each in found), sum(each.error is not None for each in found)
+    console.print(f"{len(found) - bad - unread} dataset(s) are valid")
     if bad:
         console.print(f"{bad} dataset(s) are not what was committed")
+    if unread:
+        console.print(f"{unread} dataset(s) cannot be read")
 
 
 def _told(verdict: "Verdict") -> dict[str, Any]:
+    if verdict.error is not None:
+        unknown = dict.fromkeys(VERDICT)
+        return {
+            **unknown,
+            "dataset": verdict.dataset.name,
+            "problems": [],
+            "error": verdict.error.to_dict(),
+        }
     problems = [
         {
             "sequence": each.sequence,

@@ -38,6 +38,11 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
         _draw(lay_out(names, cells, console.width if console.is_terminal else None))
 
 
+def and_error(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns, and behind them what kept a row from being told, where something did."""
+    return (*columns, *(["error"] if any("error" in row for row in rows) else []))
+
+
 def _line(values: Sequence[object]) -> str:
     """A line of CSV: an empty text is in quotes, NULL is not, as the readers of files have it."""
     cells = ["" if value is None else _quoted(_cell(value, "")) for value in values]

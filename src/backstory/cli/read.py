@@ -5,14 +5,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import answer_from_files, ask, opened, show_state
+from backstory.cli.asking import answer_from_files, answer_from_metadata, ask, opened, show_state
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.cli.starting import busy
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
-from backstory.model.table import named, table_name
+from backstory.model.table import TableName, named, table_name
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.table import Table
 
@@ -38,13 +38,30 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
         limit: At most so many tables.
         options: Common options.
     """
-    from backstory.reading.commits import inventory
-
-    found = ask(options, inventory)[:limit]
+    found = _inventory(options)[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
     show(found, options.answer, columns)
+
+
+def _inventory(options: Options) -> list[dict[str, Any]]:
+    """A row for each table; Spark is asked for those that nothing else can read, and for no others."""
+    from backstory.reading.commits import inventory
+
+    def here(name: TableName) -> list[dict[str, Any]] | None:
+        return answer_from_metadata(options, lambda catalog: inventory(catalog, [name]))
+
+    names = answer_from_metadata(options, lambda catalog: catalog.tables())
+    found = {each: here(each) for each in names or ()}
+    if names is None or None in found.values():
+        from backstory.stores.metadata.in_session import InSession
+
+        with opened(options, brief=True) as started:
+            catalog = InSession(started.store)
+            for each in catalog.tables() if names is None else names:
+                found[each] = found.get(each) or inventory(catalog, [each])
+    return [row for rows in found.values() for row in rows or ()]
 
 
 def current(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from backstory.errors import UsageError, Violated
+from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.journal.block_rows import SparkRows
 from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
 from backstory.journal.log_table import NUMBER, block_of, log_rows, row_of
@@ -14,6 +14,7 @@ from backstory.journal.small_log import log_rows_here, snapshots_here
 from backstory.journal.small_rows import SmallRows
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import existing as described
 from backstory.stores.metadata.rows import Files
@@ -36,17 +37,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many blocks and rows a dataset has, and what is wrong with it, the first bad block first."""
+    """How many blocks and rows a dataset has, and what is wrong with it, the first bad block first.
+
+    Of one that cannot be read `error` says why, and nothing else is known.
+    """
 
     dataset: TableName
     blocks: int
     rows: int
     problems: list[Problem] = field(default_factory=list)
+    error: BackstoryError | None = None
 
     @property
     def valid(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.problems
+        return not self.problems and self.error is None
+
+
+def verdict_of(dataset: TableName, found: Verdict | BackstoryError) -> Verdict:
+    """The verdict on a dataset that may not have been readable."""
+    return found if isinstance(found, Verdict) else Verdict(dataset, 0, 0, error=found)
 
 
 def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
@@ -55,9 +65,10 @@ def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
     Compaction, expired snapshots (when the log has their blocks) and columns that were added change
     nothing. `renamings` reads the manifests that blocks tell. Raises UsageError if there is no such table.
     """
-    logged = log_rows(store, table)  # first: the table that is loaded then has every block of the log
-    stored = existing(store, table)
-    return _verdict(stored, history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
+    with translate_faults(table):
+        logged = log_rows(store, table)  # first: the table that is loaded then has every block of the log
+        stored = existing(store, table)
+        return _verdict(stored, history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
 
 
 def verify_small(files: Files, renamings: Renamings) -> Verdict:

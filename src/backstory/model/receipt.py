@@ -1,12 +1,16 @@
 """What was done, or would be: what every receipt and its exit code have in common."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
+from backstory.errors import BackstoryError, UsageError
 from backstory.model.instant import iso
+
+Named = TypeVar("Named")
+Done = TypeVar("Done")
 
 # Of a field that only people are shown.
 UNTOLD: Final[Mapping[str, bool]] = {"untold": True}
@@ -30,10 +34,36 @@ class Receipt:
         }
 
 
-def exit_code(receipts: Iterable[Receipt]) -> int:
+class Ended(Protocol):
+    """What has an exit code: a receipt, or an error."""
+
+    @property
+    def exit_code(self) -> int:
+        """That with which a command ends that did no more."""
+
+
+def exit_code(ended: Iterable[Ended]) -> int:
     """That of a batch: its highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
-    codes = {each.exit_code for each in receipts}
+    codes = {each.exit_code for each in ended}
     return next((code for code in (2, 3, 75, 1) if code in codes), 0)
+
+
+def apart(
+    names: Iterable[Named], act: Callable[[Named], Done], *, every: bool = False, alone: bool = False
+) -> "dict[Named, Done | BackstoryError]":
+    """What `act` gives of each; an error of one keeps the others not back, and stands in its place.
+
+    Wrong usage is raised, where not `every` one is meant; of one that is `alone` any error is.
+    """
+    found: dict[Named, Done | BackstoryError] = {}
+    for name in names:
+        try:
+            found[name] = act(name)
+        except BackstoryError as error:
+            if alone or (isinstance(error, UsageError) and not every):
+                raise
+            found[name] = error
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -1,15 +1,18 @@
 """The commits of a table, and what a warehouse holds: the same rows whoever read the metadata."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from backstory.errors import Failed, UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
 from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.metadata.described import Catalog, Counts, Described, existing
 
+NOTHING = dict.fromkeys(("table", "layout", "rows", "open_versions", "last_commit"))
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
 
@@ -49,14 +52,24 @@ def _block(told: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def inventory(catalog: Catalog) -> list[dict[str, Any]]:
+def inventory(catalog: Catalog, names: Iterable[TableName] | None = None) -> list[dict[str, Any]]:
     """For each table its layout, rows, open versions (NULL without a history) and last commit.
 
     Rows of layout `versions` are its versions; the rows that are none stand in `memory_rows`, and the
-    interval in which nothing changes any more in `settled` (V122). What cannot be counted is NULL.
+    interval in which nothing changes any more in `settled` (V122). What cannot be told is NULL.
     """
-    found = (catalog.describe(name) for name in catalog.tables())
-    return [_held(catalog, table) for table in found if table is not None]
+    asked = catalog.tables() if names is None else names
+    return [row for name in asked if (row := _listed(catalog, name)) is not None]
+
+
+def _listed(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
+    try:
+        table = catalog.describe(name)
+    except (Failed, UsageError) as unreadable:  # a file is gone, or a newer backstory wrote it
+        if unreadable.code == SPARK_GONE:
+            raise
+        return {**NOTHING, "table": str(name)}
+    return None if table is None else _held(catalog, table)
 
 
 def _held(catalog: Catalog, table: Described) -> dict[str, Any]:
@@ -66,7 +79,10 @@ def _held(catalog: Catalog, table: Described) -> dict[str, Any]:
     except OSError:  # a file is gone: what else the warehouse has is told all the same
         counts = Counts(None, None)
     remembers = table.shape.layout is Layout.VERSIONS
-    settled = json.loads(table.properties.get(SETTLED) or "null")
+    try:
+        settled = json.loads(table.properties.get(SETTLED) or "null")
+    except ValueError:  # somebody's: `check` tells of it
+        settled = None
     return {
         "table": str(table.shape.table),
         "layout": table.shape.layout.value,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from backstory.errors import Refused, TryAgain, UsageError
+from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.model.table import TableName
 
 
@@ -25,6 +25,33 @@ def conflict(table: TableName | str) -> TryAgain:
         "conflict",
         f"{table} was changed by another writer while this request was planned.",
         "Nothing was written; send it again.",
+    )
+
+
+def file_lost(table: TableName | str, file: str) -> Failed:
+    """The error for a file of a table that is gone."""
+    return Failed(
+        "file-lost",
+        f"A file of {table} is gone, or cannot be reached: {file}.",
+        "Bring it back from a copy of the storage, then ask again.",
+    )
+
+
+def file_garbled(table: TableName | str, file: str) -> Failed:
+    """The error for a file of a table that does not hold what it should."""
+    return Failed(
+        "file-garbled",
+        f"A file of {table} cannot be understood: {file}.",
+        "Bring it back from a copy of the storage, then ask again.",
+    )
+
+
+def property_garbled(table: TableName, name: str) -> Failed:
+    """The error for a property of backstory's that somebody wrote something else into."""
+    return Failed(
+        "property-garbled",
+        f"The property {name} of {table} cannot be understood.",
+        "Set it back to what it was: former metadata of the table have it.",
     )
 
 

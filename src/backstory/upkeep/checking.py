@@ -1,18 +1,20 @@
 """`check`: the laws of a table's layout, each with how often it is broken and by which keys (V114, V115)."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from backstory.errors import MAX_KEYS, UsageError
+from backstory.errors import MAX_KEYS, BackstoryError, UsageError
 from backstory.model import remembered
 from backstory.model.instant import parse_instant
 from backstory.model.layout import SYNCED, Layout
+from backstory.model.receipt import apart
 from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, existing, tables
 from backstory.stores.port import ToldTable
 from backstory.upkeep.laws.event_plan import broken_log
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
 
 Known = TypeVar("Known", bound=ToldTable)
-Answer = TypeVar("Answer")
+# The code of the error for a table of no layout that backstory knows.
+STRANGE: Final = "unknown-layout"
 
 
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
@@ -35,8 +38,9 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     offsets, of `properties` names of properties and columns. UsageError for a table that is not there, or
     of no layout that backstory knows.
     """
-    stored = known(existing(store, table))
-    return _records(stored, _broken(store, stored) if stored.rows else {})
+    with translate_faults(table):
+        stored = known(existing(store, table))
+        return _records(stored, _broken(store, stored) if stored.rows else {})
 
 
 def check_small(files: "Files") -> list[dict[str, Any]]:
@@ -56,32 +60,33 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
     ]
 
 
-def check_all(store: Store) -> tuple[list[dict[str, Any]], list[TableName]]:
-    """The records of all tables, and the tables of no layout that backstory knows."""
-    found, strange = each_known(tables(store), partial(check, store))
-    return [record for each in found.values() for record in each], strange
-
-
-def each_known(
-    names: Iterable[TableName], ask: Callable[[TableName], Answer]
-) -> tuple[dict[TableName, Answer], list[TableName]]:
-    """What is told of each table, and the tables of no layout that backstory knows."""
-    found, strange = {}, []
-    for table in names:
-        try:
-            found[table] = ask(table)
-        except UsageError as unknown:
-            if unknown.code != "unknown-layout":
-                raise
-            strange.append(table)
-    return found, strange
-
-
 def checked(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
-    """The records of the tables that are named, or of every one whose layout is known."""
-    if every:
-        return check_all(store)[0]
-    return [record for table in named for record in check(store, table)]
+    """The records of the tables that are named, or of every one whose layout is known.
+
+    What keeps one of several from being read is its record; of a single one it is raised.
+    """
+    names = tables(store) if every else named
+    found = apart(
+        names,
+        partial(check, store),
+        every=every,
+        alone=len(named) == 1 and not every,
+    )
+    return [record for table in names for record in records(table, found[table])]
+
+
+def records(
+    table: TableName | str, found: list[dict[str, Any]] | BackstoryError | None
+) -> list[dict[str, Any]]:
+    """The records of a table: of one that could not be read what kept it, with the law NULL.
+
+    None of a table of no layout that backstory knows.
+    """
+    if not isinstance(found, BackstoryError):
+        return found or []
+    if found.code == STRANGE:
+        return []
+    return [{"table": str(table), "law": None, "violations": None, "keys": [], "error": found.to_dict()}]
 
 
 def known(found: Known) -> Known:
@@ -89,7 +94,7 @@ def known(found: Known) -> Known:
     strange = not found.properties.get(LAYOUT) and found.shape.layout is Layout.FIVETRAN_LIVE
     if strange and SYNCED not in found.shape.names:
         raise UsageError(
-            "unknown-layout",
+            STRANGE,
             f"{found.shape.table} tells no layout that backstory knows, nor do its columns show one.",
             "If another tool keeps a history in it, adopt it: backstory adopt.",
         )

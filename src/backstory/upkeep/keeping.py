@@ -57,7 +57,7 @@ def expiring(
         if old and each.max_age_ms is not None:
             renewed[each.name] = int((age + stays) / timedelta(milliseconds=1))
     past = list(ancestry(table))
-    at_least = int(table.properties.get(AT_LEAST, "1"))
+    at_least = table.number(AT_LEAST, 1)
     kept += [each.committed_at for each in past[:at_least]]
     kept += [each.committed_at for each in past if each.told(TOKEN) in needed]
     before = min(now - _age(table), *kept)
@@ -66,8 +66,7 @@ def expiring(
 
 
 def _age(table: StoredTable) -> timedelta:
-    told = table.properties.get(MAX_AGE)
-    return STAYS if told is None else timedelta(milliseconds=int(told))
+    return timedelta(milliseconds=table.number(MAX_AGE, STAYS // timedelta(milliseconds=1)))
 
 
 def _cursor_age(table: StoredTable, told: int | None) -> timedelta:

@@ -7,7 +7,7 @@ from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import HIST_SUFFIX, Layout
-from backstory.model.receipt import Receipt
+from backstory.model.receipt import Receipt, apart
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
@@ -73,14 +73,15 @@ def maintain(
     return replace(done, snapshots_expired=old.snapshots, cursors_dropped=list(old.cursors))
 
 
-def kept_in_order(name: TableName, act: Callable[[TableName], Maintained]) -> Maintained:
+def kept_in_order(
+    names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
+) -> list[Maintained]:
     """What `act` gives; an error of one table keeps the others not back, and stands in its receipt."""
-    try:
-        return act(name)
-    except UsageError:
-        raise
-    except BackstoryError as error:
-        return Maintained(str(name), "", error=error)
+    found = ((name, each) for name, each in apart(names, act, every=every).items())
+    return [
+        Maintained(str(name), "", error=each) if isinstance(each, BackstoryError) else each
+        for name, each in found
+    ]
 
 
 def _expired(store: Store, name: TableName, needed: Needed) -> int:

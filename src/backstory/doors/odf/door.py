@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import Added, add, add_each, add_one
 from backstory.doors.odf.encodings import encoded
-from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file
+from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file, unread
 from backstory.doors.odf.polling import Asked, RunRequest
 from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt
-from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.registry import Known, Registered
 from backstory.doors.odf.wanted import Wanted, is_file, meant, require_some
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.journal.verify import Verdict, verify
-from backstory.model.table import ODF
+from backstory.model.table import ODF, TableName
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import EventEncoding
 
@@ -69,12 +69,16 @@ def pull_all(
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)
     datasets = [_standing(store, each, watcher, dry_run=asked.dry_run) for each in read]
+    lost: dict[TableName, BackstoryError] = {}
     if every:
         known = {each.name for each in datasets}
-        every_one = registry.stored(store, namespace).every()
-        datasets += [each for each in every_one if each.name not in known]
+        others = registry.stored(store, namespace).standing()
+        datasets += [each for name, each in others.items() if isinstance(each, Known) and name not in known]
+        lost = {name: each for name, each in others.items() if isinstance(each, BackstoryError)}
     receipts = [each for each in before if isinstance(each, DatasetReceipt)]
-    alone = len(receipts) + len(datasets) == 1
+    alone = len(receipts) + len(datasets) == 1 and not lost
+    for name, error in lost.items():
+        receipts.append(ended(DatasetReceipt(name.name, "failed", error=error), watcher, alone=False))
     begun = [each for each in before if isinstance(each, Asked)]
     for dataset in datasets:
         watcher.begun(dataset.dataset.name)
@@ -121,8 +125,12 @@ def ingest(
 
 
 def listed(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
-    """The datasets: name, kind of source, when it was pulled last, rows, watermark."""
-    return [in_a_row(each, head_of(store, each)) for each in registry.stored(store, namespace).every()]
+    """The datasets: name, kind of source, when it was pulled last, rows, watermark; NULL for what is lost."""
+    found = registry.stored(store, namespace).standing().items()
+    return [
+        unread(name) if isinstance(each, BackstoryError) else in_a_row(each, head_of(store, each))
+        for name, each in found
+    ]
 
 
 def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
@@ -130,12 +138,9 @@ def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
     return inspect_dataset(store, registry.stored(store, namespace).existing(name))
 
 
-def verified(
-    store: Store, names: Sequence[str], *, namespace: str = ODF, every: bool = False
-) -> list[Verdict]:
-    """Whether datasets are what their commits said; UsageError for an unknown name, before any is read."""
-    found = registry.stored(store, namespace).chosen(names, every=every)
-    return [verify(store, each.name, registry.renamings) for each in found]
+def verified(store: Store, name: str, *, namespace: str = ODF) -> Verdict:
+    """Whether a dataset is what its commits said; UsageError if there is none."""
+    return verify(store, registry.stored(store, namespace).existing(name).name, registry.renamings)
 
 
 def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:

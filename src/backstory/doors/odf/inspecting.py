@@ -18,6 +18,7 @@ from backstory.doors.odf.registry import Known, Registered, schema_document
 from backstory.doors.odf.work import Head, head_of
 from backstory.errors import UsageError
 from backstory.model.instant import iso
+from backstory.model.table import TableName
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
 from backstory.stores.port import ToldTable
@@ -66,6 +67,12 @@ def inspected(dataset: Known[ToldTable], lint: Callable[[], list[Lint]], head: H
     """A dataset with what is odd in its manifest and what its newest commit says, whoever read them."""
     found = _foreseen(dataset, lint)
     return Inspected(dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head))
+
+
+def unread(name: TableName) -> dict[str, Any]:
+    """A table of the schema of datasets that cannot be read, as `backstory list` tells it."""
+    told = dict.fromkeys(("dataset", "source", "merge", "pulled", "records", "blocks", "watermark"))
+    return {**told, "dataset": name.name, "merge": []}
 
 
 def in_a_row(dataset: Known[ToldTable], head: Head) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from backstory.doors.odf.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.log_columns import LogColumns, log_columns
 from backstory.doors.odf.manifest.merge import Append, Ledger
 from backstory.doors.odf.schemas import Expected, expected_of
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
 from backstory.model.layout import Layout
+from backstory.model.receipt import apart
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.frames.event_logs import COLUMNS
@@ -118,15 +119,24 @@ class Datasets(Generic[Table]):
         return found
 
     def every(self) -> list[Known[Table]]:
-        """Every dataset, by name."""
-        found = map(self.load, self.tables())
-        return [each for table in found if table is not None and (each := registered(table))]
+        """Every dataset, by name, whose metadata can be read."""
+        return [each for each in self.standing().values() if isinstance(each, Known)]
 
-    def chosen(self, names: Iterable[str], *, every: bool = False) -> list[Known[Table]]:
+    def standing(self) -> dict[TableName, Known[Table] | BackstoryError]:
+        """Every dataset, by name, and what keeps the other tables of the schema from being known as one."""
+        found: dict[TableName, Known[Table] | BackstoryError | None] = apart(
+            self.tables(), self._loaded, every=True
+        )
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _loaded(self, name: TableName) -> Known[Table] | None:
+        table = self.load(name)
+        return None if table is None else registered(table)
+
+    def chosen(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
         """The datasets of these names, and all others behind them; UsageError for an unknown name."""
-        found = [self.existing(name) for name in names]
-        known = {each.name for each in found}
-        return found + [each for each in (self.every() if every else ()) if each.name not in known]
+        found = [self.existing(name).name for name in names]
+        return list(dict.fromkeys([*found, *(self.standing() if every else ())]))
 
 
 def stored(store: Store, namespace: str) -> Datasets[StoredTable]:

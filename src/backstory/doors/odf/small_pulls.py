@@ -33,7 +33,10 @@ def wanted_here(
     found = meant(datasets, wanted)
     added = [_unchanged(each) for each in found if each.dataset.written is not None]
     names = [each.name for each in found]
-    return added, list(dict.fromkeys([*names, *(each.name for each in (datasets.every() if every else ()))]))
+    others = datasets.standing() if every else {}
+    if any(isinstance(each, BackstoryError) for each in others.values()):
+        raise Unreadable("a table whose metadata cannot be read")
+    return added, list(dict.fromkeys([*names, *others]))
 
 
 def _unchanged(wanted: Known[Described]) -> Added:

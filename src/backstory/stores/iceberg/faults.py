@@ -10,7 +10,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
 from backstory.stores.iceberg.workers import carried
-from backstory.stores.refusals import conflict
+from backstory.stores.refusals import conflict, file_lost
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -97,11 +97,7 @@ def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> 
 def lost_file(fault: Exception, table: TableName | str = "the table") -> Failed | None:
     """The error for a file of a table that is gone, if a fault of Java's is that."""
     found = _LOST.search(str(fault))
-    return found and Failed(
-        "file-lost",
-        f"A file of {table} is gone, or cannot be reached: {found[1]}.",
-        "Bring it back from a copy of the storage, then ask again.",
-    )
+    return found and file_lost(table, found[1])
 
 
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:

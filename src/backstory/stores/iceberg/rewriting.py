@@ -59,7 +59,7 @@ def rewrite(
 
 def target_size(table: StoredTable) -> int:
     """How large a file is to be."""
-    return min(TARGET, int(table.properties.get(TARGET_PROPERTY, TARGET)))
+    return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
 
 def stage_rewrite(transaction: Any, done: Rewritten, properties: dict[str, str]) -> Any:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
@@ -18,11 +18,12 @@ from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import catalog, catalog_of, gateway, identifier, is_reserved, namespace
 from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.port import DISORDER, Snapshot
-from backstory.stores.refusals import conflict, no_table
+from backstory.stores.refusals import conflict, no_table, property_garbled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Names = TypeVar("Names", list[str], dict[str, str])
 PLACES = ("uri", "warehouse")
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
@@ -153,6 +154,13 @@ class StoredTable:
         """Its properties, Iceberg's own among them."""
         return dict(self.iceberg.properties())
 
+    def number(self, name: str, default: int) -> int:
+        """What a property of numbers tells; Failed if it holds something else."""
+        try:
+            return int(self.properties.get(name, default))
+        except ValueError:
+            raise property_garbled(self.shape.table, name) from None
+
     @property
     def tags(self) -> Mapping[str, int]:
         """Names for snapshots."""
@@ -210,19 +218,29 @@ def existing(store: Store, table: TableName) -> StoredTable:
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
-    columns = columns_of(store.jvm, iceberg.schema(), json.loads(properties.get(CALLED) or "{}"))
+    columns = columns_of(store.jvm, iceberg.schema(), names_told(table, properties, CALLED, {}))
     return shape_told(table, columns, properties)
 
 
 def shape_told(table: TableName, columns: tuple[Column, ...], properties: Mapping[str, str]) -> Shape:
     """The shape that columns and properties tell."""
-    key = json.loads(properties.get(KEY) or "[]")
     return Shape(
         table,
         columns,
-        tuple(key),
+        tuple(names_told(table, properties, KEY, [])),
         layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
     )
+
+
+def names_told(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
+    """The names of columns that a property holds as JSON; Failed if it holds something else."""
+    try:
+        found = json.loads(properties[name]) if properties.get(name) else empty
+    except ValueError:
+        found = None
+    if not isinstance(found, type(empty)) or not all(isinstance(each, str) for each in found):
+        raise property_garbled(table, name)
+    return found
 
 
 def shape_then(store: Store, table: StoredTable, schema_id: int | None) -> Shape:

@@ -1,6 +1,5 @@
 """What Iceberg's metadata of a table tells, whoever read it, and what every catalog of it answers."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +8,7 @@ from typing import IO, Any, Protocol
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.schema import columns_told
-from backstory.stores.iceberg.store import CALLED, shape_told
+from backstory.stores.iceberg.store import CALLED, names_told, shape_told
 from backstory.stores.refusals import no_table
 
 
@@ -135,7 +134,7 @@ class Opening(Catalog, Protocol):
 def described(table: TableName, told: Mapping[str, Any], location: str) -> Described:
     """The table that metadata at a location tells of."""
     properties = told.get("properties") or {}
-    columns = columns_told(_fields(told), json.loads(properties.get(CALLED) or "{}"))
+    columns = columns_told(_fields(told), names_told(table, properties, CALLED, {}))
     return Described(shape_told(table, columns, properties), told, location)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from backstory.model.table import TableName
 from backstory.settings import CATALOG, CATALOG_FILE
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import Opener, counted
+from backstory.stores.refusals import file_garbled, file_lost
 
 PATIENCE = 60  # seconds, while another program writes
 _IS_TABLE = "catalog_name = ? AND coalesce(iceberg_type, 'TABLE') = 'TABLE'"
@@ -29,11 +31,16 @@ class EmbeddedCatalog:
         return sorted(TableName(schema, name) for schema, name, _ in self._rows())
 
     def describe(self, table: TableName) -> Described | None:
-        """The table as it stands now, or None if there is none."""
-        for schema, name, location in self._rows():
-            if (schema, name) == (table.schema, table.name):
-                return described(table, _metadata(location), location)
-        return None
+        """The table as it stands now, or None if there is none; Failed if its metadata cannot be read."""
+        location = self._location(table)
+        if location is None:
+            return None
+        try:
+            return described(table, _metadata(table, location), location)
+        except FileNotFoundError:
+            if self._location(table) == location:
+                raise file_lost(table, local(location).name) from None
+            raise  # a writer came meanwhile
 
     def count(self, table: Described) -> Counts:
         """The rows, from manifests where these tell."""
@@ -48,6 +55,10 @@ class EmbeddedCatalog:
         """How the files of a table are opened."""
         del table
         return open_local
+
+    def _location(self, table: TableName) -> str | None:
+        found = {TableName(schema, name): location for schema, name, location in self._rows()}
+        return found.get(table)
 
     def _rows(self) -> list[tuple[str, str, str]]:
         file = self.folder / CATALOG_FILE
@@ -72,10 +83,16 @@ def local(location: str) -> Path:
     return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
-def _metadata(location: str) -> dict[str, Any]:
+def _metadata(table: TableName, location: str) -> dict[str, Any]:
+    """What a file of metadata tells; Java asks one that is garbled again, for a minute and a half."""
     read = gzip.open if ".gz.metadata" in location or location.endswith(".gz") else open
     with read(local(location), "rt", encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
+        try:
+            found = json.load(file)
+        except (ValueError, gzip.BadGzipFile, EOFError, zlib.error):
+            found = None
+    if not isinstance(found, dict) or not {"schema", "schemas"} & set(found):
+        raise file_garbled(table, local(location).name)
     return found
 
 
