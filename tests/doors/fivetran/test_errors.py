@@ -82,6 +82,19 @@ def test_files_that_are_not_what_the_request_says(place):
     assert place.metadata() == metadata
 
 
+@pytest.mark.parametrize("way", [{"compression": 3}, {"encryption": 2}], ids=["compression", "encryption"])
+def test_files_wrapped_in_a_way_that_nobody_knows(place, way):
+    """52, F17: a later contract's compression or cipher is a task that names it, and no bug of ours."""
+    [file] = place.sent(encoding=PLAIN).files("id v \n 1 z")
+    params = sdk.FileParams(null_string="-", unmodified_string=".", **way)
+    request = sdk.WriteBatchRequest(
+        schema_name=place.schema, table=place.table, update_files=[str(file.path)], file_params=params
+    )
+    [(kind, number)] = way.items()
+    assert f"{kind} {number}" in refusal(place.sender.stub.WriteBatch(request))
+    assert gives(ROWS) == place.rows()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -23,6 +23,7 @@ _COMPRESSIONS = {
     sdk.Compression.ZSTD: Compression.ZSTD,
     sdk.Compression.GZIP: Compression.GZIP,
 }
+_ENCRYPTED = {sdk.Encryption.NONE: False, sdk.Encryption.AES: True}
 # Folders of no disk.
 MADE_UP = ("/proc", "/sys")
 
@@ -40,13 +41,21 @@ class Accepted:
 def files_of(request: Request, accepted: Accepted) -> RequestFiles:
     """The files that a request names, each with the key that stands under its exact path.
 
-    Raises Refused for one outside of the folder that batch files must lie in.
+    Raises Refused for one outside of the folder that batch files must lie in, and for files that are
+    compressed or encrypted in a way that this contract does not have.
     """
     params = request.file_params
+    if params.compression not in _COMPRESSIONS or params.encryption not in _ENCRYPTED:
+        raise Refused(
+            "unknown-wrapping",
+            f"The request names compression {params.compression} and encryption {params.encryption}, "
+            "which this server does not know.",
+            "Nothing was written; send files with ZSTD, GZIP or no compression, with AES or no encryption.",
+        )
     encoding = Encoding(
         accepted.format,
         _COMPRESSIONS[params.compression],
-        params.encryption == sdk.Encryption.AES,
+        _ENCRYPTED[params.encryption],
         params.null_string,
         params.unmodified_string,
     )
