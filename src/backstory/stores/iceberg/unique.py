@@ -11,7 +11,13 @@ from backstory.stores.iceberg.literals import column
 from backstory.stores.refusals import repeated_key
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+
+def told_apart(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
+    """The columns by what tells their values apart; Spark's groups take 0.0 and -0.0 for one."""
+    floating = {name for name, type_ in rows.dtypes if type_ in ("float", "double")}
+    return [column(name).cast("string") if name in floating else column(name) for name in names]
 
 
 def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by: Sequence[str]) -> None:
@@ -21,7 +27,7 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
 
     repeats = f"repeats {uuid.uuid4()}"
     with translate_faults(table):
-        counted = rows.groupBy(*map(column, by)).agg(count(lit(1)).alias(repeats))
+        counted = rows.groupBy(*told_apart(rows, by)).agg(count(lit(1)).alias(repeats))
         shared = counted.where(column(repeats) > 1)
         keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
     if keys:
@@ -33,7 +39,8 @@ def overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
     from pyspark.sql import Window
     from pyspark.sql.functions import lag
 
-    before = Window.partitionBy(*(column(name) for name in by if name != START)).orderBy(column(START))
+    record = told_apart(rows, [name for name in by if name != START])
+    before = Window.partitionBy(*record).orderBy(column(START))
     covered = f"covered {uuid.uuid4()}"
     reaches = lag(column(END)).over(before) >= column(START)
     told = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
