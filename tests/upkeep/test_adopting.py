@@ -101,6 +101,7 @@ def test_what_cannot_be_adopted_is_refused(store):
         (table, "dlt", [], "no-key", "--key"),
         (table, "dlt", ["nobody"], "no-key", "source"),
         (table, "dlt", ["_dlt_id"], "no-key", "source"),
+        (table, "dlt", ["id", "id"], "no-key", "once"),
         (table, "delta", ["id"], "unknown-layout", "sqlmesh"),
         (TableName("adopted", "nowhere"), "dlt", ["id"], "no-table", "catalog"),
     ]

@@ -100,7 +100,7 @@ def _refuse_columns(shape: Shape, layout: Layout) -> None:
         raise UsageError(
             "no-instant",
             f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, which is no time.",
-            "A history that is ordered by numbers answers no question about times; sequence it by one.",
+            "Give them a type of time: a history in any other order answers no question about times.",
         )
 
 
@@ -115,6 +115,8 @@ def _refuse_key(shape: Shape, layout: Layout, key: Sequence[str]) -> None:
             f"Nothing in {shape.table} tells which columns make rows those of one record.",
             f"Name them as they stand in {layout}'s own configuration: --key a,b.",
         )
+    if len(set(key)) < len(key):
+        raise UsageError("no-key", f"The key of {shape.table} names a column twice.", "Name each once.")
     wrong = [name for name in key if shape.column(name) is None or layout.owns(name, shape.table.name)]
     if wrong:
         raise UsageError(

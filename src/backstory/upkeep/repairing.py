@@ -153,7 +153,7 @@ def _mendable(table: Table) -> Table:
     if not readable(table):
         raise UsageError(
             "no-repair",
-            f"{name} lacks columns of its layout: {', '.join(misfits(table))}.",
+            f"{name} lacks properties or columns of its layout: {', '.join(dict.fromkeys(misfits(table)))}.",
             "Bring the columns and properties back first.",
         )
     return table
