@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from backstory.cli.options import Options
@@ -58,6 +59,16 @@ def answer_from_files(
     return _of_files(options, described, question)
 
 
+def each_from_metadata(
+    options: Options, question: Callable[["Opening", "TableName"], Answer]
+) -> dict[TableName, Answer | None] | None:
+    """The answers for all tables of a catalog that is read without Spark, None for those that cannot be."""
+    return _without_spark(
+        options,
+        lambda catalog, _: {each: _readable(partial(question, catalog, each)) for each in catalog.tables()},
+    )
+
+
 def answer_from_dataset(
     options: Options, namespace: str, name: str, question: Callable[["Files"], Answer]
 ) -> Answer | None:
@@ -92,15 +103,23 @@ def _without_spark(
     options: Options, question: Callable[["Opening", "Settings"], Answer | None]
 ) -> Answer | None:
     """What is told of a catalog that is read without Spark; None where it, or the answer, cannot be."""
-    import structlog
-
     from backstory.stores.metadata.without_spark import open_without_spark
 
-    tell_people(options)
-    try:
+    def asked() -> Answer | None:
         settings = options.settings()
         catalog = open_without_spark(settings)
         return None if catalog is None else question(catalog, settings)
+
+    tell_people(options)
+    return _readable(asked)
+
+
+def _readable(question: Callable[[], Answer | None]) -> Answer | None:
+    """The answer; None where something in the way is Spark's to read, or to tell of."""
+    import structlog
+
+    try:
+        return question()
     except BackstoryError:
         raise
     except Exception as stop:

@@ -5,14 +5,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import answer_from_files, answer_from_metadata, ask, opened, show_state
+from backstory.cli.asking import answer_from_files, ask, each_from_metadata, opened, show_state
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import console, errors, show
 from backstory.cli.starting import busy
 from backstory.errors import UsageError
 from backstory.model.instant import parse_instant
-from backstory.model.table import TableName, named, table_name
+from backstory.model.table import named, table_name
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.table import Table
 
@@ -49,18 +49,15 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
     """A row for each table; Spark is asked for those that nothing else can read, and for no others."""
     from backstory.reading.commits import inventory
 
-    def here(name: TableName) -> list[dict[str, Any]] | None:
-        return answer_from_metadata(options, lambda catalog: inventory(catalog, [name]))
-
-    names = answer_from_metadata(options, lambda catalog: catalog.tables())
-    found = {each: here(each) for each in names or ()}
-    if names is None or None in found.values():
+    found = each_from_metadata(options, lambda catalog, each: inventory(catalog, [each]))
+    if found is None or None in found.values():
         from backstory.stores.metadata.in_session import InSession
 
         with opened(options, brief=True) as started:
             catalog = InSession(started.store)
-            for each in catalog.tables() if names is None else names:
-                found[each] = found.get(each) or inventory(catalog, [each])
+            if found is None:
+                return inventory(catalog)
+            found |= {each: inventory(catalog, [each]) for each, rows in found.items() if rows is None}
     return [row for rows in found.values() for row in rows or ()]
 
 
