@@ -88,7 +88,7 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
 
     def read(schema: pa.Schema, chosen: Chosen, where: Any = None) -> pa.Table:
         names = asked(schema.names)
-        rows = here.read([*names.values()], [VALID_TO, MEMORY], chosen, where=where)
+        rows = here.read([*names.values()], [VALID_TO, (MEMORY, ROLE)], chosen, where=where)
         return _lengthened(rows.rename_columns([*names]), schema)
 
     def whole(rows: pa.Table) -> pa.Table:

@@ -173,8 +173,9 @@ def scanned_bytes(relation: Any) -> int | None:
     return None if told is None else int(told)
 
 
+@lru_cache
 def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..., Any]:
-    """A function in Java, compiled by what Spark compiles its own plans with: for loops over many files.
+    """A function in Java, compiled once by what Spark compiles its plans with: for loops over many files.
 
     `parameters` are names and the classes of what it takes, `answer` is the class of what it gives.
     """

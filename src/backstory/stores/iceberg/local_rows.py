@@ -100,7 +100,7 @@ class LocalRows:
     def read(
         self,
         names: Sequence[str],
-        of: Sequence[str] = (),
+        of: Sequence[str | tuple[str, str]] = (),
         chosen: Chosen | None = None,
         *,
         among: Mapping[str, pa.Array] = ANY,
@@ -109,10 +109,10 @@ class LocalRows:
     ) -> pa.Table:
         """The chosen rows, or all, with these columns; `_file`, `_pos` and `_row_id` may be among them.
 
-        `chosen` tells of the columns `of` a file's rows which are; `among` has the values of columns, one of
-        which rows must have. Where all are of the condition `where`, as Iceberg's JSON has it, files that
-        have none such are passed over; where `may_have` says no, row groups. Raises Unreadable for what
-        cannot be read exactly here, TooLarge for more than the lease can hold.
+        `chosen` tells of the columns `of` a file's rows, or of parts of structs, which are; `among` has the
+        values of columns, one of which rows must have. Where all are of the condition `where`, as Iceberg's
+        JSON has it, files that have none such are passed over; where `may_have` says no, row groups. Raises
+        Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
         """
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
@@ -121,7 +121,7 @@ class LocalRows:
         wanted = _Wanted(
             schema,
             [fields[name] for name in names if name not in types],
-            [fields[name] for name in dict.fromkeys([*of, *among])],
+            [_part(fields, name) for name in dict.fromkeys([*of, *among])],
             partial(_among, chosen, among) if among else chosen,
             partial(_may_have, may_have, looked),
             parted_ids(self.table.iceberg),
@@ -209,6 +209,15 @@ class LocalRows:
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         return files
+
+
+def _part(fields: Mapping[str, Field], of: str | tuple[str, str]) -> Field:
+    """A field, or a struct with one part of it."""
+    if isinstance(of, str):
+        return fields[of]
+    whole = fields[of[0]]
+    parts = [each for each in whole["type"]["fields"] if each["name"] == of[1]]
+    return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
 def _standing(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:

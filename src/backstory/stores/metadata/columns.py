@@ -63,14 +63,24 @@ def read_fields(
     if any(each["id"] in parted and each["id"] not in fields for each in wanted):
         raise Unreadable("a column that only the partition tells")
     asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
+    paths = [path for each in wanted if each["id"] in fields for path in _paths(each, fields[each["id"]])]
     chosen = range(file.metadata.num_row_groups) if groups is None else groups
     held(packed_size(file.metadata, asked, chosen))
-    read, rows = file.read_row_groups(chosen, columns=asked), len(positions_in(file.metadata, chosen))
+    read, rows = file.read_row_groups(chosen, columns=paths), len(positions_in(file.metadata, chosen))
     held(read.nbytes)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
     values = [projected(each, found.get(each["id"]), rows) for each in wanted]
     return pa.table(values, names=[each["name"] for each in wanted])
+
+
+def _paths(told: Field, field: pa.Field) -> list[str]:
+    """What is read of a file's column: of a struct the parts that are told, all of it where it has none."""
+    if isinstance(told["type"], str) or not pa.types.is_struct(field.type):
+        return [field.name]
+    there, wanted = list(field.type), {each["id"] for each in told["type"].get("fields", ())}
+    found = [each.name for each in there if id_of(each) in wanted]
+    return [field.name] if len(found) in (0, len(there)) else [f"{field.name}.{name}" for name in found]
 
 
 def packed_size(
