@@ -18,7 +18,7 @@ from benchmarks.peers.ground import NOBODY, Ground, environ, settle
 from benchmarks.peers.run import judged, whole
 from benchmarks.report import Report
 
-MOMENTS: Final = (0.5, 0.65, 0.8, 0.9, 0.97)
+MOMENTS: Final = (0.65, 0.85, 0.95)
 FIRST: Final = 1  # the number of the table that tells how long a load takes; those of the kills follow
 
 
