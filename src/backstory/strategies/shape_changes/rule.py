@@ -182,8 +182,13 @@ def _newest_versions(table: Content) -> Content:
     """Of each key the version with the greatest start; one without a start loses against any other."""
     newest: dict[tuple[object, ...], Row] = {}
     for row in sorted(table.rows, key=_age):
-        newest[tuple(row[name] for name in table.key)] = row
+        newest[tuple(_told_apart(row[name]) for name in table.key)] = row
     return replace(table, rows=tuple(newest.values()))
+
+
+def _told_apart(value: object) -> object:
+    """What is equal for equal keys: 0.0 and -0.0 are two, NaN is NaN."""
+    return value.hex() if isinstance(value, float) else value
 
 
 def _age(row: Row) -> tuple[datetime, bool, datetime]:
