@@ -275,10 +275,10 @@ def maintain_each(
     from backstory.model.layout import Layout
     from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
+    from backstory.stores.refusals import require_some
     from backstory.upkeep.maintaining import kept_in_order
 
-    if not named and not every:
-        raise UsageError("no-table", "No table is named.", "Name tables, or --all.")
+    require_some(named, every=every)
 
     def one(name: TableName) -> "Maintained":
         with translate_faults(name):

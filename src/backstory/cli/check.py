@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
-from backstory.cli.options import Flag, Options, require_some
+from backstory.cli.options import Flag, Options
 from backstory.cli.output import and_error, console, errors, show, show_document, tell_error
 from backstory.cli.starting import busy
 from backstory.errors import BackstoryError, Violated
@@ -34,8 +34,10 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
         all: Every table of the warehouse.
         options: Common options.
     """
-    require_some(tables, every=all)
+    from backstory.stores.refusals import require_some
     from backstory.upkeep.checking import STRANGE, records
+
+    require_some(tables, every=all)
 
     found = _checked(() if all else tables, options)
     failed = {table: each for table, each in found.items() if isinstance(each, BackstoryError)}

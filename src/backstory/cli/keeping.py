@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backstory.cli.asking import opened
-from backstory.cli.options import Flag, Options, require_some
+from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_document, tell_error
 from backstory.cli.read import key_given, require_key, time_given
@@ -114,6 +114,8 @@ def maintain(
         dry_run: Say what would be done, and change nothing.
         options: Common options.
     """
+    from backstory.stores.refusals import require_some
+
     require_some(tables, every=all)
     before, since = time_given(settle_before), time_given(known_from)
     with opened(options, *tables) as store, busy(options, "Looking after tables ..."):

@@ -1,6 +1,5 @@
 """The options that every command takes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,6 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.output import Output, chosen
-from backstory.errors import UsageError
 from backstory.settings import Settings, load
 
 COMMON = Group("Common options", sort_key=9)
@@ -51,9 +49,3 @@ class Options:
 def names_given(given: tuple[str, ...]) -> list[str]:
     """The names that an option lists, with commas or by being given again."""
     return [name.strip() for each in given for name in each.split(",") if name.strip()]
-
-
-def require_some(tables: Sequence[str], *, every: bool) -> None:
-    """Raise UsageError if no table is meant at all."""
-    if not tables and not every:
-        raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")

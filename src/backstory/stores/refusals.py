@@ -19,6 +19,12 @@ def table_exists(table: TableName) -> Refused:
     return Refused("table-exists", f"The table {table} exists already.", "Alter it, or drop it first.")
 
 
+def require_some(tables: Sequence[object], *, every: bool) -> None:
+    """Raise UsageError if no table is meant at all."""
+    if not tables and not every:
+        raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")
+
+
 def conflict(table: TableName | str) -> TryAgain:
     """The error for a table that another writer changed meanwhile."""
     return TryAgain(

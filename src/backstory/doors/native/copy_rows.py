@@ -34,7 +34,7 @@ PARTS: Final = 64
 UNTOLD: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 PLACES: Final = (FILE, POSITION, ROW_ID)
-# What a copy's rows have of the table: see there.
+# Of a copy's rows those of the table: open versions, `whole` and `closed`.
 Stored: TypeAlias = tuple[pa.Table, Callable[[pa.Table], pa.Table], Callable[[], pa.Table]]
 
 
@@ -92,6 +92,8 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
         return _lengthened(rows.rename_columns([*names]), schema)
 
     def whole(rows: pa.Table) -> pa.Table:
+        if not len(rows):
+            return schemas[OPEN].empty_table()
         names = asked(name for name in schemas[OPEN].names if name not in rows.column_names)
         rest = here.at(rows, [*names.values()]).rename_columns([*names])
         return _lengthened(_beside(rows, rest), schemas[OPEN])

@@ -150,17 +150,20 @@ class LocalRows:
         order = np.lexsort((positions, codes))
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
+        parted = parted_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._at, asked), locations, parts))
+            read = list(pool.map(partial(self._at, asked, parted), locations, parts))
         return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
 
-    def _at(self, asked: Sequence[Field], location: str, positions: np.ndarray) -> pa.Table:
+    def _at(
+        self, asked: Sequence[Field], parted: Collection[int], location: str, positions: np.ndarray
+    ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         name, parts, kept = f"{location} by place", list[pa.Table](), 0
         with _opened(location) as file:
             for groups in _at_once(file.metadata, groups_at(file.metadata, positions)):
                 held = partial(self._hold, name, kept)
-                rows = read_fields(file, asked, parted_ids(self.table.iceberg), held, groups)
+                rows = read_fields(file, asked, parted, held, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
                 parts.append(rows.filter(pa.array(found)))
                 kept += parts[-1].nbytes

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.strategies.keys import flagged, key_codes, last_of
+
+ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ def matched(
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
-    changed = _changed([(delivered, mine), (stored, theirs)], compared, len(mine))
+    changed = np.zeros(len(mine), bool)
+    if compared:
+        changed = _changed(_at(delivered, mine), _at(stored, theirs), compared)
     counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
     return Matched(
         pa.array(np.flatnonzero(~there)),
@@ -65,15 +70,15 @@ def matched(
     )
 
 
-def _changed(sides: Iterable[tuple[pa.Table, np.ndarray]], names: Sequence[str], count: int) -> np.ndarray:
-    """Which of so many rows of both tables, at these places, are two in one of the columns, side by side."""
-    mine, theirs = (_at(rows, places) for rows, places in sides)
+def _changed(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
+    """Which rows are two in one of the columns; a thread looks at one column of both sides."""
     with ThreadPoolExecutor(pa.cpu_count()) as pool:
         found = list(pool.map(lambda name: _apart(mine(name), theirs(name)), names))
-    return np.asarray(reduce(pc.or_, found)) if found else np.zeros(count, bool)
+    return np.asarray(reduce(pc.or_, found))
 
 
-def _at(rows: pa.Table, places: np.ndarray) -> Callable[[str], pa.ChunkedArray]:
+def _at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
+    """The columns of the rows at these places, each taken when it is asked for."""
     if _all(rows, places):
         return rows.column
     chosen = pa.array(places)
