@@ -7,7 +7,8 @@ BackstoryError
 ├── Violated    4   the owner of a table: `check` found violations
 └── TryAgain   75   nobody: the same call may succeed later
 
-A message never shows row values of a delivery, keys of a cipher or other secrets.
+A message never shows row values of a delivery, keys of a cipher or other secrets. Options stand in it as
+arguments of Python in backticks (`option`); the command line prints them as flags.
 """
 
 from collections.abc import Sequence
@@ -77,6 +78,11 @@ class TryAgain(BackstoryError):
     """Failed for now: the same call may succeed later."""
 
     exit_code = 75
+
+
+def option(name: str, value: object) -> str:
+    """An option and its value in the text of an error, such as `` `max_delete_ratio=0.8` ``."""
+    return f"`{name}={value!r}`"
 
 
 def internal(bug: Exception) -> Failed:

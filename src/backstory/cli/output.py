@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
+from backstory.cli.flags import errors_in_flags, in_flags
 from backstory.cli.wide import lay_out
 from backstory.errors import BackstoryError
 
@@ -29,7 +30,7 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
     """Print the rows; `columns` names the columns of a table that may have no rows."""
     names = list(columns) or list(rows[0] if rows else ())
     if output == "json":
-        sys.stdout.write(as_json([dict(row) for row in rows]) + "\n")
+        sys.stdout.write(as_json([errors_in_flags(row) for row in rows]) + "\n")
     elif output == "csv":
         sys.stdout.write(_line(names))
         sys.stdout.writelines(_line([row.get(name) for name in names]) for row in rows)
@@ -56,7 +57,7 @@ def _quoted(text: str) -> str:
 
 def show_document(document: Mapping[str, Any]) -> None:
     """Print one JSON document."""
-    sys.stdout.write(as_json(dict(document)) + "\n")
+    sys.stdout.write(as_json(errors_in_flags(document)) + "\n")
 
 
 def as_json(value: object) -> str:
@@ -91,18 +92,18 @@ def _draw(table: RenderableType) -> None:
 def show_error(error: BackstoryError, output: Output) -> None:
     """Print an error: as JSON on standard output, else as lines on standard error."""
     if output == "json":
-        sys.stdout.write(as_json({"error": error.to_dict()}) + "\n")
+        sys.stdout.write(as_json(errors_in_flags({"error": error.to_dict()})) + "\n")
         return
     tell_error(error.to_dict())
 
 
 def tell_error(error: Mapping[str, Any], where: str = "") -> None:
     """Print an error's code, message, keys and remedy as lines on standard error."""
-    errors.print(f"{where}{error['code']}: {error['message']}", markup=False)
+    errors.print(f"{where}{error['code']}: {in_flags(error['message'])}", markup=False)
     if error["keys"]:
         errors.print(f"  keys: {', '.join(map(str, error['keys']))}", markup=False)
     if error["remedy"]:
-        errors.print(f"  {error['remedy']}", markup=False)
+        errors.print(f"  {in_flags(error['remedy'])}", markup=False)
 
 
 def plain(value: object) -> object:

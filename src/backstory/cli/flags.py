@@ -1,0 +1,37 @@
+"""Options in texts: errors name them as Python's arguments, the command line as flags."""
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+# `name=value` in backticks, as `backstory.errors.option` writes it.
+_OPTION: Final = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
+_ERROR: Final = {"code", "message", "keys", "remedy"}
+
+
+def in_flags(text: str) -> str:
+    """The text with its options as flags: `` `dry_run=True` `` becomes `` `--dry-run` ``."""
+    return _OPTION.sub(lambda option: f"`{_flag(option[1], option[2])}`", text)
+
+
+def errors_in_flags(document: Any) -> Any:
+    """A JSON document whose errors, however deep, name flags."""
+    if isinstance(document, Mapping):
+        if set(document) == _ERROR:
+            return {**document, **{name: in_flags(document[name]) for name in ("message", "remedy")}}
+        return {name: errors_in_flags(each) for name, each in document.items()}
+    return [errors_in_flags(each) for each in document] if isinstance(document, list) else document
+
+
+def _flag(name: str, argument: str) -> str:
+    try:
+        value = ast.literal_eval(argument)
+    except (SyntaxError, ValueError):  # such as `at=TIME`, or nothing
+        value = argument
+    flag = f"--{name.replace('_', '-')}"
+    if value is True or value == "":
+        return flag
+    if isinstance(value, Mapping):
+        value = [f"{key}={each}" for key, each in value.items()]
+    return f"{flag} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"

@@ -1,0 +1,33 @@
+"""What the command line calls the options that errors name."""
+
+import pytest
+
+from backstory.cli.flags import errors_in_flags, in_flags
+from backstory.errors import Refused, option
+
+
+@pytest.mark.parametrize(
+    ("argument", "flag"),
+    [
+        (option("max_delete_ratio", 0.8), "`--max-delete-ratio 0.8`"),
+        (option("allow_empty", value=True), "`--allow-empty`"),
+        (option("key", ["a", "b"]), "`--key a,b`"),
+        (option("rename", {"ort": "stadt"}), "`--rename ort=stadt`"),
+        (option("separator", ";"), "`--separator ;`"),
+        ("`at=TIME`", "`--at TIME`"),
+        ("`at=`", "`--at`"),
+        ("`backstory repair t`, `a = b`, x=1", "`backstory repair t`, `a = b`, x=1"),
+    ],
+)
+def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
+    """What Python takes as an argument the command line takes as a flag; other texts stay."""
+    assert in_flags(argument) == flag
+
+
+def test_errors_inside_documents_name_flags():
+    """An error names flags wherever it stands in a document; what is no error stays as it is."""
+    error = Refused("c", "m", f"Pass {option('allow_empty', value=True)}.").to_dict()
+    document = {"error": error, "note": "`dry_run=True`", "all": [{"error": error}]}
+    told = errors_in_flags(document)
+    assert told["error"]["remedy"] == told["all"][0]["error"]["remedy"] == "Pass `--allow-empty`."
+    assert told["note"] == "`dry_run=True`"
