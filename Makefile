@@ -16,11 +16,11 @@ demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
 test: setup     ## All tests, on all cores: what needs Python alone first
-	@scripts/setup.sh --postgresql
+	@scripts/setup.sh --tests
 	@scripts/test.sh
 
 laws: setup     ## The same, each law tried many more times: before a release
-	@scripts/setup.sh --postgresql
+	@scripts/setup.sh --tests
 	@BACKSTORY_DEPTH=laws scripts/test.sh
 
 test-fast: setup ## The tests that need no Java, in seconds

@@ -96,7 +96,7 @@ def program(name: str) -> str:
     """A program of the PostgreSQL server: Debian keeps them out of the PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     path = str(found[-1]) if found else shutil.which(name)
-    assert path, f"{name} is not installed: scripts/setup.sh --postgresql"
+    assert path, f"{name} is not installed: scripts/setup.sh --tests"
     return path
 
 

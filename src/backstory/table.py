@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
-from backstory.model.instant import instant_of
+from backstory.model.instant import instant_of, optional_instant
 from backstory.model.table import TableName
 from backstory.spark.settled import in_settled_session
 
@@ -33,6 +33,9 @@ class Table:
     store: "Store"
     name: TableName
 
+    def __repr__(self) -> str:
+        return f"Table({str(self.name)!r}, catalog={self.store.catalog!r})"
+
     def current(self, *, known_at: str | date | None = None) -> "DataFrame":
         """The rows that are true now; of a history with `valid_from` and `valid_to`.
 
@@ -40,7 +43,7 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.current(self.store, self.name, _given(known_at))
+        return point_in_time.current(self.store, self.name, optional_instant(known_at))
 
     def as_of(self, time: str | date, *, known_at: str | date | None = None) -> "DataFrame":
         """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start.
@@ -49,7 +52,7 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.as_of(self.store, self.name, instant_of(time), _given(known_at))
+        return point_in_time.as_of(self.store, self.name, instant_of(time), optional_instant(known_at))
 
     def diff(
         self,
@@ -64,9 +67,11 @@ class Table:
 
         `change` is added, changed or removed; key, before and after are structs, and `changed` names the
         columns that differ. On the axis `recorded` what was known at the first time is compared with
-        what was known at the second, of the instant `at` (now). Raises UsageError or Refused as `as_of` does.
+        what was known at the second, of the instant `at` (now). The frame draws itself in a notebook.
+        Raises UsageError or Refused as `as_of` does.
         """
         from backstory.reading.frames import differences
+        from backstory.reading.notebook import drawn_in_notebooks
 
         between = instant_of(first), instant_of(second)
         if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
@@ -76,8 +81,11 @@ class Table:
                 "Give one of the two.",
             )
         if axis == "recorded":
-            return differences.diff_known(self.store, self.name, *between, _given(at) or datetime.now(UTC))
-        return differences.diff(self.store, self.name, *between, _given(known_at))
+            time = optional_instant(at) or datetime.now(UTC)
+            return drawn_in_notebooks(differences.diff_known(self.store, self.name, *between, time))
+        return drawn_in_notebooks(
+            differences.diff(self.store, self.name, *between, optional_instant(known_at))
+        )
 
     def join_as_of(
         self,
@@ -98,7 +106,7 @@ class Table:
         from backstory.reading.frames import joins
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
-        times = joins.Times(at, str(known_at) if by_row else _given(known_at))
+        times = joins.Times(at, str(known_at) if by_row else optional_instant(known_at))
         key = [on] if isinstance(on, str) else list(on)
         return joins.join_as_of(self.store, self.name, frame, key, times, how)
 
@@ -122,7 +130,7 @@ class Table:
         require_axis(axis, known_at)
         shape = existing(self.store, self.name).shape
         wanted = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-        found = life(self.store, self.name, wanted, axis, _given(known_at))
+        found = life(self.store, self.name, wanted, axis, optional_instant(known_at))
         if svg is not None:
             found.save(svg)
         return found
@@ -247,7 +255,7 @@ class Table:
         from backstory.upkeep.maintaining import maintain
         from backstory.upkeep.settling import Bounds
 
-        bounds = Bounds(_given(settle_before), _given(known_from))
+        bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged if models else lambda *_: ()
         return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
@@ -286,7 +294,3 @@ def maintain_each(
             return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
 
     return kept_in_order(named or tables(store), one, every=not named)
-
-
-def _given(time: str | date | None) -> datetime | None:
-    return None if time is None else instant_of(time)

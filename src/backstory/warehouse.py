@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from backstory import settings
-from backstory.model.instant import instant_of
+from backstory.model.instant import optional_instant
 from backstory.model.table import ODF, named, table_name
 from backstory.table import Table, maintain_each
 
@@ -64,6 +64,9 @@ class Warehouse:
     store: "Store"
     embedded: bool
     rights: settings.Rights = field(default_factory=settings.Rights)
+
+    def __repr__(self) -> str:
+        return f"Warehouse({self.store.catalog!r}, embedded={self.embedded})"
 
     @property
     def spark(self) -> "SparkSession":
@@ -171,10 +174,10 @@ class Warehouse:
 
         watcher = watcher or door.Watcher()
         asked = door.RunRequest(
-            system_time=_given(system_time),
+            system_time=optional_instant(system_time),
             fetch_uncacheable=fetch_uncacheable,
             refetch=refetch,
-            set_watermark=_given(set_watermark),
+            set_watermark=optional_instant(set_watermark),
             run_id=run_id,
             dry_run=dry_run,
             rights=self.rights,
@@ -200,9 +203,9 @@ class Warehouse:
         """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
         from backstory.doors.odf import door
 
-        pushed = door.Pushed(_paths(files), source_name, _given(event_time), input_format)
+        pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
         asked = door.RunRequest(
-            system_time=_given(system_time),
+            system_time=optional_instant(system_time),
             run_id=run_id,
             dry_run=dry_run,
             rights=self.rights,
@@ -270,7 +273,7 @@ class Warehouse:
         dry_run: bool = False,
     ) -> "list[Maintained]":
         """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
-        times = {"settle_before": _given(settle_before), "known_from": _given(known_from)}
+        times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
         return maintain_each(self.store, names, times, every=all, dry_run=dry_run)
 
@@ -294,7 +297,3 @@ class Warehouse:
 
 def _paths(files: Files) -> list[Path]:
     return [Path(files)] if isinstance(files, str | Path) else [Path(each) for each in files]
-
-
-def _given(time: str | datetime | None) -> datetime | None:
-    return None if time is None else instant_of(time)

@@ -1,12 +1,20 @@
 """The demo's table is what the rule gives for the same files."""
 
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from plans_in_memory import in_utc
 from tables_as_text import in_order
 
-from backstory.cli.demo import KEY, TABLE, UNTIL, copies, send_all
+from backstory.cli.demo import KEY, TABLE, UNTIL, copies, reading_lines, send_all
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
@@ -86,3 +94,42 @@ def test_a_life_is_drawn_with_what_changed(arrived):
     assert "capital: Astana → Nur-Sultan" in lines[4]
     assert lines[-1].endswith("capital: Nur-Sultan → Astana")
     assert "▶" in lines[-1]
+
+
+def test_other_programs_read_the_table_by_the_lines_that_the_demo_prints(spark, arrived, warehouse):
+    """pyiceberg, DuckDB's Iceberg extension and plain Spark SQL find the rows that stand, deleted ones not."""
+    lines = reading_lines(arrived, f"sqlite:///{warehouse}/catalog.db")
+    by_pyiceberg, by_duckdb, by_spark = lines.values()
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec("\n".join([*by_pyiceberg[:-1], f"print(len({by_pyiceberg[-1][6:-1]}))"]), {})
+    assert int(printed.getvalue()) == spark.table(arrived.sql_name(TABLE)).count()
+    world = [tuple(row) for row in spark.sql("\n".join(by_spark)).collect()]
+    assert len(world) == 248
+    assert rows_by_duckdb("\n".join(by_duckdb)) == world
+
+
+def rows_by_duckdb(query):
+    """The rows that DuckDB finds in a process of its own, in the version for which its extension is packed."""
+    program = """
+import json, sys
+import duckdb
+from duckdb_extensions import import_extension
+connection = duckdb.connect()
+for name in ("avro", "iceberg"):
+    import_extension(name, con=connection)
+    connection.execute(f"LOAD {name}")
+json.dump(connection.sql(sys.stdin.read()).fetchall(), sys.stdout)
+"""
+    folder = Path(sys.prefix) / "duckdb-iceberg"
+    assert folder.is_dir(), "DuckDB's Iceberg extension is not installed: scripts/setup.sh --tests"
+    with TemporaryDirectory() as home:
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            input=query,
+            env={**os.environ, "PYTHONPATH": str(folder), "HOME": home},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return [tuple(row) for row in json.loads(run.stdout)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.flags import errors_in_flags, in_flags
+from backstory.cli.flags import error_in_flags, in_flags
 from backstory.errors import Refused, option
 
 
@@ -24,10 +24,13 @@ def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
     assert in_flags(argument) == flag
 
 
-def test_errors_inside_documents_name_flags():
-    """An error names flags wherever it stands in a document; what is no error stays as it is."""
+def test_the_error_of_a_record_names_flags():
+    """Only an error does: values of users stay as they are."""
     error = Refused("c", "m", f"Pass {option('allow_empty', value=True)}.").to_dict()
-    document = {"error": error, "note": "`dry_run=True`", "all": [{"error": error}]}
-    told = errors_in_flags(document)
-    assert told["error"]["remedy"] == told["all"][0]["error"]["remedy"] == "Pass `--allow-empty`."
-    assert told["note"] == "`dry_run=True`"
+    row = error_in_flags({"error": error, "note": "`dry_run=True`", "value": error})
+    assert row == {
+        "error": {**error, "remedy": "Pass `--allow-empty`."},
+        "note": "`dry_run=True`",
+        "value": error,
+    }
+    assert error_in_flags({"error": "`dry_run=True`"}) == {"error": "`dry_run=True`"}

@@ -6,6 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from backstory.cli.wide import lay_out
+from backstory.reading.drawing import draw
 from backstory.reading.timelines import Timeline
 
 WIDTH = 80
@@ -72,3 +73,39 @@ def test_a_life_is_as_wide_as_the_terminal():
     assert max(map(len, lines)) <= WIDTH
     assert " ".join("".join(line[35:] for line in lines[1:]).split()).count("Nur-Sultan") == 9
     assert [line[:4] for line in lines if line[:2] == "20"] == ["2010", "2011", "2012"]
+
+
+def test_times_and_numbers_are_never_cut():
+    """A text gives way first; where that is not enough each record is shown by itself."""
+    time = "2026-11-23T23:28:54.683690Z"
+    lines = seen(["recorded_at", "snapshot_id", "text"], [[time, "1138077945343930999", "x" * 60]])
+    assert time in lines[1]
+    assert "1138077945343930999" in lines[1]
+    assert lines[1].endswith("…")
+    by_itself = seen(["a", "b", "c"], [[time, time, time]])
+    assert [line.split()[1] for line in by_itself[1:]] == [time] * 3
+
+
+def test_the_ends_of_an_axis_stand_apart():
+    """Labels that are longer than the bars neither run together nor are they broken."""
+    seconds = [datetime(2026, 1, 1, 10, 0, second, tzinfo=UTC) for second in (0, 1, 2)]
+    versions = [
+        {"v": number, "valid_from": seconds[number], "valid_to": seconds[number + 1]} for number in (0, 1)
+    ]
+    lines = draw(versions, ["v"], seconds[2], WIDTH)
+    assert lines[0].strip() == "2026-01-01 10:00:00  2026-01-01 10:00:02"
+
+
+def test_no_word_of_a_life_is_broken():
+    """A word that has no room goes on beyond it."""
+    words = "Bundesverfassungsgerichtspräsidentinnenwahl" * 2
+    drawn = life((words, 1), ("Astana", 2)).drawn(WIDTH)
+    assert words in drawn
+
+
+def test_a_text_goes_on_in_a_second_line():
+    """Nothing is left out of a text that two lines can hold."""
+    time = "2026-11-23T23:28:54.683690Z"
+    counts = "new 1, changed 249, closed 1"
+    lines = seen(["recorded_at", "from", "counts"], [[time, time, counts]], 78)
+    assert [line[58:].strip() for line in lines[1:]] == ["new 1, changed 249,", "closed 1"]

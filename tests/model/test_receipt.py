@@ -10,7 +10,7 @@ from backstory.doors.odf.adding import Added
 from backstory.doors.odf.lints import Level, Lint
 from backstory.doors.odf.receipts import DatasetReceipt
 from backstory.errors import Failed, Refused, TryAgain, UsageError
-from backstory.model.receipt import exit_code
+from backstory.model.receipt import Receipt, exit_code
 from backstory.upkeep.maintaining import Maintained
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -63,3 +63,15 @@ def test_a_receipt_prints_its_fields():
     assert "keys" in HistoryReceipt("rc_c", "r1", None, "success", keys={}).to_dict()
     more = {**json.loads(json.dumps(loaded.to_dict())), "dataset_key": "rawcore.rc_c"}
     assert stored_receipt(more).to_dict() == loaded.to_dict()
+
+
+def test_a_receipt_is_one_short_line_and_a_table_in_a_notebook():
+    """Fields and counts of nothing are left out, in every receipt; values are text and no HTML."""
+    receipt = SnapshotReceipt("a.<b>", {"new": 2, "closed": 0}, snapshot_id=7)
+    assert repr(receipt) == "SnapshotReceipt(table='a.<b>', counts={'new': 2}, snapshot_id=7)"
+    assert "<td>a.&lt;b&gt;</td>" in receipt._repr_html_()
+    assert "<th>counts</th><td>new 2</td>" in receipt._repr_html_()
+    for each in (REFUSED, DatasetReceipt("d", "failed", error=REFUSED.error), Maintained("a.b", "")):
+        assert "\n" not in repr(each)
+        assert repr(each).startswith(type(each).__name__)
+    assert all("__repr__" not in vars(kind) for kind in Receipt.__subclasses__())

@@ -16,6 +16,7 @@ from backstory.cli.options import Options
 from backstory.cli.output import console, show
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
+from backstory.settings import CATALOG_FILE
 from backstory.table import Table
 
 if TYPE_CHECKING:
@@ -147,14 +148,34 @@ def _how_to_read(store: "Store", options: Options) -> None:
     warehouse = options.settings().warehouse
     console.print()
     console.print(Rule("[bold]Read it without backstory[/bold]", align="left"))
-    console.print(f"The table stays in {warehouse}. With pyiceberg:\n")
-    console.print("  from pyiceberg.catalog.sql import SqlCatalog", markup=False)
-    console.print(
-        f'  catalog = SqlCatalog("{store.catalog}", uri="sqlite:///{warehouse}/catalog.db")',
-        markup=False,
-    )
-    console.print(f'  print(catalog.load_table("{TABLE}").scan().to_arrow())', markup=False)
-    console.print("\nWith plain Spark SQL, given the same catalog:\n")
-    console.print(f"  SELECT name, capital FROM {store.catalog}.{TABLE}", markup=False)
-    console.print(f"  WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'", markup=False)
-    console.print("  ORDER BY name", markup=False)
+    console.print(f"The table stays in {warehouse}.")
+    for reader, lines in reading_lines(store, f"sqlite:///{warehouse}/{CATALOG_FILE}").items():
+        console.print(f"\n{reader}:\n")
+        for line in lines:
+            console.print(f"  {line}", markup=False)
+
+
+def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
+    """What other programs read the table by, as lines of Python or SQL; `catalog` is its address."""
+    from backstory.stores.iceberg.store import existing
+    from backstory.stores.metadata.embedded import local
+
+    table = existing(store, TABLE)
+    then = f"WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'"
+    return {
+        "With pyiceberg": [
+            "from pyiceberg.catalog.sql import SqlCatalog",
+            f'catalog = SqlCatalog("{store.catalog}", uri="{catalog}")',
+            f'print(catalog.load_table("{TABLE}").scan().to_arrow())',
+        ],
+        "With DuckDB and its extension `iceberg`": [
+            f"SELECT name, capital FROM iceberg_scan('{local(str(table.metadata))}')",
+            then,
+            "ORDER BY name;",
+        ],
+        "With plain Spark SQL, given the same catalog": [
+            f"SELECT name, capital FROM {store.catalog}.{TABLE}",
+            then,
+            "ORDER BY name",
+        ],
+    }

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from backstory.cli.asking import answer_from_files, opened, rows_of_frame
 from backstory.cli.options import Limit, Names, Options, names_given
 from backstory.cli.output import show
-from backstory.cli.read import no_known_times, time_given
+from backstory.cli.read import no_known_times
 from backstory.errors import UsageError
-from backstory.model.instant import parse_instant
+from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import table_name
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def diff(
         options: Common options.
     """
     between = parse_instant(from_), parse_instant(to)
-    known, time = time_given(known_at), time_given(at)
+    known, time = optional_instant(known_at), optional_instant(at)
     if (known if axis == "recorded" else time) is not None:
         raise UsageError(
             "bad-option", "--known-at is of the axis valid, and --at of recorded.", "Give one of the two."

@@ -15,13 +15,13 @@ def in_flags(text: str) -> str:
     return _OPTION.sub(lambda option: f"`{_flag(option[1], option[2])}`", text)
 
 
-def errors_in_flags(document: Any) -> Any:
-    """A JSON document whose errors, however deep, name flags."""
-    if isinstance(document, Mapping):
-        if set(document) == _ERROR:
-            return {**document, **{name: in_flags(document[name]) for name in ("message", "remedy")}}
-        return {name: errors_in_flags(each) for name, each in document.items()}
-    return [errors_in_flags(each) for each in document] if isinstance(document, list) else document
+def error_in_flags(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A record or document whose `error`, if it has one, names flags."""
+    error = document.get("error")
+    if not isinstance(error, Mapping) or set(error) != _ERROR:
+        return dict(document)
+    texts = {name: in_flags(error[name]) for name in ("message", "remedy")}
+    return {**document, "error": {**error, **texts}}
 
 
 def _flag(name: str, argument: str) -> str:

@@ -1,15 +1,12 @@
 """What keeps tables in good order: `rewind`, `forget`, `maintain`."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
-from backstory.cli.output import console, show, show_document, tell_error
-from backstory.cli.read import key_given, require_key, time_given
+from backstory.cli.output import console, show, show_one, tell_error, without_idle
+from backstory.cli.read import key_given, require_key
 from backstory.cli.starting import busy
-from backstory.model.instant import parse_instant
+from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.keys import told_key
 from backstory.model.receipt import exit_code
 
@@ -38,7 +35,7 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
     with opened(options, table) as store, busy(options, "Reading what was learnt ..."):
         done = store.table(table).rewind(when, apply=apply).to_dict()
     if options.answer != "table":
-        tell(done, options)
+        show_one(done, options.answer)
         return
     for each in (done, *done["also"]):
         said = (f"{count} {name.replace('_', ' ')}" for name, count in each["counts"].items() if count)
@@ -77,7 +74,7 @@ def forget(
         found = store.table(table)
         done = found.forget(key_given(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
     if options.answer != "table":
-        tell(done, options)
+        show_one(done, options.answer)
         return
     for each in (done, *done["also"]):
         rows = ", ".join(f"{role} {count}" for role, count in each["rows"].items()) or "no rows"
@@ -117,14 +114,15 @@ def maintain(
     from backstory.stores.refusals import require_some
 
     require_some(tables, every=all)
-    before, since = time_given(settle_before), time_given(known_from)
+    before, since = optional_instant(settle_before), optional_instant(known_from)
     with opened(options, *tables) as store, busy(options, "Looking after tables ..."):
         done = store.maintain(*tables, all=all, settle_before=before, known_from=since, dry_run=dry_run)
     found = [each.to_dict() for each in done]
     if options.answer != "table":
         show(found, options.answer, () if found else SHOWN)
     else:
-        show([{name: each[name] for name in SHOWN} for each in found], "table", SHOWN)
+        columns = without_idle(SHOWN, found, ("rows_settled",))
+        show([{name: each[name] for name in columns} for each in found], "table", columns)
         for each in found:
             if each["error"]:
                 tell_error(each["error"], f"{each['table']}: ")
@@ -134,11 +132,3 @@ def maintain(
         if dry_run:
             console.print(DRY)
     return exit_code(done)
-
-
-def tell(done: Mapping[str, Any], options: Options) -> None:
-    """Print one document: as JSON, or as a row of CSV."""
-    if options.answer == "json":
-        show_document(done)
-    else:
-        show([done], options.answer)

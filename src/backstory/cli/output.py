@@ -3,15 +3,15 @@
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
-from backstory.cli.flags import errors_in_flags, in_flags
-from backstory.cli.wide import lay_out
+from backstory.cli.flags import error_in_flags, in_flags
+from backstory.cli.wide import lay_out, lay_out_one
 from backstory.errors import BackstoryError
 
 Output = Literal["table", "json", "csv"]
@@ -30,7 +30,7 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
     """Print the rows; `columns` names the columns of a table that may have no rows."""
     names = list(columns) or list(rows[0] if rows else ())
     if output == "json":
-        sys.stdout.write(as_json([errors_in_flags(row) for row in rows]) + "\n")
+        sys.stdout.write(as_json([error_in_flags(row) for row in rows]) + "\n")
     elif output == "csv":
         sys.stdout.write(_line(names))
         sys.stdout.writelines(_line([row.get(name) for name in names]) for row in rows)
@@ -42,6 +42,13 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
 def and_error(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns, and behind them what kept a row from being told, where something did."""
     return (*columns, *(["error"] if any("error" in row for row in rows) else []))
+
+
+def without_idle(
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], optional: Collection[str]
+) -> list[str]:
+    """The columns without those of the optional ones that are empty or 0 in every row."""
+    return [name for name in columns if name not in optional or any(row.get(name) for row in rows)]
 
 
 def _line(values: Sequence[object]) -> str:
@@ -57,7 +64,17 @@ def _quoted(text: str) -> str:
 
 def show_document(document: Mapping[str, Any]) -> None:
     """Print one JSON document."""
-    sys.stdout.write(as_json(errors_in_flags(document)) + "\n")
+    sys.stdout.write(as_json(error_in_flags(document)) + "\n")
+
+
+def show_one(record: Mapping[str, Any], output: Output) -> None:
+    """Print one record: for people a line for each field, as JSON one document."""
+    if output == "json":
+        show_document(record)
+    elif output == "csv":
+        show([record], output)
+    else:
+        _draw(lay_out_one(list(record), [_told(name, value) for name, value in record.items()]))
 
 
 def as_json(value: object) -> str:
@@ -92,7 +109,7 @@ def _draw(table: RenderableType) -> None:
 def show_error(error: BackstoryError, output: Output) -> None:
     """Print an error: as JSON on standard output, else as lines on standard error."""
     if output == "json":
-        sys.stdout.write(as_json(errors_in_flags({"error": error.to_dict()})) + "\n")
+        sys.stdout.write(as_json(error_in_flags({"error": error.to_dict()})) + "\n")
         return
     tell_error(error.to_dict())
 
@@ -120,7 +137,7 @@ def plain(value: object) -> object:
 def _told(name: str, value: object) -> str:
     """A cell for people: of counts those that are not nothing."""
     if name == "counts" and isinstance(value, dict):
-        return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count)
+        return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count) or "–"
     return _cell(value, "–")
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from backstory.cli.asking import answer_from_files, ask, each_from_metadata, opened, show_state
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import console, errors, show
+from backstory.cli.output import console, errors, show, without_idle
 from backstory.cli.starting import busy
 from backstory.errors import UsageError
-from backstory.model.instant import parse_instant
+from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import named, table_name
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.table import Table
@@ -42,6 +42,7 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
+        columns = without_idle(columns, found, ("memory_rows", "settled"))
     show(found, options.answer, columns)
 
 
@@ -80,7 +81,7 @@ def current(
         limit: At most so many rows.
         options: Common options.
     """
-    known = time_given(known_at)
+    known = optional_instant(known_at)
     if url is not None:
         _show_from_database(url, table, None, known, limit, options)
         return
@@ -116,7 +117,7 @@ def as_of(
         limit: At most so many rows.
         options: Common options.
     """
-    when, known = parse_instant(time), time_given(known_at)
+    when, known = parse_instant(time), optional_instant(known_at)
     if url is not None:
         _show_from_database(url, table, when, known, limit, options)
         return
@@ -182,7 +183,7 @@ def timeline(
         limit: At most so many versions, the oldest first; a drawing has all.
         options: Common options.
     """
-    known = time_given(known_at)
+    known = optional_instant(known_at)
     require_key(key)
     require_axis(axis, known)
     if url is None:
@@ -249,15 +250,13 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
 
     found = ask(options, asked)[:limit]
     of_dataset, of_versions = (bool(found) and name in found[0] for name in ("block", "recorded_at"))
+    columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
     if options.answer == "table":
         found = [_block(commit) for commit in found] if of_dataset else found
         found = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in found]
-    show(found, options.answer, LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG)
-
-
-def time_given(given: str | None) -> datetime | None:
-    """The instant of an option, if it is given."""
-    return None if given is None else parse_instant(given)
+        for_programs = {"token", "operation", "committed_at" if of_versions else ""}
+        columns = [name for name in columns if name not in for_programs]
+    show(found, options.answer, columns)
 
 
 def _second(instant: datetime | None) -> str | None:

@@ -3,10 +3,9 @@
 from typing import Any
 
 from backstory.cli.asking import opened
-from backstory.cli.keeping import tell
 from backstory.cli.options import Flag, Names, Options, names_given
 from backstory.cli.outcomes import DRY
-from backstory.cli.output import console
+from backstory.cli.output import console, show_one
 from backstory.cli.starting import busy
 from backstory.doors.native.asked import Deletes, Format, asked
 from backstory.errors import UsageError
@@ -113,7 +112,7 @@ def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
     if options.answer == "table":
         nested = ("schema_changes", "keys", "columns")
         told = {name: _spoken(value) if name in nested else value for name, value in told.items()}
-    tell(told, options)
+    show_one(told, options.answer)
     if dry_run and options.answer == "table":
         console.print(DRY)
 

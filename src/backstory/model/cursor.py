@@ -12,7 +12,7 @@ TAG: Final = "backstory-cursor-"
 MARK: Final = "backstory.cursor."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cursor(Receipt):
     """A cursor and the version of the commit up to which it has read; None for one that is dropped."""
 

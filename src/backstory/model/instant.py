@@ -40,6 +40,11 @@ def instant_of(given: str | date) -> datetime:
     raise _unreadable(given)
 
 
+def optional_instant(given: str | date | None) -> datetime | None:
+    """The instant of an option, None where it is left out; raises what `instant_of` raises."""
+    return None if given is None else instant_of(given)
+
+
 def _in_utc(aware: datetime) -> datetime:
     try:
         return aware.astimezone(UTC)

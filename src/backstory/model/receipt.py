@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from html import escape
 from pathlib import PurePath
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ Done = TypeVar("Done")
 UNTOLD: Final[Mapping[str, bool]] = {"untold": True}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
     """What was done, or would be; of one that can fail `error` is the BackstoryError, None if all is well."""
 
@@ -25,6 +26,24 @@ class Receipt:
         """That of the error; 0 without one."""
         error = getattr(self, "error", None)
         return 0 if error is None else int(error.exit_code)
+
+    def __repr__(self) -> str:
+        """One line: the fields that say something, counts of nothing left out."""
+        parts = (f"{name}={value!r}" for name, value in self._telling().items())
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """The same as a small table, for a notebook."""
+        rows = (
+            f"<tr><th>{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>"
+            for name, value in self._telling().items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+    def _telling(self) -> dict[str, Any]:
+        """The fields that are not empty; of counts those that are not 0."""
+        rows = {name: _without_nothing(value) for name, value in self.to_dict().items()}
+        return {name: value for name, value in rows.items() if value not in (None, [], {}, "")}
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as `--output json` prints them."""
@@ -64,6 +83,18 @@ def apart(
                 raise
             found[name] = error
     return found
+
+
+def _without_nothing(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: each for name, each in value.items() if each not in (None, 0, "", [], {})}
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_in_words(each)}" for name, each in value.items())
+    return ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
 
 
 def _plain(value: Any) -> Any:

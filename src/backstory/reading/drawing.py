@@ -42,10 +42,9 @@ def draw_lanes(
     lines = [drawing.axis()]
     for lane in lanes:
         lines += _heading(lane, known)
-        lines += drawing.lines(lane)
-    if width is None:
-        return lines
-    return [part for line in lines for part in _wrapped(line, drawing.begun, width)]
+        for line in drawing.lines(lane):
+            lines += [line] if width is None else _wrap(line, drawing.begun, width)
+    return lines
 
 
 def _heading(lane: Lane, form: str) -> list[str]:
@@ -67,7 +66,8 @@ class _Drawing:
 
     def axis(self) -> str:
         left, right = self.scale.labels()
-        return f"{'':{self.margin + self.dates}}{left}{right:>{self.room - len(left)}}"
+        room = max(self.room - len(left), len(right) + 2)  # labels that are longer than the bars stay apart
+        return f"{'':{self.margin + self.dates}}{left}{right:>{room}}"
 
     def lines(self, lane: Lane) -> list[str]:
         found, before = [], None
@@ -100,8 +100,8 @@ class _Drawing:
         return round(self.scale.place(time, self.room))
 
 
-def _wrapped(line: str, begun: int, width: int) -> list[str]:
-    """The line, its words behind the bar below each other."""
+def _wrap(line: str, begun: int, width: int) -> list[str]:
+    """The line, its words behind the bar below each other; no word is broken."""
     room = max(width - begun, NARROW)
-    parts = textwrap.wrap(line[begun:], room, break_on_hyphens=False) or [""]
+    parts = textwrap.wrap(line[begun:], room, break_on_hyphens=False, break_long_words=False) or [""]
     return [(line[:begun] + parts[0]).rstrip(), *(" " * begun + part for part in parts[1:])]

@@ -19,7 +19,7 @@ from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, S
 from backstory.upkeep.laws.told import TIMELY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Adopted(Receipt):
     """The table, and what it is read by from now on; `changed` is false if it was so before."""
 

@@ -38,7 +38,7 @@ VERSION: Final = "version"
 TELLING: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Certificate(Receipt):
     """What was forgotten, without the key; or what would be, where it was not `applied`.
 

@@ -19,7 +19,7 @@ from backstory.upkeep.settling import Bounds, remembered, settle
 Needed = Callable[[Store, StoredTable], Collection[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Maintained(Receipt):
     """What was done to a table, or would be in a dry run.
 

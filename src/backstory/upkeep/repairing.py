@@ -43,7 +43,7 @@ REMEDIES: Final[Mapping[Layout, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Repair(Receipt):
     """What a mending did, or would do.
 

@@ -12,7 +12,7 @@ from backstory.stores.iceberg.snapshots import IcebergSnapshot
 OUTCOMES = ("taken_back", "moved", "returned")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Rewound(Receipt):
     """What a rewind takes back, or took back where it was `applied`.
 

@@ -148,3 +148,12 @@ def test_a_dataset_differs_by_its_key_and_a_log_without_one_by_rows(store, tmp_p
     assert told(rows.diff(e(1), e(3))) == ["added A 2", "added A 2"]
     assert told(events.diff(e(1), e(3))) == ["added A", "added A"]
     assert told(events.diff(s(2), s(3), axis="recorded", at=e(3))) == ["changed A n:1>9"]
+
+
+def test_a_difference_draws_itself_in_a_notebook(store):
+    """A row a value that changed, values as text; that nothing changed is said."""
+    life = remembered(store, "drawn", E13.replace(" c ", " <c> "))
+    drawn = life.diff(day(12), day(17))._repr_html_()
+    cells = "<td>k=k</td><td>changed</td><td>v</td><td>a</td><td>&lt;c&gt;</td>"
+    assert drawn.endswith(f"<tr>{cells}</tr></table>")
+    assert life.diff(day(12), day(13))._repr_html_().endswith("<p>Nothing changed.</p>")

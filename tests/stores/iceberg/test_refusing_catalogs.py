@@ -43,7 +43,7 @@ def catalogs(spark, postgresql, tmp_path_factory):
 
 def psql(uri, statements):
     program = shutil.which("psql")
-    assert program, "psql is not installed: scripts/setup.sh --postgresql"
+    assert program, "psql is not installed: scripts/setup.sh --tests"
     done = subprocess.run([program, "-At", uri, "-c", statements], capture_output=True, text=True, check=True)
     return done.stdout
 

@@ -46,7 +46,7 @@ class LoadOutcome:
         return "success" if wrote or self.schema_changes or self.changed_base else "unchanged"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class HistoryReceipt(Receipt):
     """One dataset's load.
 

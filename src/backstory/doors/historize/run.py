@@ -20,7 +20,7 @@ from backstory.doors.historize.run_log import RunLog
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import Target
 from backstory.errors import BackstoryError, UsageError
-from backstory.model.instant import parse_instant
+from backstory.model.instant import optional_instant
 from backstory.upkeep.views import SUFFIXES
 
 LONGEST_RUN_ID = 64
@@ -70,7 +70,9 @@ def run_model(
     batch = str(uuid.uuid4())
     run_id = asked.run_id or batch
     log = RunLog(model, target, batch, run_id, silent=asked.dry_run, clock=clock)
-    loads = DatasetLoads(model, folder, target, asked, log, run_id, _given(asked.load_timestamp), clock)
+    loads = DatasetLoads(
+        model, folder, target, asked, log, run_id, optional_instant(asked.load_timestamp), clock
+    )
     receipts: list[HistoryReceipt] = []
     failed: set[str] = set()
     try:
@@ -131,16 +133,6 @@ def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target)
         hist = sync_hist(dataset, None, now)
     assert hist is not None
     return hist
-
-
-def _given(instant: str | datetime | None) -> datetime | None:
-    if instant is None or isinstance(instant, str):
-        return None if instant is None else parse_instant(instant)
-    if instant.tzinfo is None:
-        raise UsageError(
-            "naive-time", "The load timestamp has no zone.", "Give it one: datetime(…, tzinfo=UTC)."
-        )
-    return instant.astimezone(UTC)
 
 
 def _table(model: Model, dataset: ModelDataset) -> str:

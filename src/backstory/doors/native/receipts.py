@@ -10,7 +10,7 @@ from backstory.model.receipt import Receipt
 COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SnapshotReceipt(Receipt):
     """The table, its records by outcome, and the commit; the last two are None without one."""
 
@@ -21,7 +21,7 @@ class SnapshotReceipt(Receipt):
     snapshot_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SnapshotPlan(Receipt):
     """What a snapshot would do (V120).
 

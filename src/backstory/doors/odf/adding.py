@@ -33,7 +33,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 Status = Literal["added", "updated", "unchanged", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Added(Receipt):
     """A manifest that was added, and what the lints say of it; its name is None if not even that is known."""
 

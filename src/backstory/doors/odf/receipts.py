@@ -14,7 +14,7 @@ COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late"
 Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DatasetReceipt(Receipt):
     """A dataset after a pull: `offsets` are the first and the last new one, None without new rows.
 
