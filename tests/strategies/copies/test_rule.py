@@ -255,3 +255,12 @@ def _assert_each_life_is_whole(life):
         for one, other in pairwise(rows):
             assert one.end is not None
             assert one.end < other.start or (one.end == other.start and one.values != other.values)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nan_is_nan_in_copies(overwrite):
+    """A copy that says NaN again changes nothing, in columns with a history and without (V16)."""
+    life = Life(overwritten=frozenset("v" if overwrite else ""))
+    for at in (1, 2):
+        life.take(Copy(at, {"k": {"v": float("nan")}}, ("v",)))
+    assert len(life.table.rows) == 1

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from backstory.model.values import alike
 from backstory.reading.arrow.known import known
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.frames.knowledge import require_known
 from backstory.reading.frames.life import RECORDING, commits_of
 from backstory.reading.frames.statements import require_key
-from backstory.reading.rules.differences import alike
 from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files

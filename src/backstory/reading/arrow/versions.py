@@ -10,13 +10,13 @@ from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.types import Kind
+from backstory.model.values import alike
 from backstory.reading.arrow.known import KnownTable, instants, micros, within
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
 from backstory.reading.lives import TOLD_FROM, TOLD_TO, shown_name
 from backstory.reading.rules import events as event_rules
 from backstory.reading.rules import versions as rules
-from backstory.reading.rules.differences import alike
 from backstory.reading.rules.events import LogKind, RecordEvent
 from backstory.reading.rules.versions import Endless, RememberedRow, Sent, SpannedRow
 from backstory.stores.metadata.hidden import Unreadable

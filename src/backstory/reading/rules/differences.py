@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from backstory.model.values import alike
+
 Row = Mapping[str, Any]
 
 
@@ -66,15 +68,6 @@ def _counted(sides: Iterable[Side]) -> list[dict[str, Any]]:
         for whole, count in more.items()
         for _ in range(abs(count))
     ]
-
-
-def alike(value: Any) -> Hashable:
-    """What is equal for equal values (V16): NaN equals NaN, 0.0 equals -0.0, maps have no order."""
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
-    if isinstance(value, Mapping):
-        return frozenset((alike(name), alike(each)) for name, each in value.items())
-    return tuple(map(alike, value)) if isinstance(value, list) else value
 
 
 def _unsigned(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
+from backstory.model.values import equal_in
 
 Key = Any
 Instant = Any
@@ -193,7 +194,7 @@ def _same(table: StoredCopies, one: Values | None, other: Values | None, columns
     """Whether two states are alike on the tracked ones of the columns."""
     if one is None or other is None:
         return one is other
-    return all(one.get(name) == other.get(name) for name in columns if name in table.tracked)
+    return equal_in((name for name in columns if name in table.tracked), one, other)
 
 
 def _outcome(
@@ -206,8 +207,7 @@ def _outcome(
         return {"closed": 1}
     if key not in copy.rows:
         return {}
-    overwritten = [name for name in copy.columns if name in table.overwritten]
-    renewed = any(now.get(name) != copy.rows[key].get(name) for name in overwritten)
+    renewed = not equal_in(table.overwritten & set(copy.columns), now, copy.rows[key])
     return {"unchanged" if same and not (renewed and _following(table, copy.at) is None) else "changed": 1}
 
 
@@ -259,7 +259,7 @@ def _matched(
 
 def _alike(table: StoredCopies, one: Values, other: Values) -> bool:
     """Whether values are the same but for what has no history (V9, V18)."""
-    return all(one[name] == other[name] for name in table.columns if name not in table.overwritten)
+    return equal_in((name for name in table.columns if name not in table.overwritten), one, other)
 
 
 def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
 from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role
+from backstory.model.values import equal_in
 
 Row = Mapping[str, Any]
 # What tells facts of one instant of a record apart (V9).
@@ -87,7 +88,7 @@ def recorded(
 def _same(row: Row, other: Row, key: Sequence[str], untold: Collection[str]) -> bool:
     """Whether two rows tell of one fact, and of it the same."""
     told_of = [name for name in row if name not in VERSIONS_OWN and (name in key or name not in untold)]
-    return all(row[name] == other[name] for name in (*told_of, VALID_FROM)) and all(
+    return equal_in((*told_of, VALID_FROM), row, other) and all(
         field(row, name) == field(other, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)
     )
 
