@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Options
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.formats.wrapping.batch_file import Format
@@ -33,16 +34,16 @@ def serve(
     """Run the Fivetran destination until SIGTERM; JSON log lines go to standard output.
 
     Args:
-        host: Interface to listen on; all IPv4 and IPv6 ones if it is left out.
+        host: Interface to listen on. Default: all IPv4 and IPv6 interfaces.
         port: Port to listen on; 0 picks a free one.
-        metrics_port: Port for Prometheus, under /metrics; none if it is left out.
-        batch_format: Format of batch files that Capabilities asks Fivetran for.
-        enable_live_modes: Offer the migrations from and to live mode, which Fivetran has withdrawn.
-        tls_cert: Certificate of the server, a chain in PEM; without it requests come in clear.
+        metrics_port: Port for Prometheus metrics, under /metrics. Default: no metrics.
+        batch_format: Format of the batch files that Fivetran is asked to send.
+        enable_live_modes: Offer migrations from and to live mode, which Fivetran has withdrawn.
+        tls_cert: The server's certificate chain, in PEM; without it requests are not encrypted.
         tls_key: The certificate's private key, in PEM.
-        tls_client_ca: Serve only clients with a certificate of this authority.
+        tls_client_ca: Accept only clients with a certificate signed by this authority.
         options: Common options.
-        unknown: Arguments that nobody knows; they are passed over (section 7.1).
+        unknown: Unknown arguments, which are ignored (section 7.1).
     """
     import structlog
 
@@ -66,11 +67,15 @@ def serve(
         tls_client_ca=tls_client_ca,
         batch_folder=settings.batch_folder,
     )
-    asked.credentials()  # what is wrong with them is told before Spark starts
+    asked.credentials()  # what is wrong with them is said before Spark starts
     require_port(host, port)
+    if metrics_port is not None:
+        require_port(host, metrics_port, "metrics_port")
     if settings.batch_folder and not settings.batch_folder.is_dir():
         raise UsageError(
-            "no-folder", f"There is no folder {settings.batch_folder}.", "Make it, or mend [serve]."
+            "no-folder",
+            f"There is no folder {settings.batch_folder}.",
+            "Create it, or fix batch-folder in [serve].",
         )
     spark = start(settings, verbose=options.verbose)
     memory = Memory(settings.driver_memory)
@@ -79,7 +84,7 @@ def serve(
         _require_answer(store)
     running = start_serving(stores, asked, _account())
     if unknown:
-        structlog.get_logger().warning("unknown arguments are passed over", count=len(unknown))
+        structlog.get_logger().warning("unknown arguments are ignored", count=len(unknown))
     serve_until_told(running, java_of(spark))
     spark.stop()
 
@@ -94,7 +99,7 @@ def _require_answer(store: "Store") -> None:
         raise Failed(
             silent.code,
             f"The catalog {store.catalog} does not answer.",
-            "Start it, or mend its settings in backstory.toml.",
+            "Start it, or fix its settings in backstory.toml.",
         ) from silent
 
 
@@ -109,10 +114,10 @@ def run(command: Callable[[], None]) -> int:
     try:
         command()
     except BackstoryError as error:
-        log.critical(str(error), code=error.code)
+        log.critical(in_flags(str(error)), code=error.code)
         return error.exit_code
     except Exception as bug:
-        log.critical(f"the server failed on a bug: {type(bug).__name__}")
+        log.critical(f"the server stopped on a bug: {type(bug).__name__}")
         return 1
     return 0
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import Counter, Histogram, start_http_server
 
@@ -13,7 +14,7 @@ ROWS = Counter("backstory_rows", "Rows of batches by outcome.", ["outcome"])
 REQUESTS = Counter("backstory_requests", "Requests by RPC and how they ended.", ["rpc", "outcome"])
 COMMITS = Counter("backstory_commits", "Commits to tables.")
 CONFLICTS = Counter("backstory_conflicts", "Attempts that another writer or a busy catalog ended.")
-RETRIES = Counter("backstory_retries", "Attempts that followed one that had ended so.")
+RETRIES = Counter("backstory_retries", "Attempts after such an end.")
 SECONDS = Histogram(
     "backstory_stage_seconds",
     "Seconds of a batch by stage.",
@@ -39,14 +40,20 @@ def count_batch(outcome: str, rows: Mapping[str, int]) -> None:
         ROWS.labels(name).inc(count)
 
 
-def serve_metrics(host: str, port: int) -> int:
-    """Answer Prometheus under `/metrics` from now on, and give the port; Failed if it is taken."""
+def serve_metrics(host: str, port: int) -> WSGIServer:
+    """Answer Prometheus under `/metrics` from now on; Failed if the port is taken."""
     try:
         server, _ = start_http_server(port, host)
     except OSError:
         raise Failed(
             "port-in-use",
-            f"The metrics cannot be served on port {port}.",
-            "Stop what uses it or choose another with --metrics-port.",
+            f"The server cannot serve metrics on port {port}.",
+            "Stop the program that uses it, or choose another with `metrics_port=PORT`.",
         ) from None
-    return int(server.server_port)
+    return server
+
+
+def close_metrics(server: WSGIServer) -> None:
+    """Answer no more, and give the port back."""
+    server.shutdown()
+    server.server_close()

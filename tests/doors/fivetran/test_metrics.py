@@ -13,7 +13,7 @@ from backstory.observe.metrics import serve_metrics
 @pytest.fixture(scope="module")
 def metrics():
     """Reads the figures as Prometheus does, by their names and labels."""
-    port = serve_metrics("127.0.0.1", 0)
+    port = serve_metrics("127.0.0.1", 0).server_port
 
     def read():
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
@@ -67,7 +67,7 @@ def test_batches_rows_stages_and_commits_are_counted(metrics, sender, store, sch
 
 def test_a_taken_port_is_told():
     """Like that of the server itself."""
-    port = serve_metrics("127.0.0.1", 0)
+    port = serve_metrics("127.0.0.1", 0).server_port
     with pytest.raises(Failed) as caught:
         serve_metrics("127.0.0.1", port)
     assert caught.value.code == "port-in-use"

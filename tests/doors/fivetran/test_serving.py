@@ -4,9 +4,10 @@ import socket
 
 import pytest
 from destination import definition
+from structlog.testing import capture_logs
 
 from backstory.doors.fivetran.server import require_port
-from backstory.doors.fivetran.serving import Serving
+from backstory.doors.fivetran.serving import Serving, serve
 from backstory.errors import Failed, UsageError
 from backstory.testing.sender.client import Sender
 from backstory.warehouse import Warehouse
@@ -39,3 +40,26 @@ def test_a_port_that_is_taken_is_known_without_a_server(host):
             require_port(host, port)
     require_port(host, port)
     require_port(host, 0)
+
+
+def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
+    """Interface 3, for the metrics too: no line says `listening`, and its remedy names their port."""
+    with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as lines:
+        taken = other.getsockname()[1]
+        with pytest.raises(Failed, match=f"metrics on port {taken}.*`metrics_port=PORT`"):
+            serve({store.catalog: store}, Serving(host="127.0.0.1", port=0, metrics_port=taken))
+    assert lines == []
+
+
+def test_the_metrics_port_is_free_again_when_the_server_stopped_or_never_listened(store):
+    """A server that ends, and one whose own port is taken, leave no port behind."""
+    stores = {store.catalog: store}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        free = other.getsockname()[1]
+    with serve(stores, Serving(host="127.0.0.1", port=0, metrics_port=free)) as running:
+        with pytest.raises(Failed, match="metrics on port"):
+            serve(stores, Serving(host="127.0.0.1", port=0, metrics_port=free))
+        asked = Serving(host="127.0.0.1", port=running.port, metrics_port=0)
+        with pytest.raises(Failed, match=f"cannot listen on port {running.port}"):
+            serve(stores, asked)
+    require_port("127.0.0.1", free, "metrics_port")

@@ -246,20 +246,23 @@ def test_what_it_writes_is_its_users_alone(server, ground):
 
 def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
     """7.2: one WARNING after the first line; Spark's own lines are in its log, on neither output."""
-    told = [message for level, message in lines(ground / "one") if level == "WARNING" and "clear" in message]
+    told = [
+        message for level, message in lines(ground / "one") if level == "WARNING" and "encrypted" in message
+    ]
     assert len(told) == 1
     assert "WARN" not in (ground / "one" / "stderr").read_text()
 
 
 def test_a_port_in_use_is_told_in_one_line(server, ground):
-    """5, interface 3: one SEVERE line that names the port, exit code 1."""
+    """5, interface 3: one SEVERE line that names port and flag, exit code 1; for the metrics' port, too."""
     port = server[1].rpartition(":")[2]
-    two = ground / "two"
-    with process(two, "--port", port) as running:
-        assert running.wait(SECONDS) == 1
-    levels = [level for level, _ in lines(two)]
-    assert levels.count("SEVERE") == 1
-    assert port in lines(two)[-1][1]
+    for name, *flags in (("two", "--port"), ("no-metrics", "--port", "0", "--metrics-port")):
+        with process(ground / name, *flags, port) as running:
+            assert running.wait(SECONDS) == 1
+        [(level, message)] = lines(ground / name)
+        assert level == "SEVERE"
+        assert port in message
+        assert f"`{flags[-1]} PORT`" in message
 
 
 def test_sigterm_finishes_what_runs_and_ends_well(server, ground):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 import structlog
@@ -24,7 +24,11 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
 )
 from backstory.doors.fivetran.wire.pool import POOL
 from backstory.errors import Failed, TryAgain
+from backstory.observe.metrics import close_metrics
 from backstory.stores.iceberg.faults import SPARK_GONE
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
 
 log = structlog.get_logger()
 
@@ -38,12 +42,13 @@ SERVICE = destination_sdk_pb2.DESCRIPTOR.services_by_name["DestinationConnector"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that listens on `host:port`."""
+    """A server that listens on `host:port`, and perhaps one for its metrics."""
 
     server: grpc.Server
     health: health.HealthServicer
     host: str
     port: int
+    metrics: "WSGIServer | None" = None
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +60,8 @@ class Running:
         """Refuse new requests, wait up to `grace` seconds for running ones, and end."""
         self.health.enter_graceful_shutdown()
         self.server.stop(grace).wait()
+        if self.metrics is not None:
+            close_metrics(self.metrics)
 
 
 def listen(
@@ -80,7 +87,7 @@ def listen(
     return Running(server, checks, shown, bound)
 
 
-def require_port(host: str | None, port: int) -> None:
+def require_port(host: str | None, port: int, option: str = "port") -> None:
     """Raises Failed when the port is taken: worth asking before Spark starts. `listen` has the last word."""
     if not port:
         return
@@ -92,7 +99,7 @@ def require_port(host: str | None, port: int) -> None:
             socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
         ):
             return
-    raise _taken(port)
+    raise _taken(port, option)
 
 
 def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -117,7 +124,7 @@ def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = 
     raise TryAgain(
         SPARK_GONE,
         f"Spark's Java process has ended (status {java.returncode}).",
-        "No table is the worse for it; start the server again.",
+        "No table is affected; start the server again.",
     )
 
 
@@ -184,9 +191,9 @@ def _hosts(host: str | None) -> list[str]:
     return [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
 
 
-def _taken(port: int) -> Failed:
+def _taken(port: int, option: str = "port") -> Failed:
     return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",
-        "Stop what uses it or choose another with --port.",
+        f"Stop the program that uses it, or choose another with `{option}=PORT`.",
     )
