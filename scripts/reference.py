@@ -45,9 +45,10 @@ def command_line() -> str:
 
 
 def _command(name: str) -> str:
-    told = app[name].generate_docs(heading_level=3, usage_name=f"backstory {name}")
+    told = app[name].generate_docs(heading_level=3)
     told = re.sub(r"^### .*", f"### backstory {name}", told, count=1)
-    return re.sub(r"(?m)^\*\*Usage\*\*.*$", "", told).strip()
+    # The usage line names some commands alone, and some with the program before them.
+    return re.sub(rf"(?<=```console\n)(?:backstory )?{name}", f"backstory {name}", told, count=1).strip()
 
 
 def python() -> str:

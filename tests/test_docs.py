@@ -1,6 +1,7 @@
 """README and docs say what is so: links lead somewhere, code is code, commands exist, references are fresh."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -57,6 +58,17 @@ def check(block):
             assert set(words[1:]) <= TARGETS, words
         elif "--help" not in words:
             app.parse_args(words[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_usage_of_a_command_names_program_and_command_once():
+    """Under each heading `backstory NAME` stands one usage line that begins `backstory NAME` and goes on."""
+    page = (GENERATED / "command-line.md").read_text("utf-8")
+    usages = re.findall(r"(?m)^### backstory (.+)\n\n```console\n(.+)\n```$", page)
+    assert len(usages) == page.count("\n### backstory ")
+    for name, usage in usages:
+        words = usage.split()
+        assert words[:2] == ["backstory", name]
+        assert not {"backstory", name} & set(words[2:])
 
 
 def test_the_reference_is_fresh():
