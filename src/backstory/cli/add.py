@@ -33,14 +33,14 @@ def add(
 ) -> int:
     """Register Open Data Fabric datasets by their manifests.
 
-    No source is asked yet: `backstory pull` does that. A manifest that is known already may change its
-    source and its information, and add optional columns. One that is wrong does not keep the others back.
+    This asks no source yet: `backstory pull` does. The new manifest of a known dataset may change its
+    source and description, and add optional columns. A wrong manifest does not stop the others.
 
     Args:
-        files: Manifests (YAML), or folders: every manifest in them and below them.
-        recursive: Look into folders; a folder is looked into anyway.
+        files: Manifests (YAML), or folders with manifests, at any depth.
+        recursive: Search folders; they are searched without it, too.
         namespace: Schema of the datasets' tables.
-        dry_run: Say what would be added, and change nothing.
+        dry_run: Print what would be added, and change nothing.
         schema: Print the JSON Schema of manifests, for editors, and change nothing.
         options: Common options.
     """
@@ -54,9 +54,9 @@ def add(
         sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
         return 0
     if not files:
-        raise UsageError("no-manifest", "No manifest is given.", "Write backstory add MANIFEST.yaml.")
+        raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
     if len(files) == 1 and not files[0].is_dir():
-        door.inspected_file(files[0])  # what is wrong is told at once, without Spark
+        door.inspected_file(files[0])  # what is wrong is said at once, without Spark
     with opened(options) as warehouse, collect_rehearsals() as changes:
         found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(found) == 1 and found[0].error is not None:

@@ -37,7 +37,7 @@ LINTS = ("dataset", "code", "level", "place", "message", "remedy")
 
 
 def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
-    """List the datasets: source, strategy, last pull, records, blocks, watermark.
+    """List the datasets: source, merge strategy, last pull, records, blocks, watermark.
 
     Args:
         namespace: Schema of the datasets' tables.
@@ -86,9 +86,9 @@ def inspect(
 
     Args:
         dataset: Name of a dataset, or a manifest (YAML), which needs no warehouse.
-        resolved: Only the manifest, with every default filled in.
-        schema: Only the columns.
-        lints: Only what is odd in the manifest.
+        resolved: Show only the manifest, with every default filled in.
+        schema: Show only the columns.
+        lints: Show only warnings about the manifest.
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
@@ -107,7 +107,7 @@ def inspect(
         if rows or options.answer != "table":
             show(rows, options.answer, LINTS)
         else:
-            console.print("Nothing is odd.")
+            console.print("No warnings.")
     else:
         _show_documents([each.resolved if resolved else each.to_dict() for each in found], options)
 
@@ -131,12 +131,12 @@ def tail(
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the newest rows of a dataset, the very newest last.
+    """Show the newest rows of a dataset, the newest last.
 
     Args:
         dataset: Name of the dataset.
-        limit: At most so many rows.
-        skip: Leave out so many of the very newest.
+        limit: Largest number of rows to show.
+        skip: Number of newest rows to leave out.
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
@@ -169,18 +169,18 @@ def verify(
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> int:
-    """Check that datasets are what their commits said: chain, log, offsets, rows and columns.
+    """Check datasets against what their commits recorded: chain, log, offsets, rows and columns.
 
-    Compaction and expired snapshots change nothing. Exit code 4 if anything differs.
+    Compaction and expired snapshots make no difference. Exit code 4 if anything else differs.
 
     Args:
         datasets: Names of datasets.
-        all: Every dataset of the warehouse.
+        all: Check every dataset of the warehouse.
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
     if not datasets and not all:
-        raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or write --all.")
+        raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or use `--all`.")
     found = _verified(datasets, namespace, options, every=all)
     if options.answer == "table":
         _tell_verdicts(found)
@@ -229,7 +229,7 @@ def _tell_verdicts(found: "Sequence[Verdict]") -> None:
     bad, unread = sum(bool(each.problems) for each in found), sum(each.error is not None for each in found)
     console.print(f"{len(found) - bad - unread} dataset(s) are valid")
     if bad:
-        console.print(f"{bad} dataset(s) are not what was committed")
+        console.print(f"{bad} dataset(s) differ from what was committed")
     if unread:
         console.print(f"{unread} dataset(s) cannot be read")
 

@@ -88,12 +88,12 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         began = time.monotonic()
         sender.bring(TABLE.schema, TABLE.name, after, rows, history=True)
         seconds = time.monotonic() - began
-        counts = f"{len(rows.replace):4} new {len(rows.update):4} changed {len(rows.delete):4} gone"
+        counts = f"{len(rows.replace):4} new {len(rows.update):4} changed {len(rows.delete):4} deleted"
         done = f"{seconds:5.1f} s" if not rows.empty else "nothing to send"
         console.print(f"  {instant:%Y-%m-%d}  {counts}   {done}")
         for key in after.repeated:
             console.print(
-                f"              {path.name} holds the key {key[0]} twice, with different names: "
+                f"              {path.name} has the key {key[0]} twice, with different names: "
                 "the sender kept the last row"
             )
         before = after
@@ -125,15 +125,15 @@ def _tell(store: "Store") -> None:
     then = _euro(_sorted(point_in_time.as_of(store, TABLE, THEN)))
     now = _euro(_sorted(point_in_time.current(store, TABLE)))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
-    console.print(f"  came: {', '.join(sorted(now - then)) or 'none'}")
-    console.print(f"  went: {', '.join(sorted(then - now)) or 'none'}")
+    console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
+    console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")
 
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
     built = Table(store, TABLE).log()
     shown = ("snapshot_id", "operation", "door", "counts")
     show([{column: row[column] for column in shown} for row in built], "table")
-    console.print(f"{len(built)} commits: one for each batch, none for the copies without a change.")
+    console.print(f"{len(built)} commits: one for each batch, and none for copies without a change.")
 
 
 def _sorted(frame: Any) -> list[dict[str, Any]]:

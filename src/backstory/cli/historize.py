@@ -38,22 +38,22 @@ def historize(
     schema: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Load base tables from their stage, and the history of each.
+    """Load base tables from their stage, and their histories.
 
-    The same --run-id again changes nothing: a run that was interrupted goes on where it was.
+    Repeating a --run-id changes nothing; a run that was interrupted continues where it stopped.
 
     Args:
         model: The model, a YAML file of the format historize/1.
-        dataset: Only this dataset.
-        run_id: Name of the run; a new one if it is left out.
-        load_timestamp: The run's instant, ISO 8601; now if it is left out.
-        skip_base: Take the base tables as they stand.
-        dialect: spark, duckdb, postgres, sqlserver (only --sql), or a registered one.
-        url: Where the database is: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
-        allow_empty: Let an empty stage or base close every version, this once.
-        max_delete_ratio: At most this part of the open versions may be closed as deleted, this once.
-        hash_change: What a switched hash profile means: a new version of every record, or none.
-        relabel: Give stored states the model's labels.
+        dataset: Load only this dataset.
+        run_id: Name of the run. Default: a new one.
+        load_timestamp: The time of the run, ISO 8601. Default: now.
+        skip_base: Keep the base tables as they are, and load only their histories.
+        dialect: spark, duckdb, postgres, sqlserver (with --sql only), or a registered one.
+        url: Address of the database: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
+        allow_empty: Accept an empty stage or base, which closes every version.
+        max_delete_ratio: Largest share of the open versions that this load may close as deleted, 0 to 1.
+        hash_change: After a change of the hash profile: a new version of every record, or new hashes only.
+        relabel: Change the stored state labels to the model's.
         dry_run: Print counts and keys, and change nothing.
         sql: Print the statements, with placeholders, and change nothing.
         resolved: Print the model with every default and generated column, and change nothing.
@@ -73,7 +73,7 @@ def historize(
         sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")
         return 0
     if model is None:
-        raise UsageError("no-model", "No model is given.", "Write backstory historize MODEL.yaml.")
+        raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
     log_for_people(quiet=options.quiet)
     if resolved:
         sys.stdout.write(as_yaml(open_model(model)[0]))
@@ -96,8 +96,8 @@ def historize(
     if chosen.on_spark and url is not None:
         raise UsageError(
             "wrong-url",
-            "The model's dialect is Spark, whose tables are in the warehouse, not at an address.",
-            "Give --dialect duckdb or --dialect postgres with the --url, or leave it out.",
+            "`--url` was given, but the model's dialect is Spark, whose tables are in the warehouse.",
+            "Use `--dialect duckdb` or `--dialect postgres` with `--url`, or leave out `--url`.",
         )
     changes: Told = []
     if chosen.on_spark:

@@ -1,4 +1,4 @@
-"""How people read what became of datasets: a line for each, and a summary."""
+"""How people read the outcome of datasets: a line for each, and a summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

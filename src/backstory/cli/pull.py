@@ -1,4 +1,4 @@
-"""`backstory pull` and `backstory ingest`: what is new comes into Open Data Fabric datasets."""
+"""`backstory pull` and `backstory ingest`: load what is new into Open Data Fabric datasets."""
 
 import shutil
 import sys
@@ -42,19 +42,19 @@ def pull(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Ask the sources of Open Data Fabric datasets, and ingest what is new, a commit for each file.
+    """Ask the sources of Open Data Fabric datasets, and ingest what is new, one commit for each file.
 
-    Nothing new is no commit. A dataset that fails does not keep the others back. What is committed stays
-    when you interrupt, and the next pull goes on from there.
+    Without new data there is no commit. A dataset that fails does not stop the others. When you
+    interrupt, committed files stay, and the next pull continues from there.
 
     Args:
-        datasets: Names of datasets, or manifests (YAML), which are added first.
-        all: Every dataset of the warehouse.
-        system_time: The run's instant, ISO 8601, for runs that can be repeated; now if it is left out.
-        fetch_uncacheable: Ask also sources that cannot say whether they changed.
-        refetch: Fetch again, even if an earlier run kept its download.
-        set_watermark: Raise the watermark to this time, and ask no source.
-        run_id: Name of the run; a file that this run has brought already is not brought again.
+        datasets: Names of datasets, or manifests (YAML) to add first.
+        all: Pull every dataset of the warehouse.
+        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
+        fetch_uncacheable: Also fetch from sources that cannot say whether they changed.
+        refetch: Fetch again, even if the download of an earlier run was kept.
+        set_watermark: Raise the watermark to this time, without asking the source.
+        run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
         options: Common options.
@@ -66,7 +66,7 @@ def pull(
         _ = time and instant_of(time)
     for each in datasets:
         if door.is_file(each):
-            door.inspected_file(Path(each))  # what is wrong is told at once, without Spark
+            door.inspected_file(Path(each))  # what is wrong is said at once, without Spark
     line = _line(options)
     asked = door.RunRequest(
         system_time=None if system_time is None else instant_of(system_time),
@@ -153,19 +153,19 @@ def ingest(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Push files into an Open Data Fabric dataset, a commit for each.
+    """Ingest files into an Open Data Fabric dataset, one commit for each.
 
-    They are read as the dataset's push source says. A dataset without any source takes them as they come.
+    The dataset's push source says how to read them. A dataset without any source accepts them as they are.
 
     Args:
         dataset: Name of the dataset.
-        files: Files, in the order in which they shall be ingested.
-        stdin: Ingest what comes on standard input, after the files.
-        source_name: Which of the dataset's push sources; its only one, or `default`, if it is left out.
-        event_time: Event time of rows that have none of their own, ISO 8601; the system time if left out.
-        input_format: Read the files in this format, and not in the source's.
-        system_time: The run's instant, ISO 8601, for runs that can be repeated; now if it is left out.
-        run_id: Name of the run; a file that this run has brought already is not brought again.
+        files: Files to ingest, in this order.
+        stdin: Ingest standard input, after the files.
+        source_name: Name of the push source. Default: the only one, or `default`.
+        event_time: Event time of rows that have none, ISO 8601. Default: the system time.
+        input_format: Format of the files, instead of the source's.
+        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
+        run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
         options: Common options.
@@ -175,7 +175,7 @@ def ingest(
     for time in (system_time, event_time):
         _ = time and instant_of(time)
     if not files and not stdin:
-        raise UsageError("no-file", "No file is given.", "Name at least one, or write --stdin.")
+        raise UsageError("no-file", "No file is given.", "Name at least one, or use `--stdin`.")
     with (
         opened(options) as warehouse,
         _watched(options, _line(options)) as watcher,
@@ -229,7 +229,7 @@ def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
             yield Watcher(added, line.begin, line.tell, ended)
     except KeyboardInterrupt:
         line.end()
-        errors.print("Interrupted. What was committed stays; the next pull goes on from there.")
+        errors.print("Interrupted. Committed files stay; the next pull continues from there.")
         raise
     finally:
         line.end()

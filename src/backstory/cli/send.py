@@ -29,10 +29,10 @@ def send(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send the difference of two full copies to a destination, as one batch.
+    """Send the difference between two full copies to a destination, as one batch.
 
-    The table is created if it is missing, and gets columns that it lacks. An empty file as BEFORE
-    sends everything.
+    The table is created if it is missing, and missing columns are added. Use an empty file as BEFORE to
+    send everything.
 
     Args:
         before: The older copy, CSV or Parquet.
@@ -41,11 +41,11 @@ def send(
         schema: Schema of the table.
         table: Name of the table.
         key: Key columns, separated by commas.
-        history: Keep history: send a history batch.
-        at: When the source changed, ISO 8601; now if it is left out.
+        history: Send a history batch, for a table that keeps history.
+        at: The time when the source changed, ISO 8601. Default: now.
         format: Format of the batch files; the destination's --batch-format must be the same.
         compression: Compression of the batch files.
-        encryption: aes, or none.
+        encryption: Encryption of the batch files.
         dry_run: Print what would be sent, and send nothing.
         options: Common options.
     """

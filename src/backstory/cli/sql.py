@@ -7,14 +7,15 @@ DEFAULTS = Options()
 
 
 def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """Answer one query of Spark SQL over the tables of the warehouse; it can only read.
+    """Run one read-only query of Spark SQL on the tables of the warehouse.
 
-    It computes on rows with Spark's own functions, or lists and describes tables (SHOW TABLES, DESCRIBE).
-    A table is schema.table; a name with dots or dashes stands in backticks: `` odf.`demo.city-2` ``.
+    A query computes on rows with Spark's own functions, or lists and describes tables (SHOW TABLES,
+    DESCRIBE). Name a table as schema.table, and put a name with dots or dashes in
+    backticks: `` odf.`demo.city-2` ``.
 
     Args:
         query: The query.
-        limit: At most so many rows.
+        limit: Largest number of rows to print.
         options: Common options.
     """
     with opened(options) as warehouse:

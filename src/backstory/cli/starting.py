@@ -1,4 +1,4 @@
-"""What people see while Spark starts: that it does, and on the first start what is fetched."""
+"""What people see while Spark starts, and what the first start fetches."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def starting(options: Options) -> Iterator[None]:
     fetching = missing(given)
     if fetching and not options.quiet:
         size = f"{BYTES // MEGABYTE} MB"
-        told = f"Fetching Spark's connectors (Iceberg, SQLite): {size} from Maven Central, once ..."
+        told = f"Fetching Spark's connectors (Iceberg, SQLite), only this once: {size} from Maven Central ..."
         errors.print(told, style="dim")
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
