@@ -55,7 +55,7 @@ class Document:
         return UsageError(
             code or self.sort.wrong,
             f"{self.place(path)}: {why}",
-            remedy or f"Mend the {self.sort.noun}.",
+            remedy or f"Fix the {self.sort.noun}.",
         )
 
     def place(self, path: Path_) -> str:
@@ -125,7 +125,7 @@ def _parsed(path: Path, sort: Sort, *, several: bool) -> list[Any]:
         return trees(text, several=several)
     except NotYaml as broken:
         place = f"{path if several else path.name}{f', line {broken.line}' if broken.line else ''}"
-        raise UsageError(sort.wrong, f"{place}: {broken}.", "Mend the YAML.") from None
+        raise UsageError(sort.wrong, f"{place}: {broken}.", "Fix the YAML.") from None
 
 
 def _start(tree: Any) -> int:
@@ -172,7 +172,7 @@ def _told(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:
-        return document.wrong(path, f"{_shown(error['input'])} is none of {context['expected']}.")
+        return document.wrong(path, f"{_shown(error['input'])} is not one of {context['expected']}.")
     if kind == "string_pattern_mismatch":
         return document.wrong(path, f"{_shown(error['input'])} does not match {context['pattern']}.")
     by_pydantic = f"{error['msg'][:1].lower()}{error['msg'][1:]}".rstrip(".")

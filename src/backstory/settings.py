@@ -80,7 +80,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         raise UsageError(
             "no-warehouse",
             f"The warehouse {folder} has a question mark in its path.",
-            "Name another folder with --warehouse or BACKSTORY_WAREHOUSE.",
+            "Name another folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         )
     catalogs = {CATALOG: _texts(document.get("catalog", {}))}
     for name, properties in document.get("catalogs", {}).items():
@@ -103,10 +103,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(
             "no-configuration",
             f"The configuration file {path} cannot be read.",
-            "Name another with --config or BACKSTORY_CONFIG.",
+            "Name another with `config=FILE` or BACKSTORY_CONFIG.",
         ) from None
     except tomllib.TOMLDecodeError as broken:
-        raise UsageError("broken-configuration", f"{path} is not TOML: {broken}.", "Mend the file.") from None
+        raise UsageError("broken-configuration", f"{path} is not TOML: {broken}.", "Fix the file.") from None
 
 
 def _read_default(path: Path) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def _format_version(tables: Mapping[str, Any]) -> int:
     if set(tables) - {"format-version"} or version not in FORMAT_VERSIONS:
         raise UsageError(
             "unknown-setting",
-            "The section [tables] holds format-version = 2 or 3 and nothing else.",
-            "Mend backstory.toml.",
+            "The section [tables] may contain only format-version = 2 or 3.",
+            "Fix backstory.toml.",
         )
     return int(version)
 
@@ -129,8 +129,8 @@ def _driver_memory(delivery: Mapping[str, Any]) -> int:
     if set(delivery) - {"driver-memory"} or found is None:
         raise UsageError(
             "unknown-setting",
-            'The section [delivery] holds driver-memory = "1g", or so many g or m, and nothing else.',
-            "Mend backstory.toml.",
+            'The section [delivery] may contain only driver-memory, such as "2g" or "512m".',
+            "Fix backstory.toml.",
         )
     return found
 
@@ -143,15 +143,15 @@ def _rights(odf: Mapping[str, Any]) -> Rights:
     if wrong or set(odf) - {"allow-commands", "unpacked-limit"}:
         raise UsageError(
             "unknown-setting",
-            "The section [odf] holds allow-commands = true or false, and unpacked-limit "
-            'like "4g" or "512m", and nothing else.',
-            "Mend backstory.toml.",
+            "The section [odf] may contain only allow-commands = true or false, and unpacked-limit, "
+            'such as "4g" or "512m".',
+            "Fix backstory.toml.",
         )
     return Rights(allowed, limit)
 
 
 def _bytes(told: object) -> int | None:
-    """So many bytes as a text like `512m` or `4g` says; None for another text."""
+    """The number of bytes in a text like `512m` or `4g`; None for another text."""
     found = re.fullmatch(r"(\d+)([mg])", str(told).lower())
     return int(found[1]) << {"m": 20, "g": 30}[found[2]] if found else None
 
@@ -164,8 +164,8 @@ def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
     if set(serve) - {"batch-folder"} or folder is None:
         raise UsageError(
             "unknown-setting",
-            'The section [serve] holds batch-folder = "/a/folder" and nothing else.',
-            "Mend backstory.toml.",
+            'The section [serve] may contain only batch-folder, such as "/data".',
+            "Fix backstory.toml.",
         )
     return folder
 
@@ -185,7 +185,7 @@ def _filled_in(text: str) -> str:
             raise UsageError(
                 "missing-variable",
                 f"The configuration names the environment variable {name}, which is not set.",
-                f"Set {name} or take it out of the configuration.",
+                f"Set {name}, or remove it from the configuration.",
             )
         return os.environ[name]
 

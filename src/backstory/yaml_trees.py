@@ -87,7 +87,7 @@ class _Bounded(Composer):
         self.sizes[id(node)] = self.parts - before
         if node.tag not in KNOWN:
             raise _beyond(
-                f"the tag {str(node.tag).removeprefix(CORE)[:SHOWN]} has no place here", event.start_mark
+                f"the tag {str(node.tag).removeprefix(CORE)[:SHOWN]} is not allowed here", event.start_mark
             )
         if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
             raise _beyond(f"this number has more than {MOST_DIGITS} digits", event.start_mark)
@@ -97,7 +97,7 @@ class _Bounded(Composer):
         size = self.sizes.get(id(node))
         if size is None:
             raise _beyond(
-                "this alias stands within what it names: the document holds itself", event.start_mark
+                "this alias is inside what it names: the document contains itself", event.start_mark
             )
         self.parts += size
         self.repeated += size
@@ -113,7 +113,7 @@ class _Placed(RoundTripConstructor):
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as wrong:
-            raise _beyond(f"this is no value ({wrong})", node.start_mark) from None
+            raise _beyond(f"this is not a value ({wrong})", node.start_mark) from None
 
 
 def _beyond(why: str, mark: StringMark) -> MarkedYAMLError:

@@ -124,7 +124,7 @@ def test_a_dataset_takes_neither_a_table_nor_a_table_for_its_log(ground):
     create("datasets", definition("whose2__log", "id:LONG* v")).done_by(place.sender.stub)
     for name in (taken, taken.upper(), "whose2", "WHOSE2"):
         wanted = Dataset(store, folder / name, SNAPSHOT, "city STRING, n INT", name=name)
-        with pytest.raises(UsageError, match="No dataset can be called") as stop:
+        with pytest.raises(UsageError, match="A dataset cannot be called") as stop:
             wanted.add()
         assert stop.value.code == "name-taken"
         found = load(store, TableName("datasets", name))

@@ -105,7 +105,7 @@ def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
             )
         )
     )
-    assert ("somebody wrote past" in text, "backstory repair" in text) == (True, True)
+    assert ("something other than backstory wrote" in text, "backstory repair" in text) == (True, True)
     assert place.rows() == rows
     place.write(replace="id v n start end active synced \n 3 d 9 T3 TMAX true T3")
     assert gives([row | ({"n": 9} if row["id"] == 3 else {}) for row in rows]) == place.rows()

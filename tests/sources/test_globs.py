@@ -73,7 +73,7 @@ class TestByName:
         warnings = ask(glob("*.csv"), state=last("029.csv")).warnings
 
         assert len(warnings) == 11
-        assert warnings[-1] == "19 more files are passed over likewise."
+        assert warnings[-1] == "19 more files are skipped for the same reason."
 
     def test_the_last_file_itself_is_not_late(self, put, ask, glob):
         put("1.csv")

@@ -173,7 +173,7 @@ def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
             then,
             "ORDER BY name;",
         ],
-        "With plain Spark SQL, given the same catalog": [
+        "With plain Spark SQL, using the same catalog": [
             f"SELECT name, capital FROM {store.catalog}.{TABLE}",
             then,
             "ORDER BY name",

@@ -16,7 +16,7 @@ LONGEST_LINE = 1 << 28
 LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
-REMEDY = "Mend the file, or name its encoding with `encoding` in `read`."
+REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
 # The error for a file that is not of its format, by its name, place, cause and remedy.
 Wrong = Callable[[str, str, str, str], Refused]
 
@@ -28,7 +28,7 @@ def encoding(name: str) -> str:
             return codecs.lookup(name).name
     except (LookupError, ValueError):
         told = f"The option `encoding` of the reader: `{name}` is not known."
-        raise UsageError("unsupported-option", told, "Write one like `utf8` or `latin1`.") from None
+        raise UsageError("unsupported-option", told, "Use one like `utf8` or `latin1`.") from None
 
 
 def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed) -> Iterator[bytes]:

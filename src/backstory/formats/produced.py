@@ -16,7 +16,7 @@ from backstory.formats.values.cells import UnreadableCell, first_failing
 BATCH = 1 << 16
 SHOWN = 40
 SHOWN_NAMES = 20
-MEND = "Nothing was written; mend the file"
+MEND = "Nothing was written; fix the file"
 
 
 # Columns by name that a file without a read schema has types for all the same: those of its dataset (O25).

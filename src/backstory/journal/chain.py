@@ -100,7 +100,7 @@ def from_properties(summary: Mapping[str, str]) -> Block | None:
         raise Violated(
             "broken-block",
             f"The properties of the commit that calls itself block {sequence} cannot be read.",
-            "Somebody changed the table's metadata; take it from a backup.",
+            "Somebody changed the table's metadata; restore it from a backup.",
         ) from None
 
 

@@ -158,8 +158,8 @@ def block_of(row: Mapping[str, Any]) -> Block:
     except (AttributeError, TypeError, ValueError):  # a NULL is none of these
         raise Violated(
             "broken-block",
-            f"Row {row[NUMBER]} of the log is no block.",
-            "Somebody changed the log; drop it, and it is written anew from the dataset's commits.",
+            f"Row {row[NUMBER]} of the log is not a block.",
+            "Somebody changed the log; drop it, and it is rewritten from the dataset's commits.",
         ) from None
 
 

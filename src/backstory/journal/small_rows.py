@@ -69,7 +69,7 @@ class SmallRows:
         if any(pa.types.is_nested(each.type) for each in rows.schema) or len(set(names)) < len(names):
             raise Unreadable("values with parts, or two columns of one name")
         if not pa.types.is_integer(rows.schema[0].type):  # the offset is always the first column
-            raise Unreadable("offsets that are no numbers")
+            raise Unreadable("offsets that are not numbers")
         return rows.rename_columns(names)
 
 

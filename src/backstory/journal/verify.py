@@ -171,7 +171,10 @@ def _out_of_step(logged: Sequence[int], committed: Mapping[int, Block]) -> Itera
         if number < newest:
             yield _problem(committed[number], "log", f"The log lacks the row of block {number}.")
     if committed and newest > max(committed):
-        why = f"The log goes on to block {newest}, the dataset ends before: it was rolled back or made anew."
+        why = (
+            f"The log continues to block {newest}, but the dataset ends before it: it was rolled back "
+            "or created again."
+        )
         yield Problem(max(committed) + 1, None, "log", why)
 
 
@@ -190,7 +193,7 @@ def _chain(found: Sequence[Block]) -> Iterator[Problem]:
             )
             offset = start
         elif block.previous != (before.hash if before else None):
-            why = f"Block {number} does not follow on the block before it, whose hash is another."
+            why = f"Block {number} does not follow the block before it: the hashes differ."
             yield _problem(block, "chain", why)
         if before is not None:
             yield from _going_back(before, block)
@@ -218,7 +221,7 @@ def _continues(block: Block, offset: int) -> bool:
 
 def _going_back(before: Block, block: Block) -> Iterator[Problem]:
     if block.system_time < before.system_time:
-        why = f"The system time goes back, from {iso(before.system_time)} to {iso(block.system_time)}."
+        why = f"The system time decreases, from {iso(before.system_time)} to {iso(block.system_time)}."
         yield _problem(block, "chain", why)
     old, new = before.event.get("watermark"), block.event.get("watermark")
     try:
@@ -226,7 +229,7 @@ def _going_back(before: Block, block: Block) -> Iterator[Problem]:
     except (TypeError, UsageError):
         back = True
     if back:
-        yield _problem(block, "chain", f"The watermark goes back, from {old} to {new}.")
+        yield _problem(block, "chain", f"The watermark decreases, from {old} to {new}.")
 
 
 def _namings(table: ToldTable, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
@@ -258,7 +261,7 @@ def _columns(
     names = [(then.get(name, name), type_) for name, type_ in rows.columns]
     known = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
     if newest.event.get("schema_hash") not in known:
-        why = f"The columns of {table} are not those of block {newest.sequence}."
+        why = f"The columns of {table} differ from those of block {newest.sequence}."
         yield _problem(newest, "schema", why)
 
 
@@ -276,13 +279,15 @@ def _rows(
         assert block.offsets is not None
         rows, (start, end) = slices[block.sequence], block.offsets
         if twice[block.sequence]:
-            why = f"{twice[block.sequence]} offsets of block {block.sequence} stand twice."
+            why = f"{twice[block.sequence]} offsets of block {block.sequence} appear twice."
             yield _problem(block, "offsets", why)
         elif rows.rows != end - start + 1:
-            why = f"Block {block.sequence} wrote {end - start + 1} rows, {rows.rows} are there."
+            why = f"Block {block.sequence} wrote {end - start + 1} rows, but {rows.rows} are stored."
             yield _problem(block, "rows", why)
         else:
-            yield _problem(block, "rows", f"The rows of block {block.sequence} are not those that it wrote.")
+            yield _problem(
+                block, "rows", f"The rows of block {block.sequence} differ from those that it wrote."
+            )
     if None in slices:
         stray = slices[None]
         span = None if stray.first is None or stray.last is None else (stray.first, stray.last)

@@ -15,8 +15,7 @@ DOWNLOADING: Final = "Downloading data"
 
 # What is told of a source without a state.
 PASSED_OVER: Final = (
-    "later pulls pass it over unless they are told to fetch what is uncacheable, "
-    "or the manifest says `refetch: always`."
+    "later pulls skip it unless they may fetch uncacheable sources, or the manifest says `refetch: always`."
 )
 
 Progress = Callable[[str, int, int | None], None]

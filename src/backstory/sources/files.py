@@ -49,7 +49,7 @@ def _path_of(url: str, step: Resource, folder: Path) -> Path:
     if parts.netloc.lower() not in _HERE:
         raise UsageError(
             "unsupported-source",
-            f"{shown(step.url)} names a file of another machine.",
+            f"{shown(step.url)} names a file on another machine.",
             "Write a file of this machine as file:///folder/file, or as a path.",
         )
     return folder / url2pathname(parts.path)
@@ -65,10 +65,10 @@ def _modified(path: Path, called: str) -> datetime:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name cannot be one"
         raise Failed(
-            "unreadable-file", f"The file {called} cannot be looked at: {reason}.", "Look at its permissions."
+            "unreadable-file", f"The file {called} cannot be accessed: {reason}.", "Check its permissions."
         ) from None
     raise Failed(
         "not-found",
         f"There is no file {called}.",
-        "Bring it there, or mend the url; a relative path is relative to the manifest's folder.",
+        "Put it there, or fix the url; a relative path starts at the manifest's folder.",
     )

@@ -19,8 +19,8 @@ from backstory.sources.secrecy import private_parts, redacted, shown
 from backstory.sources.source import Resource, SystemTime
 from backstory.sources.templates import secrets_of
 
-NO_STATE: Final = f"{{name}}: FTP does not tell whether a file changed: {PASSED_OVER}"
-NO_TIME: Final = "{name}: FTP does not tell a time: rows without one get the run's."
+NO_STATE: Final = f"{{name}}: FTP does not say whether a file changed: {PASSED_OVER}"
+NO_TIME: Final = "{name}: FTP gives no time: rows without one get the time of the run."
 ABSENT: Final = "550"
 
 
@@ -131,8 +131,8 @@ def _refusal(error: Exception, wanted: Wanted, done: int) -> BackstoryError:
     if isinstance(error, ftplib.error_perm) and told.startswith(ABSENT):
         return Failed(
             "not-found",
-            f"{wanted.name} is not there: the server answers {told}.",
-            "Mend the url of the source.",
+            f"{wanted.name} was not found: the server answers {told}.",
+            "Fix the url of the source.",
         )
     if done:
         return _broken(wanted, done)
@@ -141,7 +141,7 @@ def _refusal(error: Exception, wanted: Wanted, done: int) -> BackstoryError:
     return Unreachable(
         "unreachable",
         f"{wanted.name} {answers if isinstance(error, ftplib.Error) else broke}.",
-        "Try again later; if it stays so, look at url, user and password of the source.",
+        "Try again later; if it persists, check the url, user and password of the source.",
     )
 
 

@@ -64,7 +64,7 @@ def fetch_glob(step: GlobOfFiles, asking: Asking) -> Answer:
         raise Failed(
             "not-found",
             f"No file matches {step.path}.",
-            "Bring files there, or mend the path; a relative one is relative to the manifest's folder.",
+            "Put files there, or fix the path; a relative path starts at the manifest's folder.",
         )
     # A mark of the other order says nothing of this one; what was ingested is known by name all the same.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _timed(step) else None
@@ -128,9 +128,9 @@ def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]
     # The last file itself is no late one, also for a caller that does not know what was ingested.
     files = [file for file in late if file.name != last]
     lines = [
-        f"{file.name} {sorts} {last}, which was ingested already: it is passed over. "
+        f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. "
         "Rename it to have it ingested."
         for file in files[:_MOST_WARNINGS]
     ]
     more = len(files) - len(lines)
-    return [*lines, f"{more} more files are passed over likewise."] if more else lines
+    return [*lines, f"{more} more files are skipped for the same reason."] if more else lines

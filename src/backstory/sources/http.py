@@ -22,7 +22,7 @@ from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_
 from backstory.sources.templates import filled, secrets_of
 from backstory.sources.transfer import BodyPart, tag_of, transfer_bytes
 
-NO_STATE: Final = f"{{name}} tells neither an ETag nor when it was modified: {PASSED_OVER}"
+NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time: {PASSED_OVER}"
 
 
 def fetch_http(step: Resource, url: str, asking: Asking) -> Answer:

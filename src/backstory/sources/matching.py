@@ -72,8 +72,8 @@ def _within(path: Path, inside: Path) -> Path:
     if not real.is_relative_to(inside):
         raise Refused(
             "link-outside",
-            f"{path.name} is a link that leads out of the folder {inside.name}, which the glob is about.",
-            "Nothing was ingested; bring the files themselves there, or name their folder in the manifest.",
+            f"{path.name} is a link that leads out of the folder {inside.name} of the glob.",
+            "Nothing was ingested; put the files themselves there, or name their folder in the manifest.",
             [str(path)],
         )
     return real

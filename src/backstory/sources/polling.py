@@ -66,6 +66,6 @@ def check(step: Source) -> None:
 def _unsupported(scheme: str) -> UsageError:
     return UsageError(
         "unsupported-source",
-        f"A source cannot be fetched by {scheme}.",
+        f"Sources cannot be fetched by {scheme}.",
         "Use an address of http, https, ftp or file, or a path.",
     )

@@ -99,13 +99,13 @@ def _first(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> httpx2
         raise UsageError(
             "invalid-header",
             f"A header for {wanted.name} cannot be sent: it has characters that are not allowed.",
-            "Mend fetch.headers, or the variables that fill them.",
+            "Fix fetch.headers, or the variables that fill them.",
         ) from None
     except httpx2.HTTPError as error:
         raise Unreachable(
             "unreachable",
             f"{wanted.name} cannot be reached: {_cause(error, wanted)}.",
-            "Try again later, or mend the url of the source.",
+            "Try again later, or fix the url of the source.",
         ) from None
 
 
@@ -115,15 +115,15 @@ def refusal(response: httpx2.Response, wanted: Wanted) -> BackstoryError:
     if response.status_code in GONE:
         return Failed(
             "not-found",
-            f"{wanted.name} is not there: the server answers {redacted(status, wanted.secrets)}.",
-            "Mend the url of the source.",
+            f"{wanted.name} was not found: the server answers {redacted(status, wanted.secrets)}.",
+            "Fix the url of the source.",
         )
     sample = _sample(response)
     told = redacted(f"{status}: {sample}" if sample else status, wanted.secrets)
     return Unreachable(
         "unreachable",
         f"{wanted.name} gives no data: the server answers {told}.",
-        "Try again later; if it stays so, look at the url and the headers of the source.",
+        "Try again later; if it persists, check the url and the headers of the source.",
         seconds_of(response.headers.get("Retry-After")),
     )
 
@@ -196,6 +196,6 @@ def no_address() -> UsageError:
     """The error of a url that is none; not even a part of it is shown, for which part is the password?"""
     return UsageError(
         "invalid-url",
-        "The url of the source is no address of a server.",
-        "Write it as https://host/path; mind the characters that must be written as %XX.",
+        "The url of the source is not the address of a server.",
+        "Write it as https://host/path, with special characters as %XX.",
     )

@@ -144,7 +144,7 @@ def unwritable(error: OSError) -> BackstoryError:
     return no_room(error) or Failed(
         "cache-unwritable",
         f"The download cannot be kept in the cache: {error.strerror or type(error).__name__}.",
-        "See that the folder of the cache can be written and has space.",
+        "Make sure that the cache folder is writable and has space.",
     )
 
 

@@ -104,7 +104,7 @@ def _value(tokens: Tokens, environment: Mapping[str, str]) -> tuple[str, bool]:
         missing.append(variable)
     raise UsageError(
         "template-value-not-found",
-        f"A template finds no value: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
+        f"A template has no value: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
         f"Set {missing[0]}, or add a text to the template: ${{{{ env.{missing[0]} || 'text' }}}}.",
     )
 

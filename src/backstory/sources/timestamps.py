@@ -33,7 +33,7 @@ def check_format(timestamp_format: str) -> None:
         if "does not match format" not in str(error):
             raise UsageError(
                 "event-time",
-                f"The time format {timestamp_format!r} cannot be read by: {error}.",
+                f"The time format {timestamp_format!r} is not valid: {error}.",
                 "Write it in codes of strftime, such as %Y-%m-%d.",
             ) from None
 
@@ -48,8 +48,8 @@ def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
     if text is None:
         raise Refused(
             "file-time",
-            f"The path of {name} tells no time: the pattern {source.pattern!r} is not found in it.",
-            "Mend eventTime.pattern, or narrow the glob to files that have a time in their path.",
+            f"The path of {name} contains no time: the pattern {source.pattern!r} does not match it.",
+            "Fix eventTime.pattern, or narrow the glob to files that have a time in their path.",
         )
     try:
         time = datetime.strptime(text, codes(source.timestamp_format))  # noqa: DTZ007
@@ -58,7 +58,7 @@ def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
         raise Refused(
             "file-time",
             f"The time {text!r} in the path of {name} is not written as {source.timestamp_format!r}.",
-            "Mend eventTime.pattern or eventTime.timestampFormat.",
+            "Fix eventTime.pattern or eventTime.timestampFormat.",
         ) from None
 
 
@@ -70,7 +70,7 @@ def _code(token: re.Match[str], timestamp_format: str) -> str:
     if token["letters"] not in JAVA:
         raise UsageError(
             "event-time",
-            f"The time format {timestamp_format!r} has {token[0]!r}, which has no meaning here.",
+            f"The time format {timestamp_format!r} has {token[0]!r}, which is not supported.",
             f"Use {', '.join(JAVA)}, quote other letters, or write the format in codes of strftime.",
         )
     return JAVA[token["letters"]]

@@ -120,7 +120,7 @@ def _chunks(response: httpx2.Response, wanted: Wanted) -> Iterator[bytes]:
     if encodings - _DECODED:
         raise Failed(
             "unsupported-encoding",
-            f"{wanted.name} comes in an encoding that is not supported: {', '.join(sorted(encodings))}.",
+            f"{wanted.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
             "Do not ask for it in fetch.headers, or have the server send the data as they are.",
         )
     return response.iter_bytes() if encodings else response.iter_raw()

@@ -103,7 +103,7 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     except AnalysisException as wrong:  # what cannot be parsed, among others
-        raise UsageError("wrong-query", cause_of(wrong), "Mend the query.") from None
+        raise UsageError("wrong-query", cause_of(wrong), "Fix the query.") from None
     return set(_read(spark, plan, given, same=_same(spark)))
 
 
@@ -216,6 +216,6 @@ def _words(kind: str) -> str:
 def _refused(what: str) -> UsageError:
     return UsageError(
         "forbidden-query",
-        f"The query uses {what}, and it may only compute on rows.",
-        "Leave it out.",
+        f"The query uses {what}, but it may only compute on rows.",
+        "Remove it.",
     )

@@ -129,7 +129,7 @@ def _make_warehouse(settings: Settings) -> None:
         raise UsageError(
             "no-warehouse",
             f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
-            "Name a folder with --warehouse or BACKSTORY_WAREHOUSE.",
+            "Name a folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         ) from None
 
 
@@ -146,7 +146,7 @@ def _require_database(catalog: Path) -> None:
     raise Failed(
         "no-catalog",
         f"{catalog} is not the database of a catalog.",
-        "Bring it back from a backup, or name another warehouse.",
+        "Restore it from a backup, or name another warehouse.",
     )
 
 

@@ -76,7 +76,7 @@ def left_to_run(frame: "DataFrame") -> "DataFrame":
             if other != name:
                 raise UsageError(
                     "names-differ-by-case",
-                    f"The columns {other} and {name} are one for this session, which reads neither.",
+                    f"The columns {other} and {name} differ only in case, and this session ignores case.",
                     f'Set spark.conf.set("{EXACT}", "true") first.',
                     [other, name],
                 )

@@ -125,7 +125,7 @@ def _examine_literals(dialect: Dialect) -> None:
             _require_shape(dialect, f"SELECT {sql}", frozenset())
         require_equal(dialect.render_literal(INSTANT), dialect.timestamp_literal(INSTANT), of="an instant")
         for wrong in (INSTANT.replace(tzinfo=None), object()):
-            require(_refuses(dialect, wrong), f"{wrong!r} is no ValueError")
+            require(_refuses(dialect, wrong), f"{wrong!r} is not a ValueError")
 
 
 def _refuses(dialect: Dialect, value: object) -> bool:
@@ -153,7 +153,7 @@ def _examine_expressions(dialect: Dialect) -> None:
     for datatype in Datatype:
         with examined(f"canonical_text of {datatype}"):
             sql = dialect.canonical_text("s.operand", datatype, 20, 6)
-            require("s.operand" in sql, f"{sql} says nothing of its operand")
+            require("s.operand" in sql, f"{sql} does not mention its operand")
             _require_shape(dialect, f"SELECT {sql} FROM x AS s", frozenset())
     written = {
         "hash_expression": (dialect.hash_expression("s.a"), ["s.a"]),
@@ -227,7 +227,7 @@ def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> 
     require(not re.search(r"['\"`]", bare), f"quotes are left open in {sql}")
     require(not bare.rstrip().endswith(";"), "a statement has no semicolon at its end")
     leftover = PYTHON.search(bare)
-    require(leftover is None, f"{leftover and leftover[0]} stands in {sql}")
+    require(leftover is None, f"{leftover and leftover[0]} is left in {sql}")
     if dialect.SQLGLOT_NAME:
         require_equal(len(_parsed(dialect, sql)), 1, of="the count of statements")
 

@@ -116,5 +116,5 @@ def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
     with pytest.raises(BackstoryError, match="backstory repair") as stop:
         sender.write(schema, told, touching)
 
-    assert "somebody wrote past" in str(stop.value)
+    assert "something other than backstory wrote" in str(stop.value)
     assert len(Place(sender, store, schema, told).rows()) == len(before) + 1

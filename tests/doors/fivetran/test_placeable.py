@@ -105,7 +105,7 @@ def test_a_row_needs_its_instant(kind, missing):
 def test_a_replaced_version_needs_an_end():
     """5.5: without one nothing tells whether it is still true; NULL is not for ever."""
     text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 x T2 -"
-    assert "row 2, column _fivetran_end: the instant is missing" in refusal("replace", text)
+    assert "row 2, column _fivetran_end: the time is missing" in refusal("replace", text)
     assert "lacks the column _fivetran_end" in refusal("replace", "id v _fivetran_start\nA1 x T1")
     assert refusal("replace", text, history=False) is None
 

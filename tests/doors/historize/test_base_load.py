@@ -182,7 +182,7 @@ def test_a_record_that_takes_anothers_key_is_told(place, engine):
         place.stage("s", "a* b* v", [row])
         with capture_logs() as logs:
             assert load(place, number).error is None
-    assert [each["columns"] for each in logs if "hash of before" in each["event"]] == [["a", "b"]]
+    assert [each["columns"] for each in logs if "same hash as before" in each["event"]] == [["a", "b"]]
 
 
 def test_an_empty_stage(full):
@@ -472,7 +472,7 @@ def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
         with capture_logs() as logs:
             (receipt,) = place.loads(f"r{number}", number)
         assert receipt.error is None
-        warned = [each for each in logs if "hash of before" in each["event"]]
+        warned = [each for each in logs if "same hash as before" in each["event"]]
         assert len(warned) == (told if number == 2 else 0)
     assert receipt.counts["changed"] == 3 - 2 * told
     assert [each["columns"] for each in warned] == [["a", "b"]] * told

@@ -221,8 +221,8 @@ def test_r1_an_unknown_key_is_told_with_its_place(tmp_path, old, new, place, rem
 
 NAME55 = "rc_" + "a" * 52
 RULES = [
-    ("format: historize/1", "format: historize/2", "line 1, format", "none of"),
-    ("datatype: BIGINT", "datatype: LONG", "line 28, target_datasets[0].target_columns[0].datatype", "'LONG' is none of"),
+    ("format: historize/1", "format: historize/2", "line 1, format", "not one of"),
+    ("datatype: BIGINT", "datatype: LONG", "line 28, target_datasets[0].target_columns[0].datatype", "'LONG' is not one of"),
     ("short_name: rawcore", "short_name: Rawcore", "line 6, target_schemas[0].short_name", "does not match"),
     (
         "target_dataset_name: rc_crm_customer",
@@ -234,48 +234,48 @@ RULES = [
         "target_dataset_name: rc_crm_customer",
         f"target_dataset_name: {NAME55}",
         "line 20, target_datasets[0].target_dataset_name",
-        "longer than 54 letters",
+        "longer than 54 characters",
     ),
     (
         "target_dataset_name: rc_crm_customer",
         "target_dataset_name: rc_crm_hist",
         "line 20, target_datasets[0].target_dataset_name",
-        "a historized base is not called _hist",
+        "the name of a historized base must not end in _hist",
     ),
     ("target_schema: rawcore\n    target_dataset_name: rc_crm_customer", "target_schema: bizcore\n    target_dataset_name: rc_crm_customer", "line 19, target_datasets[0].target_schema", "there is no layer 'bizcore'"),
-    ("target_column_name: name,", "target_column_name: row_hash,", "line 32, target_datasets[0].target_columns[2]", "keeps for itself"),
-    ("target_column_name: name,", "target_column_name: rc_crm_customer_key,", "line 32, target_datasets[0].target_columns[2]", "keeps for itself"),
-    ("target_column_name: name,", "target_column_name: rc_crm_customer_hist_key,", "line 32, target_datasets[0].target_columns[2]", "keeps for itself"),
-    ("target_column_name: name,", "target_column_name: home_rc_crm_region_key,", "line 32, target_datasets[0].target_columns[2]", "keeps for itself"),
-    ("target_column_name: name,", "target_column_name: mandant,", "line 32, target_datasets[0].target_columns[2]", "mandant stands there twice"),
+    ("target_column_name: name,", "target_column_name: row_hash,", "line 32, target_datasets[0].target_columns[2]", "is a reserved name"),
+    ("target_column_name: name,", "target_column_name: rc_crm_customer_key,", "line 32, target_datasets[0].target_columns[2]", "is a reserved name"),
+    ("target_column_name: name,", "target_column_name: rc_crm_customer_hist_key,", "line 32, target_datasets[0].target_columns[2]", "is a reserved name"),
+    ("target_column_name: name,", "target_column_name: home_rc_crm_region_key,", "line 32, target_datasets[0].target_columns[2]", "is a reserved name"),
+    ("target_column_name: name,", "target_column_name: mandant,", "line 32, target_datasets[0].target_columns[2]", "mandant is named twice"),
     ("target_column_name: name,", "target_column_name: Name,", "line 32, target_datasets[0].target_columns[2].target_column_name", "does not match"),
     ("decimal_scale: 2", "decimal_scale: 12", "line 33, target_datasets[0].target_columns[3].decimal_scale", "larger than the precision"),
     ("datatype: STRING, max_length: 3", "datatype: DATE, max_length: 3", "line 30, target_datasets[0].target_columns[1].max_length", "a DATE has no length"),
     ("datatype: BIGINT,", "datatype: BIGINT, decimal_scale: 1,", "line 28, target_datasets[0].target_columns[0]", "neither precision nor scale"),
     ("name: name, datatype: STRING,", "name: name, datatype: FLOAT,", "line 32, target_datasets[0].target_columns[2]", "a FLOAT cannot be hashed"),
-    ("name: name, datatype: STRING,", "name: name, datatype: STRING, hash_as: 'DECIMAL(9,2)',", "line 32, target_datasets[0].target_columns[2].hash_as", "only a FLOAT"),
+    ("name: name, datatype: STRING,", "name: name, datatype: STRING, hash_as: 'DECIMAL(9,2)',", "line 32, target_datasets[0].target_columns[2].hash_as", "only for a FLOAT"),
     ("name: name, datatype: STRING,", "name: name, datatype: FLOAT, hash_as: 'DECIMAL',", "line 32, target_datasets[0].target_columns[2].hash_as", ""),
     ("input: stage.stg_crm_customer.name}", "input: stage.other.name}", "line 32, target_datasets[0].target_columns[2].input", "other columns come from stage.stg_crm_customer"),
     ("input: stage.stg_crm_customer.name}", "input: name}", "line 32, target_datasets[0].target_columns[2].input", "names no column of a table or file"),
-    ("input: stage.stg_crm_customer.name}", "input: 'stage.stg_crm_customer.{{ load_run_id }}'}", "line 32, target_datasets[0].target_columns[2]", "take a part of '{{ load_run_id }}' for a placeholder"),
-    ("input: stage.stg_crm_customer.mandant}", "key_name: '{{mandant}}', input: stage.stg_crm_customer.mandant}", "line 30, target_datasets[0].target_columns[1]", "for a placeholder"),
+    ("input: stage.stg_crm_customer.name}", "input: 'stage.stg_crm_customer.{{ load_run_id }}'}", "line 32, target_datasets[0].target_columns[2]", "a part of '{{ load_run_id }}' looks like a placeholder"),
+    ("input: stage.stg_crm_customer.mandant}", "key_name: '{{mandant}}', input: stage.stg_crm_customer.mandant}", "line 30, target_datasets[0].target_columns[1]", "looks like a placeholder"),
     ("incremental_source: crm.customer", "incremental_source: crm.nobody", "line 26, target_datasets[0].incremental_source", "there is no source dataset"),
     ("    incremental_source: crm.customer\n", "", "line 19, target_datasets[0]", "a merge needs business keys and an incremental_source"),
-    ("incremental_strategy: merge", "incremental_strategy: append", "line 25, target_datasets[0].incremental_strategy", "not built here"),
-    ("incremental_strategy: merge", "incremental_strategy: snapshot", "line 25, target_datasets[0].incremental_strategy", "not built here"),
+    ("incremental_strategy: merge", "incremental_strategy: append", "line 25, target_datasets[0].incremental_strategy", "is not supported"),
+    ("incremental_strategy: merge", "incremental_strategy: snapshot", "line 25, target_datasets[0].incremental_strategy", "is not supported"),
     ("environment: dev  ", "environment: prod  ", "line 26, target_datasets[0].incremental_source", "no active policy for 'prod'"),
     ("{from: region_code, to: region_code}", "{from: nowhere, to: region_code}", "line 38, target_datasets[0].references[0].key_components", "there is no column 'nowhere'"),
-    ("{from: region_code, to: region_code}", "{from: region_code, to: nowhere}", "line 38, target_datasets[0].references[0].key_components", "each business key of rc_crm_region (region_code) is mapped once"),
+    ("{from: region_code, to: region_code}", "{from: region_code, to: nowhere}", "line 38, target_datasets[0].references[0].key_components", "each business key of rc_crm_region (region_code) must be mapped exactly once"),
     ("{from: region_code, to: region_code}", "{from: customer_id, to: region_code}", "line 38, target_datasets[0].references[0].key_components", "customer_id is a BIGINT and region_code a STRING"),
-    ("reference_prefix: home", f"reference_prefix: {'h' * 50}", "line 37, target_datasets[0].references[0]", "longer than 63 letters"),
+    ("reference_prefix: home", f"reference_prefix: {'h' * 50}", "line 37, target_datasets[0].references[0]", "longer than 63 characters"),
     ("max_delete_ratio: null", "max_delete_ratio: 1.5", "line 43, target_datasets[0].historization.max_delete_ratio", "less than or equal to 1"),
     ("surrogate_key_null_token: null_replaced", 'surrogate_key_null_token: "a,b"', "line 9, target_schemas[0].surrogate_key_null_token", "does not match"),
     ("      - {target_column_name: region_code, datatype: STRING, system_role: business_key, nullable: false}", "      - {target_column_name: region_code, datatype: STRING}", "line 51, target_datasets[1].target_columns", "no column is a business_key"),
     ("    schema_name: rawcore\n", "    schema_name: rawcore\n    surrogate_keys_enabled: false\n", "line 20, target_datasets[0]", "needs surrogate_keys_enabled"),
-    ("reappear_state: new", "reappear_state: again", "line 46, target_datasets[0].historization.reappear_state", "'again' is none of"),
+    ("reappear_state: new", "reappear_state: again", "line 46, target_datasets[0].historization.reappear_state", "'again' is not one of"),
     ("reappear_state: new", "effective_dating: {column: name}", "line 39, target_datasets[0].historization", "effective_dating names no TIMESTAMP or DATE column"),
-    ("reappear_state: new", "soft_delete: {column: nowhere}", "line 39, target_datasets[0].historization", "soft_delete names a column that is not there"),
-    ("reappear_state: new", "state_labels: {new: X, changed: X}", "line 39, target_datasets[0].historization", "two states have one label"),
+    ("reappear_state: new", "soft_delete: {column: nowhere}", "line 39, target_datasets[0].historization", "soft_delete names a column that does not exist"),
+    ("reappear_state: new", "state_labels: {new: X, changed: X}", "line 39, target_datasets[0].historization", "two states have the same label"),
 ]  # fmt: skip
 
 
@@ -291,12 +291,12 @@ def test_every_rule_is_refused_before_any_sql(tmp_path, old, new, place, why):
 def test_twice_the_same_name_is_refused(tmp_path):
     """1.1: layers, sources and datasets have names of their own."""
     assert (
-        "target_datasets[2]: rawcore.rc_crm_region stands there twice"
+        "target_datasets[2]: rawcore.rc_crm_region is named twice"
         in refusal(WHOLE + PARENT, tmp_path).message
     )
     layer = "  - short_name: rawcore\n"
     twice = WHOLE.replace("source_datasets:\n", f"{layer}source_datasets:\n", 1)
-    assert "line 12, target_schemas[1]: rawcore stands there twice" in refusal(twice, tmp_path).message
+    assert "line 12, target_schemas[1]: rawcore is named twice" in refusal(twice, tmp_path).message
 
 
 def test_r2_the_longest_names_that_fit(tmp_path):
@@ -499,10 +499,10 @@ def plain(text):
 
 SCHEMA = Model.model_json_schema()
 # What a schema cannot tell: how parts of the document go together.
-BETWEEN = ("longer than", "called _hist", "no layer", "for itself", "twice", "larger than the", "no length",
-           "neither precision", "cannot be hashed", "only a FLOAT", "come from", "names no", "no source",
-           "a merge needs", "not built", "no active", "no column", "is mapped", "is a BIGINT", "no dataset",
-           "needs surrogate", "effective_dating", "soft_delete", "one label", "a placeholder")  # fmt: skip
+BETWEEN = ("longer than", "must not end in", "no layer", "reserved name", "twice", "larger than the", "no length",
+           "neither precision", "cannot be hashed", "only for a FLOAT", "come from", "names no", "no source",
+           "a merge needs", "not supported", "no active", "no column", "must be mapped", "is a BIGINT", "no dataset",
+           "needs surrogate", "effective_dating", "soft_delete", "the same label", "a placeholder")  # fmt: skip
 
 
 def test_the_json_schema_accepts_what_is_a_model(tmp_path):

@@ -247,7 +247,7 @@ def test_placeholders_are_replaced_once():
         resolved("{{ a }} {{b}} {{  a}} {a} {b} {{ 1 2 }}", values)
         == "'{{ b }}' 2 '{{ b }}' {a} {b} {{ 1 2 }}"
     )
-    with pytest.raises(Failed, match="no value is known"):
+    with pytest.raises(Failed, match="no value for it"):
         resolved("SELECT {{ c }}", values)
 
 

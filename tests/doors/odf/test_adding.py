@@ -152,7 +152,7 @@ def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
     path = tmp_path / "cities.yaml"
     assert refused.value.code == "repeated-name"
     assert refused.value.message == (
-        f"{path}, line 15, content.name: Cities is the dataset of {path}, line 4, content.name already."
+        f"{path}, line 15, content.name: the dataset Cities is already defined in {path}, line 4, content.name."
     )
 
 

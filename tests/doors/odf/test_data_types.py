@@ -104,7 +104,7 @@ EMPTY = {"kind": "Struct", "fields": []}
 )
 def test_a_struct_without_fields_is_refused(written):
     """No table can hold one, wherever it stands."""
-    with pytest.raises(UsageError, match="c0 is declared with a Struct without fields") as refused:
+    with pytest.raises(UsageError, match="c0 is declared as a Struct without fields") as refused:
         arrow_schema(schema_of(written))
     assert (refused.value.code, refused.value.keys) == ("empty-struct", ["c0"])
     assert "String" in refused.value.remedy
@@ -242,19 +242,19 @@ def test_d25_a_column_is_optional_unless_it_says_not_null(text, name, kind):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a", "'a' is no column"),
-        ("", "'' is no column"),
-        ("a INT PRIMARY KEY", "is no column"),
-        ("a INT,", "is no column"),
-        ("`a INT", "is no column"),
-        ("a b INT", "is no column"),
-        ("a INTT", "INTT is no type"),
-        ("a ARRAY<INT>", "is no column"),
-        ("a INT(4)", "INT has no number in parentheses"),
-        ("a VARCHAR(1, 2)", "VARCHAR has no numbers in parentheses"),
+        ("a", "'a' is not a column definition"),
+        ("", "'' is not a column definition"),
+        ("a INT PRIMARY KEY", "is not a column definition"),
+        ("a INT,", "is not a column definition"),
+        ("`a INT", "is not a column definition"),
+        ("a b INT", "is not a column definition"),
+        ("a INTT", "INTT is not a supported type"),
+        ("a ARRAY<INT>", "is not a column definition"),
+        ("a INT(4)", "INT takes no number in parentheses"),
+        ("a VARCHAR(1, 2)", "VARCHAR takes no numbers in parentheses"),
         ("a DECIMAL(39, 2)", "there is no DECIMAL(39, 2)"),
         ("a DECIMAL(3, 4)", "there is no DECIMAL(3, 4)"),
-        ("a DECIMAL(1, 2, 3)", "is no column"),
+        ("a DECIMAL(1, 2, 3)", "is not a column definition"),
     ],
 )
 def test_what_is_no_column_is_refused(text, told):

@@ -156,37 +156,37 @@ OBSERVED_LEDGER = "{kind: ledger, primaryKey: [a], encoding: observed}"
 RULES = [
     ([polling(), push()], "line 11, content.metadata[1]: the dataset has SetPollingSource already, on line 7"),
     ([push(), polling()], "line 11, content.metadata[1]: the dataset has AddPushSource already, on line 7"),
-    ([push(), push()], "line 11, content.metadata[1]: this event says what holds already."),
-    (["kind: setInfo", "kind: setInfo"], "line 8, content.metadata[1]: this event says what holds already."),
+    ([push(), push()], "line 11, content.metadata[1]: this event repeats what is already set."),
+    (["kind: setInfo", "kind: setInfo"], "line 8, content.metadata[1]: this event repeats what is already set."),
     (["kind: setTransform"], "line 7, content.metadata[0]: SetTransform belongs to derivative datasets."),
     ([push(read="{kind: csv, schema: {fields: []}, ddlSchema: [a INT]}")], "line 9, content.metadata[0].read.ddlSchema: there are both schema and ddlSchema."),
-    ([push(read="\n  kind: csv\n  ddlSchema:\n  - a INT\n  - b INTT")], "line 13, content.metadata[0].read.ddlSchema[1]: INTT is no type"),
-    ([push(read="\n  kind: csv\n  ddlSchema:\n  - a INT\n  - a DATE")], "line 13, content.metadata[0].read.ddlSchema[1]: the column 'a' stands there twice."),
-    ([push(read="{kind: csv, schema: {fields: [{name: a, type: date}, {name: a, type: date}]}}")], "line 9, content.metadata[0].read.schema.fields[1]: the column 'a' stands there twice."),
-    (["kind: setDataSchema\nschema:\n  fields:\n  - {name: a, type: date}\n  - {name: a, type: date}"], "line 11, content.metadata[0].schema.fields[1]: the column 'a' stands there twice."),
-    ([push(preprocess="{kind: sql, engine: flink, query: q}")], "line 10, content.metadata[0].preprocess.engine: there is no engine 'flink' here."),
+    ([push(read="\n  kind: csv\n  ddlSchema:\n  - a INT\n  - b INTT")], "line 13, content.metadata[0].read.ddlSchema[1]: INTT is not a supported type"),
+    ([push(read="\n  kind: csv\n  ddlSchema:\n  - a INT\n  - a DATE")], "line 13, content.metadata[0].read.ddlSchema[1]: the column 'a' is named twice."),
+    ([push(read="{kind: csv, schema: {fields: [{name: a, type: date}, {name: a, type: date}]}}")], "line 9, content.metadata[0].read.schema.fields[1]: the column 'a' is named twice."),
+    (["kind: setDataSchema\nschema:\n  fields:\n  - {name: a, type: date}\n  - {name: a, type: date}"], "line 11, content.metadata[0].schema.fields[1]: the column 'a' is named twice."),
+    ([push(preprocess="{kind: sql, engine: flink, query: q}")], "line 10, content.metadata[0].preprocess.engine: the engine 'flink' is not supported."),
     ([push(preprocess="{kind: sql}")], "line 10, content.metadata[0].preprocess: there is neither query nor queries."),
     ([push(preprocess="{kind: sql, query: q, queries: [{query: q}]}")], "line 10, content.metadata[0].preprocess: there is both query and queries."),
     ([push(preprocess="\n  kind: sql\n  queries:\n  - query: q\n  - query: r")], "line 14, content.metadata[0].preprocess.queries[1]: two steps have no alias."),
     ([push(preprocess="{kind: sql, queries: [{alias: a, query: q}]}")], "line 10, content.metadata[0].preprocess.queries: every step has an alias."),
     ([push(preprocess="{kind: sql, queries: []}")], "line 10, content.metadata[0].preprocess.queries: every step has an alias."),
-    ([push(preprocess="\n  kind: sql\n  queries:\n  - {alias: a, query: q}\n  - {alias: a, query: q}\n  - {query: q}")], "line 14, content.metadata[0].preprocess.queries[1].alias: there is a table 'a' already."),
-    ([push(preprocess="{kind: sql, queries: [{alias: input, query: q}, {query: q}]}")], "preprocess.queries[0].alias: there is a table 'input' already."),
+    ([push(preprocess="\n  kind: sql\n  queries:\n  - {alias: a, query: q}\n  - {alias: a, query: q}\n  - {query: q}")], "line 14, content.metadata[0].preprocess.queries[1].alias: the table 'a' exists already."),
+    ([push(preprocess="{kind: sql, queries: [{alias: input, query: q}, {query: q}]}")], "preprocess.queries[0].alias: the table 'input' exists already."),
     ([push(preprocess="{kind: sql, query: q, temporalTables: [{name: a, primaryKey: [b]}]}")], "line 10, content.metadata[0].preprocess.temporalTables: only Flink"),
-    ([push(OBSERVED_LEDGER)], "line 10, content.metadata[0].merge.encoding: Ledger has no encoding observed."),
-    ([push("{kind: append, encoding: observed}")], "line 10, content.metadata[0].merge.encoding: Append has no encoding observed."),
-    ([push("{kind: upsertStream, primaryKey: [a], encoding: observed}")], "merge.encoding: UpsertStream has no encoding observed."),
-    ([push("{kind: changelogStream, primaryKey: [a], encoding: observed}")], "merge.encoding: ChangelogStream has no encoding observed."),
+    ([push(OBSERVED_LEDGER)], "line 10, content.metadata[0].merge.encoding: Ledger does not support the encoding observed."),
+    ([push("{kind: append, encoding: observed}")], "line 10, content.metadata[0].merge.encoding: Append does not support the encoding observed."),
+    ([push("{kind: upsertStream, primaryKey: [a], encoding: observed}")], "merge.encoding: UpsertStream does not support the encoding observed."),
+    ([push("{kind: changelogStream, primaryKey: [a], encoding: observed}")], "merge.encoding: ChangelogStream does not support the encoding observed."),
     ([push("{kind: ledger, primaryKey: [a], onConflict: correct}")], "line 10, content.metadata[0].merge.onConflict: corrections are pairs of rows"),
     ([push("{kind: snapshot, primaryKey: [a], obsvAdded: A}")], "line 10, content.metadata[0].merge.obsvAdded: the column observed holds I, U and D"),
     ([push("{kind: snapshot, primaryKey: [a], observationColumn: seen}")], "merge.observationColumn: the column observed holds"),
     ([push("{kind: snapshot, primaryKey: [a], obsvChanged: u}")], "merge.obsvChanged: the column observed holds"),
     ([push("{kind: snapshot, primaryKey: [a], obsvRemoved: X}")], "merge.obsvRemoved: the column observed holds"),
     (["kind: setVocab\nofsetColumn: a"], "line 8, content.metadata[0].ofsetColumn: there is no such key."),
-    (["kind: setVocab\neventTimeColumn: op"], "line 8, content.metadata[0].eventTimeColumn: 'op' is another system column."),
-    (["kind: setVocab\noffsetColumn: system_time"], "line 8, content.metadata[0].offsetColumn: 'system_time' is another system column."),
-    (["kind: setVocab\noffsetColumn: a\nsystemTimeColumn: a"], "line 9, content.metadata[0].systemTimeColumn: 'a' is another system column."),
-    ([push("{kind: snapshot, primaryKey: [a]}"), "kind: setVocab\neventTimeColumn: observed"], "line 12, content.metadata[1].eventTimeColumn: 'observed' is another system column."),
+    (["kind: setVocab\neventTimeColumn: op"], "line 8, content.metadata[0].eventTimeColumn: 'op' is the name of another system column."),
+    (["kind: setVocab\noffsetColumn: system_time"], "line 8, content.metadata[0].offsetColumn: 'system_time' is the name of another system column."),
+    (["kind: setVocab\noffsetColumn: a\nsystemTimeColumn: a"], "line 9, content.metadata[0].systemTimeColumn: 'a' is the name of another system column."),
+    ([push("{kind: snapshot, primaryKey: [a]}"), "kind: setVocab\neventTimeColumn: observed"], "line 12, content.metadata[1].eventTimeColumn: 'observed' is the name of another system column."),
     ([push(), push("{kind: upsertStream, primaryKey: [a]}", "b")], "line 14, content.metadata[1].merge: the push sources 'default' and 'b' write different columns."),
 ]  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_a_derivative_dataset_is_refused(tmp_path):
 
 def test_o12_the_engines_are_listed(tmp_path):
     wrong = refusal(manifest(push(preprocess="{kind: sql, engine: risingwave, query: q}")), tmp_path)
-    assert wrong.remedy == "Engines are spark, datafusion."
+    assert wrong.remedy == "Supported engines are spark, datafusion."
 
 
 @pytest.mark.parametrize("engine", ["engine: spark, ", "engine: datafusion, ", "engine: Spark, ", ""])

@@ -94,7 +94,7 @@ def test_l11_a_secret_in_a_manifest_is_refused_with_file_and_line(tmp_path, fetc
     [lint] = lints(dataset_of(manifest(polling(fetch=fetch)), tmp_path))
 
     assert (lint.code, lint.level, lint.line) == ("L11", Level.ERROR, line)
-    assert lint.message.startswith(what)
+    assert lint.message.startswith(f"the manifest contains {what}")
     assert "${NAME}" in lint.remedy
     assert "hunter2" not in str(lint)
     with pytest.raises(UsageError, match=f"cities.yaml, line {line}, content") as refused:

@@ -88,15 +88,15 @@ def test_lines_are_the_files_in_each_of_its_documents(tmp_path):
 
 def test_a_document_that_is_no_manifest_is_refused_if_the_file_was_named(tmp_path):
     wrong = refusal(f"{ONE}---\n{OTHER}", tmp_path)
-    assert wrong.message == "cities.yaml, line 13, kind: 'Service' is no kind of manifest."
+    assert wrong.message == "cities.yaml, line 13, kind: 'Service' is not a kind of manifest."
     wrong = refusal("a: 1\n", tmp_path)
-    assert wrong.message == "cities.yaml, line 1, the document: this document is no manifest."
-    assert refusal("just words\n", tmp_path).remedy == "Manifests here are of kind: DatasetSnapshot."
+    assert wrong.message == "cities.yaml, line 1, the document: this document is not a manifest."
+    assert refusal("just words\n", tmp_path).remedy == "Manifests have kind: DatasetSnapshot."
 
 
 @pytest.mark.parametrize("text", ["", "---\n", "# nothing\n"])
 def test_a_file_without_manifests_is_refused_if_it_was_named(tmp_path, text):
-    assert "holds no manifest" in refusal(text, tmp_path, code="no-manifest").message
+    assert "contains no manifest" in refusal(text, tmp_path, code="no-manifest").message
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_a_document_that_holds_itself_is_refused(tmp_path):
     text = "&a\nkind: DatasetSnapshot\nversion: 1\ncontent: *a\n"
-    assert "holds itself" in refusal(text, tmp_path).message
+    assert "contains itself" in refusal(text, tmp_path).message
 
 
 def test_r12_b64_a_folder_gives_its_manifests_and_no_other_files(tmp_path):

@@ -225,7 +225,7 @@ def test_all_that_a_failing_command_said_is_kept(tmp_path):
         with pytest.raises(Failed) as stop:
             run(path, [python("print(1)"), step], logs=logs)
 
-    assert stop.value.remedy == f"All it said is in {logs / 'step-2.log'}."
+    assert stop.value.remedy == f"Its full output is in {logs / 'step-2.log'}."
     assert [each.name for each in logs.iterdir()] == ["step-2.log"]
     assert (logs / "step-2.log").read_text().startswith("again 0\nagain 1\n")
 

@@ -79,7 +79,7 @@ def test_a_dataset_that_was_stored_with_one_is_read_and_says_so(store, tmp_path,
     with capture_logs() as told:
         assert life.pull().counts["appended"] == 1
     [line] = [each["event"] for each in told if "Authorization" in each["event"]]
-    assert "fetch.headers[0].value: the value of Authorization stands in the manifest" in line
+    assert "fetch.headers[0].value: the manifest contains the value of Authorization" in line
     assert "hunter2" not in line
     assert ["L11"] == [lint.code for lint in door.inspect(store, life.name, namespace="odf_secrets").lints]
     assert "Bearer hunter2hunter2" in {request.headers["Authorization"] for request in served.seen}

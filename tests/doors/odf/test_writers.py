@@ -148,7 +148,7 @@ def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
     cut_short(life)
     compacted_and_expired(life)
     error = life.refused("E,5", code="log-behind")
-    assert "holds 4 rows, and its newest known commit tells of 2" in error.message
+    assert "holds 4 rows, but its newest known commit counts 2" in error.message
     life.refused("C,3 D,4", code="log-behind", run_id="r1")
     life.refused("E,5", code="log-behind", dry_run=True)
 
@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_written_is_told_of(dataset):
     with capture_logs() as told:
         assert life.push("B,2").offsets == (1, 1)
     assert [line["event"] for line in told if line["log_level"] == "warning"] == [
-        "the log is behind; expire no snapshots before a pull has written it"
+        "the log is behind; do not expire snapshots until a pull has written it"
     ]
     (place / "data").unlink()
     (place / "kept").rename(place / "data")

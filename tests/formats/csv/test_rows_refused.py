@@ -128,11 +128,11 @@ def test_without_a_header_the_first_row_counts(refused):
     ("text", "line", "why"),
     [
         ('1,2\n3,"4\n5,6\n', 2, "a quoted value is not closed."),
-        ('1,2\n3,"4"x\n5,6\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n3,"4"x\n5,6\n', 2, "a value continues after its closing quote."),
         ('1,2\n3,4\n"5,6', 3, "a quoted value is not closed."),
-        ('1,2\n"3" ,4\n', 2, "a value goes on behind its closing quote."),
+        ('1,2\n"3" ,4\n', 2, "a value continues after its closing quote."),
         ('1,2\n"a\\",4\n', 2, "a quoted value is not closed."),
-        ('1,2\n"3\n4"x,5\n', 3, "a value goes on behind its closing quote."),
+        ('1,2\n"3\n4"x,5\n', 3, "a value continues after its closing quote."),
     ],
 )
 def test_a_broken_quote(refused, text, line, why):

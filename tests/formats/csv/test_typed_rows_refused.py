@@ -108,9 +108,9 @@ GOING_ON = [
 @pytest.mark.parametrize("wanted", ["id", "v"])
 def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
     """E1: it is no part of the value, whatever is read of the file; the line is told."""
-    assert f"line {line}: a value goes on" in refusal(content, TEXTS, wanted={wanted})
+    assert f"line {line}: a value continues" in refusal(content, TEXTS, wanted={wanted})
     streamed = refusal(content, {"id": "STRING", "v": "BOOLEAN"}, wanted={wanted, "v"})
-    assert f"line {line}: a value goes on" in streamed or "column v" in streamed
+    assert f"line {line}: a value continues" in streamed or "column v" in streamed
 
 
 @pytest.mark.parametrize("name", ['"id', '"id"x'])

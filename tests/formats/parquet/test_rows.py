@@ -341,7 +341,7 @@ def test_a_type_that_is_none_of_ours(file, values):
     ("values", "told"), [([time(1)], "Time"), (pa.array([1], pa.duration("s")), "Duration")]
 )
 def test_the_remedy_for_a_time_names_its_type(file, values, told):
-    assert f"it is a {told}" in refusal(file({"a": values}), kind="Parquet").remedy
+    assert f"in `read` as {told}" in refusal(file({"a": values}), kind="Parquet").remedy
 
 
 def test_required_and_null(file):

@@ -48,8 +48,8 @@ def files_of(request: Request, accepted: Accepted) -> RequestFiles:
     if params.compression not in _COMPRESSIONS or params.encryption not in _ENCRYPTED:
         raise Refused(
             "unknown-wrapping",
-            f"The request names compression {params.compression} and encryption {params.encryption}, "
-            "which this server does not know.",
+            f"The request names compression {params.compression} and encryption {params.encryption}, which "
+            "this server does not support.",
             "Nothing was written; send files with ZSTD, GZIP or no compression, with AES or no encryption.",
         )
     encoding = Encoding(
@@ -87,8 +87,8 @@ def _found(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
     if folder is not None and not place.is_relative_to(folder):
         raise Refused(
             "outside-folder",
-            f"{told.name} does not lie in the folder that this server takes batch files from.",
-            "Send files of that folder, or name theirs as batch-folder in [serve] of backstory.toml.",
+            f"{told.name} is outside the folder from which this server reads batch files.",
+            "Send files from that folder, or set batch-folder in [serve] of backstory.toml to theirs.",
         )
     return BatchFile(place, key, told.name)
 
@@ -124,7 +124,7 @@ class LiveBatch:
         if batch.keeps_history and (self.files.update or self.files.delete):
             raise Refused(
                 "history-table",
-                f"{self.table} keeps history: WriteBatch brings only replace files to it.",
+                f"{self.table} keeps history: WriteBatch may carry only replace files.",
                 "Send updates and deletes with WriteHistoryBatch.",
             )
         return batch

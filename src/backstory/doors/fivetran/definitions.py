@@ -85,8 +85,8 @@ def refuse_foreign(shape: Shape) -> None:
         if not column.type.flat:
             raise Refused(
                 "foreign-column",
-                f"The column {column.source} of {shape.table} is of type {column.type.name}, "
-                "which stands for no type of a source.",
+                f"The column {column.source} of {shape.table} is of type {column.type.name}, which matches "
+                "no type of a source.",
                 "Nothing was written; keep the column in a table of your own, and drop it here.",
             )
 

@@ -41,7 +41,7 @@ def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
         text_field=common.TextField.PlainText,
     )
     response.tests.add(name=CONNECTION, label="The catalog answers")
-    response.tests.add(name=WRITE, label="Tables can be made, written, read and dropped")
+    response.tests.add(name=WRITE, label="Tables can be created, written, read and dropped")
     return response
 
 
@@ -67,6 +67,6 @@ def _write(target: NamedStore) -> None:
         added = Change({"inserted": 1}, come=rows)
         deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
         if read_slice(store, existing(store, name), rows).num_rows != 1:
-            raise Failed("lost-row", "A row was written and not found again.", "Check the storage.")
+            raise Failed("lost-row", "A row was written but could not be read back.", "Check the storage.")
     finally:
         deliver(store, TableChange([name], note("test"), lambda: (load(store, name), Change(dropped=True))))

@@ -58,7 +58,7 @@ def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: boo
     elif entity == "table_sync_mode_migration" and (change := modes.change(asked, live_modes=live_modes)):
         _on_table(where, details, lambda subject: change(subject, asked))
     else:
-        log.warning("the migration is of a kind that is not offered", kind=entity or "unset")
+        log.warning("this kind of migration is not supported", kind=entity or "unset")
         return False
     return True
 

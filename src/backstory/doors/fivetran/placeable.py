@@ -42,10 +42,10 @@ def refuse_unplaceable(
         _refuse(place, name, pc.invert(rows.known[name]), "the key is marked unmodified")
     if kind == "replace":
         for name in rows.known.column_names:
-            _refuse(place, name, pc.invert(rows.known[name]), "a replaced row is given whole")
+            _refuse(place, name, pc.invert(rows.known[name]), "a replaced row must be complete")
     if kind != "update":
         for name in instants:
-            _refuse(place, name, rows.values[name].is_null(), "the instant is missing")
+            _refuse(place, name, rows.values[name].is_null(), "the time is missing")
     if needed and kind == "update":
         _refuse_update(place, rows, key, needed)
 

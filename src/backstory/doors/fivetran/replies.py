@@ -69,7 +69,7 @@ def _words(stop: Exception) -> tuple[str, dict[str, str]]:
     if isinstance(stop, BackstoryError):
         return str(stop), {"code": stop.code}
     if spark_is_gone(stop):
-        return "Spark stopped; send it again when the server has been started again.", {"code": SPARK_GONE}
+        return "Spark stopped; send the request again after the server has restarted.", {"code": SPARK_GONE}
     return f"An internal error ({type(stop).__name__}).", {"at": _place(stop)}
 
 

@@ -21,13 +21,13 @@ class NamedStore:
     def schema(self, name: str) -> str:
         """The schema's name in the store; UsageError for an empty one."""
         if not name or NUL in name:
-            raise UsageError("no-schema", "The request names no schema that can be.", "Name the schema.")
+            raise UsageError("no-schema", "The request names no valid schema.", "Name the schema.")
         return self.prefix + name
 
     def table(self, schema: str, name: str) -> TableName:
         """The table's name in the store; UsageError for an empty one."""
         if not name or NUL in name:
-            raise UsageError("no-table-name", "The request names no table that can be.", "Name the table.")
+            raise UsageError("no-table-name", "The request names no valid table.", "Name the table.")
         return TableName(self.schema(schema), name)
 
 

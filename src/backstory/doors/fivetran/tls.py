@@ -19,7 +19,7 @@ def credentials(cert: Path | None, key: Path | None, client_ca: Path | None) -> 
         return None
     if cert is None or key is None:
         raise UsageError(
-            "half-tls", "TLS needs a certificate and its key.", "Give both --tls-cert and --tls-key."
+            "half-tls", "TLS needs a certificate and its key.", "Set both `tls_cert=FILE` and `tls_key=FILE`."
         )
     chain, secret = _read(cert), _read(key)
     try:
@@ -28,7 +28,8 @@ def credentials(cert: Path | None, key: Path | None, client_ca: Path | None) -> 
     except (ValueError, TypeError):
         raise UsageError(
             "broken-tls",
-            f"{cert.name} is no certificate or {key.name} no unencrypted private key, both in PEM.",
+            f"{cert.name} is not a certificate in PEM, or {key.name} is not an unencrypted private key in "
+            "PEM.",
             "Name the right files.",
         ) from None
     if certificate.public_key() != own:
@@ -55,5 +56,5 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         raise UsageError(
-            "no-tls-file", f"The file {path} cannot be read.", "Name a file that is there."
+            "no-tls-file", f"The file {path} cannot be read.", "Name an existing file."
         ) from None

@@ -40,15 +40,15 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(
             "no-bound",
-            f"The request to truncate {table} names no synced column or no instant.",
+            f"The request to truncate {table} lacks the synced column or the time.",
             "Nothing was deleted; send both.",
         )
     bound = request.utc_delete_before
     if not FIRST_SECOND <= bound.seconds <= LAST_SECOND:
         raise Refused(
             "no-instant",
-            f"The request to truncate {table} names an instant outside the years 0001 to 9999.",
-            "Nothing was deleted; send the instant of the sync.",
+            f"The request to truncate {table} names a time outside the years 0001 to 9999.",
+            "Nothing was deleted; send the time of the sync.",
         )
     before = bound.seconds * 1_000_000 + bound.nanos // 1000
     deleted = request.soft.deleted_column if request.HasField("soft") else None

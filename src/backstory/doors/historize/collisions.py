@@ -48,8 +48,8 @@ def warn_of_collisions(load: Load, found: Mapping[str, int]) -> None:
     columns = [name for name, count in found.items() if count]
     if columns:
         log.warning(
-            "changed records have the hash of before and get no new version; "
-            "hash_profile strict_v2 tells them apart",
+            "changed records have the same hash as before and get no new version; hash_profile strict_v2 "
+            "gives them a new hash",
             dataset=load.dataset.name,
             columns=columns,
             records=max(found.values()),

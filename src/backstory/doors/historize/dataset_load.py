@@ -83,8 +83,8 @@ class DatasetLoads:
         """The receipt of a dataset that is not begun, because what it is loaded from failed."""
         error = Refused(
             "BASE_NOT_LOADED",
-            f"{dataset.name} is loaded from {upstream}, whose own load did not end well.",
-            "Mend that one and run again.",
+            f"{dataset.name} is loaded from {upstream}, whose own load failed.",
+            "Fix that load and run again.",
         )
         self.log.blocked(dataset, upstream)
         return refusal(dataset.name, self.run_id, None, error)
@@ -93,8 +93,8 @@ class DatasetLoads:
         if known and self.instant and known.load_timestamp != self.instant:
             raise Refused(
                 "OTHER_LOAD_TIMESTAMP",
-                f"The run {self.run_id} has the load timestamp {iso(known.load_timestamp)}.",
-                "Leave the timestamp out, or take another run id.",
+                f"The run {self.run_id} already has the load timestamp {iso(known.load_timestamp)}.",
+                "Leave out the timestamp, or use another run id.",
             )
 
     def _run(self, dataset: ModelDataset, known: RegisteredRun | None, began: datetime) -> LoadRun:
@@ -122,8 +122,8 @@ class DatasetLoads:
         if newest - now > BEHIND:
             raise Refused(
                 "NON_MONOTONIC_TIMESTAMP",
-                f"The clock says {iso(now)}, and {dataset.hist_name} knows {iso(newest)} already.",
-                "Set the clock right, or give a load timestamp.",
+                f"The clock says {iso(now)}, but the newest time in {dataset.hist_name} is {iso(newest)}.",
+                "Correct the clock, or use `load_timestamp=TIME`.",
             )
         return newest + timedelta(microseconds=1)
 
@@ -187,8 +187,9 @@ class DatasetLoads:
         if before not in {None, profile} and self.asked.hash_change not in {"version", "rehash"}:
             raise Refused(
                 "HASH_DEFINITION_CHANGED",
-                f"{hist.target_dataset_name} was hashed by {before}, the model says {profile}.",
-                "Choose with --hash-change: `version` gives every record a new version, `rehash` none.",
+                f"{hist.target_dataset_name} was hashed by {before}, but the model says {profile}.",
+                "Use `hash_change=version` for a new version of every record, or `hash_change=rehash` for "
+                "none.",
             )
         # A rehash is also for a column that came or went, which every hash then covers or no longer does.
         rehash = self.asked.hash_change == "rehash" and state is not None
@@ -201,8 +202,8 @@ class DatasetLoads:
             if not self.asked.relabel:
                 raise Refused(
                     "LABELS_CHANGED",
-                    f"{hist.target_dataset_name} has other state labels than the model.",
-                    "Change the stored ones with --relabel.",
+                    f"{hist.target_dataset_name} has state labels that differ from the model's.",
+                    "Use `relabel=True` to change the stored ones.",
                 )
             run = replace(run, relabel=stored)
         update = {"hash_profile": profile, "state_labels": run.dataset.historization.state_labels}

@@ -55,8 +55,8 @@ def historize_on_database(chosen: Chosen, url: str | None, asked: LoadRequest) -
     if url is None:
         raise UsageError(
             "no-url",
-            f"The dialect {dialect.DIALECT_NAME} needs to know where its database is.",
-            "Give --url, such as duckdb:///path/file.duckdb or postgresql://user@host:port/database.",
+            f"The dialect {dialect.DIALECT_NAME} needs the address of its database.",
+            "Use `url=ADDRESS`, such as duckdb:///path/file.duckdb or postgresql://user@host:port/database.",
         )
     pepper = find_pepper(chosen.model.environment)
     with dialect.get_execution_engine(url) as engine:

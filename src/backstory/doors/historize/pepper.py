@@ -13,6 +13,6 @@ def find_pepper(environment: str) -> str:
             return os.environ[name]
     raise UsageError(
         "no-pepper",
-        "There is no pepper, which goes into every key.",
+        "No pepper is set, and every key needs one.",
         f"Set {names[0]} (or {', '.join(names[1:])}).",
     )

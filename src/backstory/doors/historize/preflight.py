@@ -20,25 +20,27 @@ from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
 from backstory.strategies.scd2.statements.cases import closing
 
 REMEDIES = {
-    "NULL_KEY": "Load the base anew; every row needs its key.",
-    "NULL_VALUE": "Mend the rows in the stage, or let the column be nullable.",
-    "VALUE_TOO_LONG": "Mend the rows in the stage, or give the column a larger max_length.",
-    "NULL_ROW_HASH": "Load the base anew; every row needs its hash.",
+    "NULL_KEY": "Load the base again; every row needs its key.",
+    "NULL_VALUE": "Fix the rows in the stage, or make the column nullable.",
+    "VALUE_TOO_LONG": "Fix the rows in the stage, or raise the column's max_length.",
+    "NULL_ROW_HASH": "Load the base again; every row needs its hash.",
     "DUPLICATE_KEY": "Make the business keys unique in the stage; identical rows may be collapsed with "
-    "duplicate_keys: collapse_identical, and hash_profile: strict_v2 tells all keys apart.",
-    "KEYS_CHANGED": "Take the pepper, hash profile and separators of before; a business key that was renamed "
-    "in the stage keeps its old name in the key with key_name.",
-    "MULTIPLE_OPEN": "Close all but the newest open version of each key; in a warehouse "
-    "`backstory repair` does.",
+    "duplicate_keys: collapse_identical, and hash_profile: strict_v2 gives different keys different hashes.",
+    "KEYS_CHANGED": "Use the same pepper, hash profile and separators as before; for a business key that "
+    "was renamed in the stage, set key_name to its old name.",
+    "MULTIPLE_OPEN": "Close all but the newest open version of each key; in a warehouse `backstory repair` "
+    "does this.",
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
-    "EMPTY_SNAPSHOT": "Look at the stage; allow_empty_snapshot (--allow-empty) lets it close everything.",
-    "MASS_DELETE": "Look at the stage; max_delete_ratio (--max-delete-ratio) allows more.",
-    "HIST_COLUMNS": "Bring the columns back from a copy of the table; new ones would not know the past.",
-    "LATE_EFFECTIVE": "Mend the effective dates, or say late_policy: accept.",
+    "EMPTY_SNAPSHOT": "Check the stage; `allow_empty=True`, or allow_empty_snapshot in the model, lets it "
+    "close every version.",
+    "MASS_DELETE": "Check the stage; a higher `max_delete_ratio=RATIO`, or max_delete_ratio in the model, "
+    "allows more.",
+    "HIST_COLUMNS": "Restore the columns from a copy of the table; new ones would lack the past.",
+    "LATE_EFFECTIVE": "Fix the effective dates, or set late_policy: accept.",
 }
 
 
-KEYS_CHANGED = "Records that the base holds have other keys now: they would all end and begin anew."
+KEYS_CHANGED = "Records of the base have other keys now: all of their versions would end and begin again."
 
 
 class Check(NamedTuple):
@@ -66,7 +68,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
             )
         if column.max_length and column.datatype is Datatype.STRING:
             long = f"length({load.of('s', column.name)}) > {column.max_length}"
-            told = f"{column.name} is longer than {column.max_length} letters in the stage."
+            told = f"{column.name} is longer than {column.max_length} characters in the stage."
             yield Check("VALUE_TOO_LONG", _keys(load, keys, load.staged, "s", long), told)
     told = "Rows of the stage share a business key."
     if load.dataset.historization.duplicate_keys == "reject":

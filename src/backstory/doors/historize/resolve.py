@@ -71,7 +71,7 @@ def is_hist(dataset: ModelDataset) -> bool:
 def findings(model: Model) -> list[str]:
     """What is no error and yet worth a word."""
     suffixes = [
-        f"{dataset.name} ends in {HIST} and is no history."
+        f"{dataset.name} ends in {HIST} but is not a history."
         for dataset in model.target_datasets
         if dataset.name.endswith(HIST) and not is_hist(dataset)
     ]
@@ -176,10 +176,10 @@ def _column(column: ModelColumn, document: ModelDocument, path: Place) -> ModelC
         raise document.wrong(
             path,
             "a FLOAT cannot be hashed as it is: engines print it in different ways.",
-            "Say hash_as: DECIMAL(p,s), or hash: false.",
+            "Set hash_as: DECIMAL(p,s), or hash: false.",
         )
     if column.hash_as and column.datatype is not Datatype.FLOAT:
-        raise document.wrong((*path, "hash_as"), "only a FLOAT is hashed as something else.")
+        raise document.wrong((*path, "hash_as"), "hash_as is only for a FLOAT.")
     return column
 
 
@@ -208,7 +208,7 @@ def _refuse_dataset(
     if dataset.incremental_strategy in {"append", "snapshot", "historize"}:
         raise document.wrong(
             (*place, "incremental_strategy"),
-            f"the strategy {dataset.incremental_strategy} is not built here.",
+            f"the strategy {dataset.incremental_strategy} is not supported.",
             "Use full or merge.",
         )
     refuse_columns(dataset, document, place)
@@ -221,7 +221,7 @@ def _refuse_dataset(
         raise document.wrong(
             place,
             "a merge needs business keys and an incremental_source.",
-            "Give them, or use incremental_strategy: full with a stage that holds everything.",
+            "Add them, or use incremental_strategy: full with a stage that holds everything.",
         )
     source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
     cutoff = source and source.increment_filter and "DELTA_CUTOFF" in source.increment_filter
@@ -234,7 +234,7 @@ def _refuse_dataset(
     ):
         raise document.wrong(
             (*place, "incremental_source"),
-            f"the filter of {source.name} has a cutoff and no active policy for {model.environment!r}.",
+            f"the filter of {source.name} has a cutoff but no active policy for {model.environment!r}.",
             "Add an increment policy for this environment.",
         )
 
@@ -247,21 +247,22 @@ def _refuse_historized(
         raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
     if len(dataset.name) > LONGEST_BASE:
         raise document.wrong(
-            path, f"the name is longer than {LONGEST_BASE} letters, so {dataset.hist_key} is too."
+            path,
+            f"the name is longer than {LONGEST_BASE} characters, which makes {dataset.hist_key} too long.",
         )
     if dataset.name.endswith(HIST):
-        raise document.wrong(path, "a historized base is not called _hist.")
+        raise document.wrong(path, "the name of a historized base must not end in _hist.")
     if not business_keys(dataset):
         raise document.wrong(
             (*place, "target_columns"),
             "no column is a business_key.",
-            "Give one the system_role business_key.",
+            "Set system_role: business_key on at least one.",
         )
     if not schema.surrogate_keys_enabled:
         raise document.wrong(place, "a history needs surrogate_keys_enabled.")
     usual = (schema.surrogate_key_pair_separator, schema.surrogate_key_component_separator) == ("~", "|")
     if schema.hash_profile == STRICT and not usual:
-        raise document.wrong(("target_schemas",), "strict_v2 has the separators ~ and | and no others.")
+        raise document.wrong(("target_schemas",), "strict_v2 allows only the separators ~ and |.")
     _refuse_rules(dataset, document, place)
 
 
@@ -278,8 +279,8 @@ def _refuse_rules(dataset: ModelDataset, document: ModelDocument, place: Place) 
         rules.soft_delete.column,
         rules.soft_delete.deleted_at or rules.soft_delete.column,
     } <= set(names):
-        raise document.wrong((*place, "historization"), "soft_delete names a column that is not there.")
+        raise document.wrong((*place, "historization"), "soft_delete names a column that does not exist.")
     if labels := rules.state_labels:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):
-            raise document.wrong((*place, "historization"), "two states have one label.")
+            raise document.wrong((*place, "historization"), "two states have the same label.")

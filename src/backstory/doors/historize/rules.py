@@ -22,8 +22,8 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
         if column.name in reserved:
             raise document.wrong(
                 (*place, "target_columns", number),
-                f"{column.name} is a name that the tool keeps for itself.",
-                f"Call the column {column.name}_src.",
+                f"{column.name} is a reserved name.",
+                f"Rename the column to {column.name}_src.",
             )
     refuse_twice(
         document,
@@ -37,7 +37,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
             if key_name(column) in names:
                 raise document.wrong(
                     (*place, "target_columns", number),
-                    f"the key has {key_name(column)} already, and would lose one of the two.",
+                    f"the key already has {key_name(column)}; one of the two would be lost.",
                     "Give the column a key_name of its own.",
                 )
             names.add(key_name(column))
@@ -46,11 +46,11 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
     for number, name in enumerate(columns):
         if len(name) > LONGEST:
             raise document.wrong(
-                (*place, "references", number), f"its column {name} is longer than {LONGEST} letters."
+                (*place, "references", number), f"its column {name} is longer than {LONGEST} characters."
             )
     if len(dataset.key) > LONGEST:
         raise document.wrong(
-            (*place, "target_dataset_name"), f"the key {dataset.key} is longer than {LONGEST} letters."
+            (*place, "target_dataset_name"), f"the key {dataset.key} is longer than {LONGEST} characters."
         )
 
 
@@ -61,8 +61,8 @@ def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: P
             if name is not None and PLACEHOLDER.search(name):
                 raise document.wrong(
                     (*place, "target_columns", number),
-                    f"statements would take a part of {name!r} for a placeholder.",
-                    "Call the column otherwise in the stage.",
+                    f"a part of {name!r} looks like a placeholder of a statement.",
+                    "Rename the column in the stage.",
                 )
 
 
@@ -81,7 +81,7 @@ def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocume
         if mapped != Counter(wanted.keys()):
             raise document.wrong(
                 (*path, "key_components"),
-                f"each business key of {parent.name} ({', '.join(wanted)}) is mapped once.",
+                f"each business key of {parent.name} ({', '.join(wanted)}) must be mapped exactly once.",
             )
         for part in reference.key_components:
             child = children.get(part.from_)
@@ -109,5 +109,5 @@ def refuse_twice(
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            raise document.wrong((*place, what, number), f"{name} stands there twice.")
+            raise document.wrong((*place, what, number), f"{name} is named twice.")
         seen.add(name)

@@ -92,15 +92,15 @@ def _refuse_wrong(
 ) -> None:
     """What would be found in the middle of a batch, found before it: nothing is started then."""
     if asked.run_id is not None and not 0 < len(asked.run_id.strip()) <= LONGEST_RUN_ID:
-        told = f"A run id has 1 to {LONGEST_RUN_ID} letters."
+        told = f"A run id has 1 to {LONGEST_RUN_ID} characters."
         raise UsageError("wrong-run-id", told, "Leave it out for a new one.")
     ratio = asked.max_delete_ratio
     if ratio is not None and not 0 <= ratio <= 1:
-        raise UsageError("wrong-ratio", "max_delete_ratio is a part of 1.", "Write 0.1 for a tenth.")
+        raise UsageError("wrong-ratio", "max_delete_ratio must be between 0 and 1.", "Use 0.1 for a tenth.")
     later = {_table(model, dataset).lower() for dataset in datasets}
     for dataset in datasets:
         if (dataset.input or "").lower() in later:
-            told = f"{dataset.name} is loaded from {dataset.input}, which does not stand before it."
+            told = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
             raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset).lower())
         _refuse_taken(model, target, dataset, datasets)
@@ -120,7 +120,7 @@ def _refuse_taken(
             and target.columns(schema, dataset.hist_name) is not None
             and target.columns(schema, other.hist_name) is None
         ):
-            told = f"{other.name} is what {dataset.name} was, and its tables still have that name."
+            told = f"{other.name} was called {dataset.name} before, and its tables still have that name."
             raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
 
 

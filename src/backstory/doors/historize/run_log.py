@@ -115,4 +115,4 @@ def _never_failing() -> Iterator[None]:
     try:
         yield
     except BackstoryError as error:
-        log.warning(f"the run log is not as it should be: {error}")
+        log.warning(f"the run log could not be written completely: {error}")

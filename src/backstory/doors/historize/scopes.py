@@ -51,14 +51,14 @@ def _bound(text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias:
     """The condition on the alias's columns; `names` has what users call them, and what they are called."""
 
     def wrong(why: str) -> UsageError:
-        return UsageError("wrong-model", f"{what} {why}", "Mend the model.")
+        return UsageError("wrong-model", f"{what} {why}", "Fix the model.")
 
     if PLACEHOLDER.search(text):
-        raise wrong("has a placeholder that nothing is known for.")
+        raise wrong("has an unknown placeholder.")
     try:
         parsed = sqlglot.parse_one(text, read=dialect.SQLGLOT_NAME or None, into=exp.Condition)
     except SqlglotError:
-        raise wrong(f"is no condition: {text!r}.") from None
+        raise wrong(f"is not a condition: {text!r}.") from None
     if not isinstance(parsed, exp.Condition) or any(parsed.find(kind) for kind in _FORBIDDEN):
         raise wrong("is more than a condition on columns.")
 

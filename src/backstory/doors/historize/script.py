@@ -47,13 +47,13 @@ def _dataset(model: Model, dataset: ModelDataset, folder: Path, dialect: Dialect
 def _base(load: Load, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
     stage = stage_of(dataset, folder)
     if stage is None:
-        yield f"-- {dataset.name} has no stage input: its base is taken as it stands"
+        yield f"-- {dataset.name} has no stage input: its base is used as it is"
         return
     relation = dialect.render_table_identifier(*stage.table)
     comment = f"-- Base load of {dataset.name}"
     if stage.path:
         relation = dialect.render_identifier(f"backstory_stage_{dataset.name}")
-        comment += f" from {stage.name}, which stands in {relation}"
+        comment += f" from {stage.name}, loaded into {relation}"
     yield comment
     if not load.deletes_base:
         yield "-- No delete detection: the source has no filter that says what the stage should hold"

@@ -107,7 +107,7 @@ def planned_base(work: SparkWork, before: TablePlan) -> "Iterator[tuple[PlannedB
         raise Refused(
             "BASE_NOT_LOADED",
             f"{load.dataset.name} has no stage input.",
-            "Give it an input, or take the base as it stands with --skip-base.",
+            "Set its input, or use `skip_base=True` to keep the base as it is.",
         )
     with translate_faults(before.wanted.table):
         staged = staged_rows(work)

@@ -96,7 +96,7 @@ def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterato
             put_back(work.store, base, held, lease)
         except BackstoryError as error:
             # The lease stays, and the next load puts the base back.
-            log.warning(f"the base {base.shape.table} could not be put back: {error}")
+            log.warning(f"the base {base.shape.table} could not be restored: {error}")
         raise
 
 
@@ -156,8 +156,8 @@ def _roll_back(store: Store, base: StoredTable, lease: LoadLease) -> None:
 def _concurrent(table: StoredTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
-        f"Another run ({lease.run_id}) is loading {table.shape.table}; it is waited for until {lease.until}.",
-        "Wait for its end; a run that was killed goes on under its own run id at once.",
+        f"Another run ({lease.run_id}) is loading {table.shape.table}; its lease ends at {lease.until}.",
+        "Wait until it ends; a killed run can be continued at once under its own run id.",
     )
 
 
@@ -165,5 +165,5 @@ def _interrupted(table: StoredTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
         f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",
-        "Load in earnest: that puts the base back first, which a dry run does not.",
+        "Load without `dry_run=True`: the load restores the base first, which a dry run does not.",
     )

@@ -190,7 +190,7 @@ def _evolved(shape: Shape, plan: ddl.DdlPlan[ModelColumn], wanted: Shape) -> Sha
             raise Refused(
                 "UNSUPPORTED_TYPE_EVOLUTION",
                 f"Iceberg cannot widen {wanted.table.name}.{each.name} from {each.type} to {type_} in place.",
-                "Give the new values a column of their own.",
+                "Use a new column for the new values.",
                 [each.name],
             )
         columns.append(Column(each.name, type_))

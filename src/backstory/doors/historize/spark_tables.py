@@ -76,20 +76,20 @@ def stage_rows(
     found = load(store, TableName(*stage.table))
     if found is None:
         raise Refused(
-            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or mend the model."
+            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or fix the model."
         )
     stored = _types(found.shape)
     for each in columns:
         source = each.input or each.name
         if source not in stored:
             raise Refused(
-                "missing-column", f"{stage.name} has no column {source}.", "Mend the model.", [source]
+                "missing-column", f"{stage.name} has no column {source}.", "Fix the model.", [source]
             )
         if not ddl.fits(stored[source], each, plan.dialect):
             raise Refused(
                 "STAGE_TYPE",
                 f"{stage.name}.{source} is {stored[source]}, and {each.name} {plan.dialect.type_of(each)} "
-                "does not hold all of its values.",
+                "cannot hold all of its values.",
                 "Cast it in the stage, or widen the column.",
                 [each.name],
             )

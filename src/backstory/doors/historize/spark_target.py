@@ -89,8 +89,9 @@ class SparkTarget(Target):
         if load.dataset.historization.engine == "four_step":
             raise Refused(
                 "wrong-engine",
-                "On Spark four statements would be four commits, and a reader would see between them.",
-                "Use engine: auto; --sql prints the four steps.",
+                "On Spark four statements would be four commits, and readers would see the states in "
+                "between.",
+                "Use engine: auto; `sql=True` prints the four steps.",
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
         with hold_settings(self._store.session):

@@ -31,7 +31,7 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
         raise Refused(
             "BASE_NOT_LOADED",
             f"{load.dataset.name} has no stage input.",
-            "Give it an input, or take the base as it stands with --skip-base.",
+            "Set its input, or use `skip_base=True` to keep the base as it is.",
         )
     columns = user_columns(load.dataset)
     if stage.path:
@@ -42,7 +42,7 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
     stored = engine.introspect_table(*stage.table)
     if stored is None:
         raise Refused(
-            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or mend the model."
+            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or fix the model."
         )
     spelled = {}
     for column in columns:
@@ -52,7 +52,7 @@ def staged(engine: Engine, load: Load, stage: Stage | None) -> Load:
             raise Refused(
                 "STAGE_TYPE",
                 f"{stage.name}.{source} is {stored[source]}, and {column.name} "
-                f"{load.dialect.type_of(column)} does not hold all of its values.",
+                f"{load.dialect.type_of(column)} cannot hold all of its values.",
                 "Cast it in the stage, or widen the column.",
                 [column.name],
             )
@@ -71,10 +71,10 @@ def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
     if wanted in found:
         return wanted
     if not found:
-        raise Refused("missing-column", f"{stage.name} has no column {wanted}.", "Mend the model.", [wanted])
+        raise Refused("missing-column", f"{stage.name} has no column {wanted}.", "Fix the model.", [wanted])
     if len(found) > 1:
-        told = f"{stage.name} has {', '.join(found)}, and none is spelled {wanted}."
-        raise Refused("repeated-column", told, "Name the column as the stage does.", [wanted])
+        told = f"{stage.name} has {', '.join(found)}, but no column spelled {wanted}."
+        raise Refused("repeated-column", told, "Spell the column as the stage does.", [wanted])
     return found[0]
 
 

@@ -80,7 +80,7 @@ class SqlTarget(Target):
                 raise TryAgain(
                     "CONCURRENT_RUN",
                     f"Another run{f' ({other})' if other else ''} is loading {dataset.name}.",
-                    "Wait for its end; a run that was killed goes on under its own run id at once.",
+                    "Wait until it ends; a killed run can be continued at once under its own run id.",
                 )
             yield
 

@@ -35,7 +35,7 @@ _KINDS = {
     Datatype.JSON: Kind.JSON,
 }
 PLAIN: Final = Encoding()
-MEND: Final = "Nothing was written; mend the file."
+MEND: Final = "Nothing was written; fix the file."
 # Types of which an empty text is a value.
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
@@ -56,8 +56,8 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     """
     assert stage.path is not None
     if not stage.path.is_file():
-        told = f"The stage input {stage.path} is not there."
-        raise Refused("no-stage", told, "Bring the file, or mend the model.")
+        told = f"The stage input {stage.path} does not exist."
+        raise Refused("no-stage", told, "Provide the file, or fix the model.")
     wanted = _wanted(stage, columns)
     file = BatchFile(stage.path)
     if stage.format is Format.PARQUET:
@@ -77,7 +77,7 @@ def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnTyp
             raise Refused(
                 "STAGE_TYPE",
                 f"{stage.name}.{source} feeds columns of two types.",
-                "Give the stage a column for each.",
+                "Add a column to the stage for each.",
                 [source],
             )
     return wanted
@@ -87,7 +87,7 @@ def _csv(file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str
     """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
     table = csv_table(delivered_source(file, PLAIN, mend=MEND), CsvOptions())
     if table.names is None:
-        raise _unreadable(file, "it is empty" if table.empty else "line 1 is no header")
+        raise _unreadable(file, "it is empty" if table.empty else "line 1 is not a header")
     refuse_repeated(file.name, table.names, MEND)
     _refuse_missing(file, wanted, table.names)
     return typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file)
@@ -122,6 +122,6 @@ def _refuse_missing(file: BatchFile, wanted: Mapping[str, ColumnType], header: S
         raise Refused(
             "missing-column",
             f"{file.name} has no column {', '.join(missing)}.",
-            f"Its columns are {', '.join(header[:20])}; mend the model or the file.",
+            f"Its columns are {', '.join(header[:20])}; fix the model or the file.",
             missing,
         )

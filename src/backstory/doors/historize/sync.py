@@ -94,8 +94,8 @@ def _claimed(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]) ->
             if name in claimed:
                 raise Refused(
                     "AMBIGUOUS_RENAME",
-                    f"Both {claimed[name]} and {column.name} say that they once were {name}.",
-                    "Take the former name from one of them.",
+                    f"Both {claimed[name]} and {column.name} name {name} as a former name.",
+                    "Remove it from one of them.",
                     [claimed[name], column.name],
                 )
             claimed[name] = column.name
@@ -110,7 +110,8 @@ def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> N
         if column.name in kept:
             raise Refused(
                 "DUPLICATE_COLUMN",
-                f"The history keeps an earlier {column.name}, so {column.former_names[-1]} cannot become it.",
+                f"The history still has an earlier column {column.name}, so {column.former_names[-1]} "
+                "cannot be renamed to it.",
                 "Give the column another name.",
                 [column.name],
             )
@@ -167,7 +168,7 @@ def _mirror(
         raise Refused(
             "HIST_TYPE_CONFLICT" if match.active else "REINTRODUCED_TYPE_CONFLICT",
             f"The history has {match.name} as {_type(match)}, the base as {_type(mirror)}.",
-            "Give the column another name, or say on_incompatible_type: fork.",
+            "Give the column another name, or set on_incompatible_type: fork.",
             [match.name],
         )
     name = f"{match.name[:LONGEST_FORKED]}{FORKED}{now:%Y%m%d%H%M%S}"

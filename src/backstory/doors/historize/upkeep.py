@@ -143,7 +143,7 @@ class Upkeep:
             raise Refused(
                 "PRUNE_NOT_ALLOWED",
                 f"{self.name} must not be pruned.",
-                "Say allow_prune: true in its historization.",
+                "Set allow_prune: true in its historization.",
             )
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
         with self.target.holding(self.schema, self.dataset, run):
@@ -204,12 +204,12 @@ def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
 
 
 def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
-    """Refused while the base has the record, because the next load would bring it back."""
+    """Refused while the base has the record, because the next load would add it again."""
     if engine.introspect_table(load.schema, load.dataset.name) and engine.execute_scalar(
         is_in_base(load, history, key)
     ):
         raise Refused(
             "KEY_PRESENT",
-            f"{load.dataset.name} has this record, so the next load would bring it back.",
-            "Take it out of the base first, or flag it as deleted.",
+            f"{load.dataset.name} still has this record, so the next load would add it again.",
+            "Remove it from the base first, or flag it as deleted.",
         )

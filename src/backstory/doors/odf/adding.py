@@ -168,12 +168,13 @@ def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:
     data = {each["name"] for each in (before.schema or {}).get("fields", ())} - {*before.columns.system}
     taken = sorted(data & {*log_columns(dataset).system})
     if taken:
-        raise _refused(dataset, f"gives the column {taken[0]} to the system")
+        raise _refused(dataset, f"uses the column {taken[0]} as a system column")
     if other or (new and old and not new & old):
         raise UsageError(
             "other-meaning",
-            f"The manifest of {dataset.name} changes strategy, key or encoding, and the dataset has rows.",
-            "Add it under another name.",
+            f"The manifest of {dataset.name} changes the strategy, key or encoding of a dataset that has "
+            "rows.",
+            "Add it under another dataset name.",
         )
 
 
@@ -211,7 +212,7 @@ def _additions(
     if expected and None not in {days, expected.dated} and days is not expected.dated:
         retyped.append(time)
     if retyped:
-        raise _refused(wanted.dataset, f"gives the column {retyped[0]} another type")
+        raise _refused(wanted.dataset, f"changes the type of the column {retyped[0]}")
     required = [name for name in new if name not in old and new[name].get("kind") != "Option"]
     if required:
         raise _refused(wanted.dataset, f"adds the required column {required[0]}")
@@ -237,5 +238,5 @@ def _refused(dataset: Dataset, what: str) -> UsageError:
     return UsageError(
         "incompatible-schema",
         f"The manifest of {dataset.name} {what}.",
-        "Only optional columns can be added; give the dataset another name for another schema.",
+        "Only optional columns can be added; for another schema use another dataset name.",
     )

@@ -49,7 +49,7 @@ def others_read(store: Store, namespace: str, query: str, given: frozenset[str])
         if folders not in ([namespace], [store.catalog, namespace]) or not is_name:
             raise UsageError(
                 "forbidden-query",
-                f"The query reads {'.'.join(table)}, which is neither a step before it nor a dataset.",
+                f"The query reads {'.'.join(table)}, which is neither an earlier step nor a dataset.",
                 f"It may read `{INPUT}`, and datasets as {store.catalog}.{namespace}.`name`.",
             )
     return bool(found)

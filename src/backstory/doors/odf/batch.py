@@ -129,7 +129,7 @@ def refuse_failed(failed: Mapping[str, int], time: str) -> None:
         if count and name == UNREADABLE_TIME:
             raise Refused(
                 "bad-input-schema",
-                f"{count} values of the event-time column {time} are neither times nor years of four digits.",
+                f"{count} values of the event-time column {time} are neither times nor four-digit years.",
                 HINT,
                 [time],
             )
@@ -137,7 +137,7 @@ def refuse_failed(failed: Mapping[str, int], time: str) -> None:
             raise Refused(
                 "null-in-required-column",
                 f"Column `{name}` contains {count} null values while none were expected.",
-                "Declare it as an Option, or mend the source.",
+                "Declare it as an Option, or fix the source.",
                 [name],
             )
 
@@ -152,15 +152,15 @@ def _refused_or_renamed(
     taken = sorted(reserved(columns.vocab, source.merge) & set(names))
     if taken and not inferred:
         raise _bad(
-            f"The batch has the column {taken[0]}, which is the dataset's own.",
-            "Give it another name in preprocess, or the system column in setVocab.",
+            f"The batch has the column {taken[0]}, which is a system column of the dataset.",
+            "Rename it in preprocess, or rename the system column with setVocab.",
             taken,
         )
     for name in taken:
         if f"_{name}" in names:
             raise _bad(
-                f"The batch has the columns {name} and _{name}; {name} is the dataset's own.",
-                f"Give {name} another name in preprocess, or the system column in setVocab.",
+                f"The batch has the columns {name} and _{name}; {name} is a system column of the dataset.",
+                f"Rename {name} in preprocess, or rename the system column with setVocab.",
                 [name],
             )
         frame = frame.withColumnRenamed(name, f"_{name}")
@@ -207,7 +207,7 @@ def _require_comparable(source: Source, data: "Sequence[StructField]") -> None:
     if maps:
         raise _bad(
             f"The column {maps[0]} holds a map, which cannot be compared.",
-            "Make it a text with to_json, or a list with map_entries, in preprocess.",
+            "Convert it to text with to_json, or to a list with map_entries, in preprocess.",
             maps,
         )
 

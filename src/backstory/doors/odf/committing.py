@@ -191,7 +191,7 @@ def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
         raise Refused(
             "incompatible-schema",
             f"The column {retyped[0]} of the log is of type {spark_type(stored[retyped[0]])}.",
-            "Nothing was written; bring values of that type.",
+            "Nothing was written; provide values of that type.",
             retyped,
         )
 
@@ -202,7 +202,7 @@ def write_log(store: Store, name: TableName) -> None:
         bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
         log.warning(
-            "the log is behind; expire no snapshots before a pull has written it",
+            "the log is behind; do not expire snapshots until a pull has written it",
             table=str(log_of(name)),
             reason=fault.message,
         )
@@ -213,8 +213,8 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     if written[ROWS] != event["end"] - event["start"] + 1:
         raise TryAgain(
             "recounted",
-            f"{written[ROWS]} rows were seen on their way to offsets {event['start']} to {event['end']}.",
-            "Nothing was committed; a part of the work was done twice, do all of it again.",
+            f"{written[ROWS]} rows were processed for offsets {event['start']} to {event['end']}.",
+            "Nothing was committed, because part of the work ran twice; run it again.",
         )
     return hash_of(written)
 

@@ -141,8 +141,8 @@ def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
     if top and _is_empty(inner):
         raise UsageError(
             "empty-struct",
-            f"The column {field.name} is declared with a Struct without fields, which no table can hold.",
-            "Name its fields, or declare a String, which keeps a JSON value as its text.",
+            f"The column {field.name} is declared as a Struct without fields, which no table can hold.",
+            "Name its fields, or declare it as a String, which keeps a JSON value as text.",
             [field.name],
         )
     kept = {TYPE: _compact(type_document(field.type))}
@@ -219,6 +219,6 @@ def _nested(field: pa.Field) -> DataType:
         return odf.Struct(fields=fields)
     raise Refused(
         "unknown-type",
-        f"The column {field.name} has the type {arrow}, which Open Data Fabric has no name for.",
+        f"The column {field.name} has the type {arrow}, for which Open Data Fabric has no name.",
         "Cast it in preprocess.",
     )

@@ -62,11 +62,11 @@ def ddl_field(column: str) -> DataField:
     """The column of one text, optional unless it says NOT NULL (D25)."""
     found = COLUMN.fullmatch(column)
     if found is None:
-        raise _wrong(f"{column!r} is no column", "Write name TYPE, or name TYPE NOT NULL.")
+        raise _wrong(f"{column!r} is not a column definition", "Write name TYPE, or name TYPE NOT NULL.")
     word = " ".join(found["type"].upper().split())
     if word not in TYPES:
         known = ", ".join(TYPES)
-        raise _wrong(f"{found['type']} is no type that columns have here", f"Types are {known}.")
+        raise _wrong(f"{found['type']} is not a supported type", f"Supported types are {known}.")
     required = "NOT" in (found["null"] or "").upper()
     datatype = _sized(word, [int(each) for each in (found["numbers"] or "").split(",") if each])
     return DataField(name=_name(found), type=datatype if required else Option(inner=datatype))
@@ -81,7 +81,7 @@ def _name(found: re.Match[str]) -> str:
 def _sized(word: str, numbers: list[int]) -> DataType:
     """The type with its digits; the length of a text is not looked at, as in Spark."""
     if len(numbers) > NUMBERS.get(word, 0):
-        raise _wrong(f"{word} has no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
+        raise _wrong(f"{word} takes no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
     if not numbers or NUMBERS[word] == 1:
         return TYPES[word]
     precision, scale = (*numbers, 0)[:2]
@@ -94,4 +94,4 @@ def _sized(word: str, numbers: list[int]) -> DataType:
 
 
 def _wrong(why: str, remedy: str) -> UsageError:
-    return UsageError("wrong-manifest", f"{why}.", remedy or "Mend the column.")
+    return UsageError("wrong-manifest", f"{why}.", remedy or "Fix the column.")

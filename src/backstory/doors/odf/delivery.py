@@ -113,7 +113,10 @@ class FileDelivery:
             return
         now, notes = work.run.system_time, []
         if head.system_time is not None and now < head.system_time:
-            notes.append(f"The system time {iso(now)} is raised to the newest one, {iso(head.system_time)}.")
+            notes.append(
+                f"The system time {iso(now)} was raised to {iso(head.system_time)}, the newest one of the "
+                "dataset."
+            )
             now = head.system_time
         meeting = Meeting(work, dataset, head, now)
         with _compared(meeting) as (change, receipt):

@@ -20,7 +20,7 @@ DAYS: Final = (-719_162, 2_932_896)
 # Smaller numbers are more likely years, days or mistakes than UNIX seconds, greater ones milliseconds.
 SECONDS: Final = (100_000_000, LAST_SECOND)
 HINT: Final = (
-    "Make an instant of it in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
+    "Convert it to a time in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
     "to_timestamp(x)."
 )
 
@@ -51,9 +51,9 @@ def event_time(
     expected = "date" if dated else "timestamp"
     raise Refused(
         "incompatible-schema",
-        f"The event-time column {name} has another type: {expected} is expected, "
-        f"{type_.simpleString()} was found.",
-        "Cast it in preprocess, or mend the source.",
+        f"The event-time column {name} has the wrong type: expected {expected}, but found "
+        f"{type_.simpleString()}.",
+        "Cast it in preprocess, or fix the source.",
         [name],
     )
 

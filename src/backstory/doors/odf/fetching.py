@@ -34,8 +34,8 @@ def source_of(step: manifest.Fetch) -> Source:
             )
     raise UsageError(
         "unsupported-source",
-        f"A source of the kind {step.kind} cannot be pulled.",
-        "Bring its data into files or to an HTTP server, and fetch them with Url or FilesGlob.",
+        f"Sources of kind {step.kind} cannot be pulled.",
+        "Export its data to files or to an HTTP server, and fetch them with Url or FilesGlob.",
     )
 
 

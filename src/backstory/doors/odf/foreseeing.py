@@ -54,7 +54,7 @@ def output_of(store: Store, dataset: Registered, path: Path_, source: Source) ->
         raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
     except PySparkException as fault:  # texts and formats in a query are looked at before any row
         told = f"{place}: The query of preprocess cannot be analysed ({fault.getCondition()})."
-        raise UsageError("wrong-query", told, "Mend the query.") from None
+        raise UsageError("wrong-query", told, "Fix the query.") from None
 
 
 def _field(column: "StructField") -> pa.Field:

@@ -24,7 +24,7 @@ from backstory.doors.odf.manifest.merge import (
 from backstory.doors.odf.source_rules import OLD_FIELDS
 from backstory.errors import UsageError
 
-REQUIRED: Final = "Take the Option away; in ddlSchema, write NOT NULL."
+REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
 
 # What an option that was removed from Csv is replaced by (L9).
 REMOVED: Final = {
@@ -126,10 +126,10 @@ def secrets(dataset: Dataset) -> list[Lint]:
         Lint(
             "L11",
             Level.ERROR,
-            f"{what} stands in the manifest, which everybody reads who may read the table",
+            f"the manifest contains {what}, and everybody who may read the table can read it",
             dataset.line(path),
             dataset.place(path),
-            "Write ${NAME} in its place, set the variable NAME where backstory runs, and change the secret.",
+            "Replace it with ${NAME}, set the variable NAME where backstory runs, and change the secret.",
         )
         for path, what in literal_secrets(dataset.document)
     ]
@@ -150,8 +150,9 @@ def _l1(desk: _Desk) -> Iterator[Lint]:
         yield desk.warning(
             "L1",
             ("merge", "primaryKey"),
-            f"the key leaves the event time {event_time} out, so an event of a known key is never added",
-            f"Add {event_time} to the key, or take eventTimeInKey out.",
+            f"the key leaves out the event time {event_time}, so a second event of the same key is never "
+            "added",
+            f"Add {event_time} to the key, or remove eventTimeInKey.",
         )
 
 
@@ -191,7 +192,7 @@ def _l3(desk: _Desk) -> Iterator[Lint]:
         yield lint(("merge", "primaryKey"), "the primary key is empty", "Name what identifies a row.")
     for number, name in enumerate(desk.key):
         if name in desk.key[:number]:
-            yield lint(("merge", "primaryKey", number), f"the key has {name} twice", "Take one out.")
+            yield lint(("merge", "primaryKey", number), f"the key names {name} twice", "Remove one of them.")
 
 
 def _l4(desk: _Desk) -> Iterator[Lint]:
@@ -201,8 +202,8 @@ def _l4(desk: _Desk) -> Iterator[Lint]:
             yield desk.warning(
                 "L4",
                 ("merge", "compareColumns", number),
-                f"{name} is compared, but rows are the same only if their keys are",
-                f"Take {name} out of compareColumns.",
+                f"compareColumns names the key column {name}, but only rows with the same key are compared",
+                f"Remove {name} from compareColumns.",
             )
 
 
@@ -211,7 +212,7 @@ def _l5(desk: _Desk) -> Iterator[Lint]:
         yield desk.warning(
             "L5",
             ("merge", "kind"),
-            "each push is a whole snapshot: what it leaves out is taken for deleted",
+            "each push is a whole snapshot: what it leaves out counts as deleted",
             "Push whole copies, or write upsertStream.",
         )
 
@@ -231,7 +232,7 @@ def _l6(desk: _Desk) -> Iterator[Lint]:
         yield desk.warning(
             "L6",
             ("merge",),
-            f"the event-time column {event_time} is optional; a NULL takes the time of the delivery",
+            f"the event-time column {event_time} is optional; the time of the delivery replaces a NULL",
             REQUIRED,
         )
 
@@ -243,7 +244,7 @@ def _l7(desk: _Desk) -> Iterator[Lint]:
         yield desk.error(
             "L7",
             (),
-            f"the event-time column {event_time} is {field.type}, which is no time",
+            f"the event-time column {event_time} is {field.type}, which is not a time",
             "Cast it to a date or a timestamp in preprocess.",
         )
 
@@ -256,8 +257,8 @@ def _l8(desk: _Desk) -> Iterator[Lint]:
         yield desk.note(
             "L8",
             ("fetch",),
-            "the event time of a snapshot is Last-Modified, or the time of the run where there is none",
-            "Write eventTime to choose one.",
+            "the event time of a snapshot is its Last-Modified time, or the time of the run if it has none",
+            "Set eventTime to choose one.",
         )
 
 
@@ -266,9 +267,11 @@ def _l9(desk: _Desk) -> Iterator[Lint]:
     merge, read = desk.source.merge, desk.source.read
     for name, (attribute, _) in OLD_FIELDS.items():
         if getattr(merge, attribute, None) is not None:
-            yield lint(("merge", name), f"{name} is of older versions", "Take it out: it says the default.")
+            yield lint(
+                ("merge", name), f"{name} belongs to older versions", "Remove it: it repeats the default."
+            )
     if read.ddl_schema is not None:
-        yield lint(("read", "ddlSchema"), "ddlSchema is the older form of a schema", "Write schema.")
+        yield lint(("read", "ddlSchema"), "ddlSchema is the older form of a schema", "Use schema.")
     for name, about in type(read).model_fields.items():
         if name in read.model_fields_set and about.alias in REMOVED:
             option = about.alias

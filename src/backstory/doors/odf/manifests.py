@@ -31,7 +31,7 @@ def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Documen
         elif not recursive:
             raise _no_manifest(document)
     if not found and not recursive:
-        raise UsageError("no-manifest", f"{path} holds no manifest.", f"Begin one with kind: {KIND}.")
+        raise UsageError("no-manifest", f"{path} contains no manifest.", f"Begin it with kind: {KIND}.")
     return found
 
 
@@ -94,9 +94,9 @@ def _is_manifest(tree: Any) -> bool:
 
 def _no_manifest(document: Document) -> UsageError:
     kind = document.tree.get("kind") if isinstance(document.tree, Mapping) else None
-    why = "this document is no manifest" if kind is None else f"{str(kind)!r} is no kind of manifest"
+    why = "this document is not a manifest" if kind is None else f"{str(kind)!r} is not a kind of manifest"
     path = () if kind is None else ("kind",)
-    return document.wrong(path, f"{why}.", f"Manifests here are of kind: {KIND}.")
+    return document.wrong(path, f"{why}.", f"Manifests have kind: {KIND}.")
 
 
 def _yaml_files(folder: Path) -> Iterator[Path]:

@@ -58,7 +58,7 @@ def prepare_file(
 
 def _gunzipped(source: Prepared, step: Decompress, target: Path) -> Prepared:
     if step.sub_path is not None:
-        raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Take `subPath` out.")
+        raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Remove `subPath`.")
     if not source.path.stat().st_size:
         raise archives.broken(source.name, "a gzip: it is empty")
     try:
@@ -82,7 +82,9 @@ def _piped(
     program = step.command[0]
     if not allow_commands:
         raise UsageError(
-            "commands-not-allowed", f"The manifest runs `{program}`, and commands are off.", HOW_TO_ALLOW
+            "commands-not-allowed",
+            f"The manifest runs `{program}`, but commands are turned off.",
+            HOW_TO_ALLOW,
         )
     log = target.with_suffix(".log")
     called = f"{source.name} after {Path(program).name}"
@@ -95,9 +97,9 @@ def _piped(
             raise
         ended = running.wait()
     if ended:
-        told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it said nothing'}"
+        told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it printed nothing'}"
         kept = _kept(log, logs)
-        raise Failed("command-failed", told, f"All it said is in {kept}." if kept else "Mend `prepare`.")
+        raise Failed("command-failed", told, f"Its full output is in {kept}." if kept else "Fix `prepare`.")
     return replace(source, path=target, name=called)
 
 
@@ -107,7 +109,7 @@ def _run(step: Pipe, given: IO[bytes], said: IO[bytes]) -> subprocess.Popen[byte
         return subprocess.Popen(step.command, stdin=given, stdout=subprocess.PIPE, stderr=said)  # noqa: S603
     except (OSError, ValueError) as stop:
         told = f"The manifest's command `{step.command[0]}` cannot be run: {getattr(stop, 'strerror', stop)}."
-        raise UsageError("no-command", told, "Install it, or mend `prepare`.") from None
+        raise UsageError("no-command", told, "Install it, or fix `prepare`.") from None
 
 
 def _kept(log: Path, logs: Path | None) -> Path | None:

@@ -77,7 +77,7 @@ def _pulled(
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     if run.dry_run and len(receipts) > 1:
         return found.told(
-            told, f"Each of the {len(receipts)} files was compared with the dataset as it stands now."
+            told, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
         )
     return found.told(told)
 
@@ -96,7 +96,7 @@ def _ingested(store: Store, dataset: Registered, found: Asked) -> Iterator[Datas
     after, run = found.head.polled, found.run
     for fetched in found.answer.deliveries:
         if fetched.taken_up is not None:
-            log.info(f"using the download of {iso(fetched.taken_up)}; --refetch asks again")
+            log.info(f"using the download of {iso(fetched.taken_up)}; a refetch asks the source again")
         standing = _standing(store, dataset)
         receipt, committed = deliver_file(
             store, dataset.name, standing, found.source, fetched, run, after=after
@@ -140,8 +140,8 @@ class WatermarkDelivery:
         if head.watermark is not None and watermark < head.watermark:
             raise Refused(
                 "watermark-back",
-                f"The watermark of {name} is {iso(head.watermark)} already.",
-                "It only goes forward.",
+                f"The watermark of {name} is already {iso(head.watermark)}.",
+                "A watermark only moves forward.",
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
         nothing = Fetched(Path(), "--set-watermark", None, None)

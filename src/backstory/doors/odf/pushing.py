@@ -114,8 +114,8 @@ def _ending(path: Path) -> str:
     if ending not in ENDINGS:
         raise UsageError(
             "unknown-format",
-            f"The name {path.name} does not tell the format.",
-            f"Name it with --input-format: {', '.join(FORMATS)}.",
+            f"The name {path.name} does not show the format.",
+            f"Use `input_format=FORMAT`; formats are {', '.join(FORMATS)}.",
         )
     return ENDINGS[ending]
 

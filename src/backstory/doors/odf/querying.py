@@ -72,7 +72,7 @@ def refuse_failing_rows() -> Iterator[None]:
         raise Refused(
             "query-failed",
             f"The query of preprocess fails on a value of the batch ({fault.getCondition()}).",
-            "Nothing was written; use try_cast or the like, or leave such rows out.",
+            "Nothing was written; use try_cast or the like, or filter such rows out.",
         ) from None
 
 

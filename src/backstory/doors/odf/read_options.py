@@ -59,7 +59,7 @@ def read_options(read: Reading) -> Options:
 def _csv(read: Csv, *, strict: bool) -> CsvOptions:
     for attribute, (option, default) in _REMOVED.items():
         if getattr(read, attribute) not in {None, default}:
-            raise unsupported(option, "it was removed from the format", "Take it out of `read`.")
+            raise unsupported(option, "it was removed from the format", "Remove it from `read`.")
     return CsvOptions(
         _SPELLED.get(read.separator, read.separator),
         read.quote,

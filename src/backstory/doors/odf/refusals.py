@@ -32,29 +32,29 @@ PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
         "Nothing was written; filter them in preprocess, or choose another primaryKey.",
     ),
     WRONG_OP: (
-        "have an operation that is none of those that the strategy knows",
+        "have an operation that the strategy does not know",
         "Nothing was written; 0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
     ),
-    NULL_SEQUENCE: ("have no value in sequenceColumn", "Nothing was written; give each row its place."),
+    NULL_SEQUENCE: ("have no value in sequenceColumn", "Nothing was written; give each row a value there."),
     CONFLICTING: (
-        "share a primary key with another row of other content",
-        "Nothing was written; widen the primaryKey, or choose one of the rows in preprocess.",
+        "share a primary key with a row of different content",
+        "Nothing was written; widen the primaryKey, or keep one of the rows in preprocess.",
     ),
     KNOWN_CONFLICT: (
-        "have a known primary key and other content",
+        "have a known primary key but different content",
         "Nothing was written; onConflict: ignore drops such rows, correct (with encoding: op) corrects.",
     ),
-    PRESENT: ("add a record that is there (V3)", "Nothing was written; send -C and +C to change it."),
+    PRESENT: ("add a record that exists already (V3)", "Nothing was written; send -C and +C to change it."),
     ABSENT: (
-        "retract or correct a record that is not there (V4)",
+        "retract or correct a record that does not exist (V4)",
         "Nothing was written; send what is missing.",
     ),
     UNLIKE: (
-        "retract or correct a record that is another now (V4)",
-        "Nothing was written; -R and -C repeat the record as it is, event time included.",
+        "retract or correct a record that has changed since (V4)",
+        "Nothing was written; -R and -C must repeat the stored record, event time included.",
     ),
     UNPAIRED: (
-        "are a -C or +C without the other half right beside it (V5)",
+        "are a -C or +C without its other half next to it (V5)",
         "Nothing was written; send both, one after the other.",
     ),
 }
@@ -80,7 +80,8 @@ def refuse_retractions(found: Happened, terms: EventTerms) -> list[str]:
         raise Refused(
             TOO_MANY_RETRACTED,
             told,
-            f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if they are really gone.",
+            f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if these records are "
+            "really gone.",
             found.retracted(),
         )
     return [told] if exceeds(gone, MANY, stored) else []
@@ -94,7 +95,7 @@ def refuse_late(work: Work, head: Head) -> list[str]:
         return []
     told = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
     if merge.on_late_snapshot is OnLate.ERROR:
-        raise Refused("late-snapshot", told, "Ingest snapshots in their order, or set onLateSnapshot: warn.")
+        raise Refused("late-snapshot", told, "Ingest snapshots in order, or set onLateSnapshot: warn.")
     return [told]
 
 
@@ -107,6 +108,6 @@ def refuse_lost_order(work: Work) -> None:
     if work.frame is not None and not keeps_order(work.frame):
         raise UsageError(
             "arrival-order-lost",
-            "The query of preprocess puts rows in another order than they came in.",
-            "Select and filter rows only, or name a sequenceColumn (UpsertStream).",
+            "The query of preprocess changes the order of the rows.",
+            "Only select and filter rows, or name a sequenceColumn (UpsertStream).",
         )

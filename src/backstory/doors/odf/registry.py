@@ -114,7 +114,7 @@ class Datasets(Generic[Table]):
             raise UsageError(
                 "no-dataset",
                 f"There is no dataset {name} in {self.namespace}.",
-                f"Add its manifest with `backstory add`; known are: {known}.",
+                f"Add its manifest with `backstory add`; known datasets are: {known}.",
             )
         return found
 
@@ -158,7 +158,7 @@ def refuse_taken(store: Store, name: TableName) -> None:
     """
     for table in tables(store, name.schema):
         if same_name(table.name, name.name):
-            raise _taken(name, f"there is a table {table}, which is no dataset")
+            raise _taken(name, f"the table {table} exists and is not a dataset")
         if same_name(table.name, log_of(name).name):
             found = load(store, table)
             if found and found.shape.layout is not Layout.ODF_LOG:
@@ -166,7 +166,7 @@ def refuse_taken(store: Store, name: TableName) -> None:
 
 
 def _taken(name: TableName, why: str) -> UsageError:
-    return UsageError("name-taken", f"No dataset can be called {name}: {why}.", "Give it another name.")
+    return UsageError("name-taken", f"A dataset cannot be called {name}: {why}.", "Give it another name.")
 
 
 def registered(table: Table) -> Known[Table] | None:

@@ -34,7 +34,7 @@ def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known:
         path = (*CONTENT, number)
         _look_at_event(event, document, path, known=known)
         if _newest_like(event, events[:number]) == event:
-            raise document.wrong(path, "this event says what holds already.", "Take one of the two out.")
+            raise document.wrong(path, "this event repeats what is already set.", "Remove one of the two.")
     _look_at_vocab(events, document)
     _look_at_sources(events, document)
 
@@ -45,7 +45,7 @@ def _look_at_event(event: Any, document: Document, path: Path_, *, known: bool) 
             raise document.wrong(path, "SetTransform belongs to derivative datasets.", ROOT_ONLY)
         case DisablePollingSource() | DisablePushSource() if not known:
             raise document.wrong(
-                path, "a new dataset has no source to disable.", f"Take {event.kind} and its source out."
+                path, "a new dataset has no source to disable.", f"Remove {event.kind} and its source."
             )
         case SetPollingSource() | AddPushSource():
             look_at_source(event, document, path)
@@ -79,7 +79,9 @@ def _look_at_vocab(events: Sequence[Any], document: Document) -> None:
             name = getattr(event, field)
             if name in taken:
                 raise document.wrong(
-                    (*CONTENT, number, str(about.alias)), f"{name!r} is another system column.", "Rename one."
+                    (*CONTENT, number, str(about.alias)),
+                    f"{name!r} is the name of another system column.",
+                    "Rename one.",
                 )
             taken.add(name)
 
@@ -96,7 +98,7 @@ def _look_at_sources(events: Sequence[Any], document: Document) -> None:
                 (*CONTENT, number),
                 f"the dataset has {one.kind} already, on line {document.line((*CONTENT, first))}; "
                 "a dataset has one polling source or push sources.",
-                "Make two datasets of it.",
+                "Split it into two datasets.",
             )
     newest = {event.source_name: number for number, event in sources if isinstance(event, AddPushSource)}
     for number in newest.values():
@@ -105,7 +107,7 @@ def _look_at_sources(events: Sequence[Any], document: Document) -> None:
             raise document.wrong(
                 (*CONTENT, number, "merge"),
                 f"the push sources {one.source_name!r} and {other.source_name!r} write different columns.",
-                "Give the same encoding to both.",
+                "Use the same encoding in both.",
             )
 
 

@@ -84,7 +84,7 @@ def _storable(type_: "DataType", name: str) -> "DataType":  # noqa: PLR0911 - a 
             raise Refused(
                 "bad-input-schema",
                 f"The column {name} is of type {type_.simpleString()}, which tables cannot hold.",
-                "Make a number or a text of it in preprocess.",
+                "Convert it to a number or a text in preprocess.",
                 [name],
             )
     return type_
@@ -169,9 +169,9 @@ def _fits(found: "DataType", expected: "DataType") -> bool:
 
 
 def _retyped(name: str, found: "DataType", expected: "DataType") -> Refused:
-    told = f"{expected.simpleString()} is expected, {found.simpleString()} was found"
-    remedy = "Cast it in preprocess, or mend the source."
-    return _incompatible(f"The column {name} has another type: {told}.", remedy, [name])
+    told = f"expected {expected.simpleString()}, but found {found.simpleString()}"
+    remedy = "Cast it in preprocess, or fix the source."
+    return _incompatible(f"The column {name} has the wrong type: {told}.", remedy, [name])
 
 
 def _incompatible(message: str, remedy: str, keys: Sequence[str]) -> Refused:

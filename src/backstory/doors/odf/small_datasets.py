@@ -24,7 +24,7 @@ def dataset_here(files: Files) -> Known[Described]:
     """The dataset that a table is; Unreadable for another table."""
     found = registered(files.table)
     if found is None:
-        raise Unreadable("a table that is no dataset")
+        raise Unreadable("a table that is not a dataset")
     return found
 
 

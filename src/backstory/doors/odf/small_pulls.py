@@ -68,13 +68,13 @@ def asked_here(files: Files, asked: RunRequest) -> Asked | DatasetReceipt:
 def _facts(files: Files, dataset: Known[Described]) -> Facts:
     head = Head(newest_block_here(files))
     if files.table.rows != head.next_offset:
-        raise Unreadable("rows that the newest known commit does not tell of")
+        raise Unreadable("rows missing from the newest known commit")
     if not isinstance(files.catalog, EmbeddedCatalog):
-        raise Unreadable("a warehouse that lies elsewhere")
+        raise Unreadable("a warehouse that is not local")
     if not log_is_complete(files):
         raise Unreadable("commits that the log lacks")
     if _queries(dataset) and not is_pulled_by(dataset):
-        raise Unreadable("queries that nobody has looked at")
+        raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
     blocks = logged_here(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
     return Facts(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)

@@ -39,7 +39,7 @@ def look_at_source(source: SetPollingSource | AddPushSource, document: Document,
 def look_at_schema(schema: DataSchema, document: Document, path: Path_) -> None:
     """Raise UsageError if two columns have one name."""
     for number, name in _repeated([each.name for each in schema.fields_]):
-        raise document.wrong((*path, "fields", number), f"the column {name!r} stands there twice.")
+        raise document.wrong((*path, "fields", number), f"the column {name!r} is named twice.")
 
 
 def _look_at_templates(fetch: Fetch, document: Document, path: Path_) -> None:
@@ -82,21 +82,21 @@ def _look_at_read(read: Reading, document: Document, path: Path_) -> None:
         except UsageError as broken:
             raise document.wrong((*path, "ddlSchema", number), broken.message, broken.remedy) from None
     for number, name in _repeated(names):
-        raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} stands there twice.")
+        raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} is named twice.")
 
 
 def _look_at_query(sql: Sql, document: Document, path: Path_) -> None:
     if sql.engine.lower() not in ENGINES:
         raise document.wrong(
             (*path, "engine"),
-            f"there is no engine {sql.engine!r} here.",
-            f"Engines are {', '.join(ENGINES)}.",
+            f"the engine {sql.engine!r} is not supported.",
+            f"Supported engines are {', '.join(ENGINES)}.",
         )
     if sql.temporal_tables:
-        raise document.wrong((*path, "temporalTables"), "only Flink has temporal tables.", "Write a join.")
+        raise document.wrong((*path, "temporalTables"), "only Flink has temporal tables.", "Use a join.")
     if (sql.query is None) == (sql.queries is None):
         found = "neither query nor queries" if sql.query is None else "both query and queries"
-        raise document.wrong(path, f"there is {found}.", "Write one of them.")
+        raise document.wrong(path, f"there is {found}.", "Use exactly one of them.")
     if sql.queries is not None:
         _look_at_steps([step.alias for step in sql.queries], document, (*path, "queries"))
 
@@ -105,27 +105,29 @@ def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Path
     """One step has no alias, it is the output; the others have names of their own, and `input` is taken."""
     output = [number for number, alias in enumerate(aliases) if alias is None]
     if not output:
-        raise document.wrong(path, "every step has an alias.", "Leave that of the output out.")
+        raise document.wrong(path, "every step has an alias.", "Remove the alias of the output.")
     if len(output) > 1:
         raise document.wrong(
-            (*path, output[1]), "two steps have no alias.", "Leave out that of the output only."
+            (*path, output[1]), "two steps have no alias.", "Only the output goes without an alias."
         )
     for number, name in _repeated([INPUT, *(alias or "" for alias in aliases)]):
         raise document.wrong(
-            (*path, number - 1, "alias"), f"there is a table {name!r} already.", "Rename one."
+            (*path, number - 1, "alias"), f"the table {name!r} exists already.", "Rename one."
         )
 
 
 def _look_at_merge(merge: Merge, document: Document, path: Path_) -> None:
     if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, Snapshot):
         raise document.wrong(
-            (*path, "encoding"), f"{merge.kind} has no encoding observed.", "Write op, or take it out."
+            (*path, "encoding"),
+            f"{merge.kind} does not support the encoding observed.",
+            "Use op, or remove it.",
         )
     corrects = isinstance(merge, Ledger) and merge.on_conflict is OnConflict.CORRECT
     if corrects and encoding_of(merge) is not EventEncoding.OP:
         raise document.wrong(
             (*path, "onConflict"),
-            "corrections are pairs of rows, which only the encoding op can tell.",
+            "corrections are pairs of rows, which only the encoding op can express.",
             "Add encoding: op.",
         )
     if isinstance(merge, Snapshot):
@@ -133,8 +135,8 @@ def _look_at_merge(merge: Merge, document: Document, path: Path_) -> None:
             if getattr(merge, attribute) not in {None, value}:
                 raise document.wrong(
                     (*path, field),
-                    f"the column {OBSERVED} holds I, U and D; older snapshots could say it otherwise.",
-                    f"Take {field} out, or write {value}.",
+                    f"the column {OBSERVED} holds I, U and D; only older snapshots could use other values.",
+                    f"Remove {field}, or set it to {value}.",
                 )
 
 

@@ -30,7 +30,9 @@ def is_file(one: str | Path) -> bool:
 def require_some(wanted: Sequence[Wanted], *, every: bool) -> None:
     """Raise UsageError if no dataset is meant at all."""
     if not wanted and not every:
-        raise UsageError("no-dataset", "No dataset is named.", "Name datasets or manifests, or --all.")
+        raise UsageError(
+            "no-dataset", "No dataset is named.", "Name datasets or manifests, or use `all=True`."
+        )
 
 
 def meant(datasets: Datasets[Table], wanted: Iterable[Wanted]) -> list[Known[Table]]:
@@ -79,7 +81,7 @@ def refuse_repeated(found: Iterable[Known[ToldTable]], first: dict[str, Dataset]
         if _origin(one) != _origin(other):
             raise UsageError(
                 "repeated-name",
-                f"{one.place(NAMED)}: {one.name} is the dataset of {other.place(NAMED)} already.",
+                f"{one.place(NAMED)}: the dataset {one.name} is already defined in {other.place(NAMED)}.",
                 "Give one of them another name.",
             )
 

@@ -183,8 +183,8 @@ def head_to_extend(store: Store, dataset: Registered) -> Head:
     name = dataset.dataset.name
     raise Refused(
         "log-behind" if rows > told else "rows-lost",
-        f"The table of {name} holds {rows} rows, and its newest known commit tells of {told}.",
-        "Nothing was written; take table and log from a backup, or add the manifest under another name.",
+        f"The table of {name} holds {rows} rows, but its newest known commit counts {told}.",
+        "Nothing was written; restore table and log from a backup, or add the manifest under another name.",
     )
 
 

@@ -41,11 +41,11 @@ class CsvOptions:
         named = {"separator": self.separator, "quote": self.quote, "escape": self.escape}
         for option, letter in named.items():
             if len(letter) > 1 or not letter.isascii() or letter in _NEWLINES:
-                raise unsupported(option, "it has to be one ASCII letter", "")
+                raise unsupported(option, "it must be one ASCII character", "")
         if not self.separator:
-            raise unsupported("separator", "it is empty", "Write one ASCII letter.")
+            raise unsupported("separator", "it is empty", "Use one ASCII character.")
         if self.separator in {self.quote, self.escape}:
-            raise unsupported("separator", "it is the quote or the escape too", "Write another letter.")
+            raise unsupported("separator", "it is the quote or the escape too", "Use another character.")
 
 
 def unsupported(option: str, why: str, remedy: str) -> UsageError:

@@ -12,7 +12,7 @@ from backstory.formats.encoded import decoded, lines
 
 LONGEST_ROW = 1 << 28
 NOT_CLOSED = "a quoted value is not closed"
-GOES_ON = "a value goes on behind its closing quote"
+GOES_ON = "a value continues after its closing quote"
 
 
 @dataclass(frozen=True, slots=True)

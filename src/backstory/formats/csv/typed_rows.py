@@ -46,7 +46,7 @@ def read_csv(
     if table.empty:
         return
     if table.names is None:
-        raise file.unreadable("line 1 is no header; the key may be wrong")
+        raise file.unreadable("line 1 is not a header; the key may be wrong")
     chosen = chosen_columns(file.name, table.names, columns, wanted)
     texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
     asked = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)

@@ -61,7 +61,7 @@ class JsonDocument:
             raise self.refused(number, f"`{shortened(dumps(value))}` is not a Feature")
         geometry, properties = value.get("geometry"), value.get("properties")
         if not isinstance(geometry, dict | None) or not isinstance(properties, dict | None):
-            raise self.refused(number, "geometry and properties have to be objects")
+            raise self.refused(number, "geometry and properties must be objects")
         if GEOMETRY in (properties or {}):
             raise self.refused(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
@@ -185,7 +185,7 @@ def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             there = f"; its keys are {shortened(', '.join(value))}" if isinstance(value, dict) else ""
-            mend = "Mend the file, or `subPath` in `read`."
+            mend = "Fix the file, or `subPath` in `read`."
             raise malformed(name, "", f"{where} has no `{key}`{there}", mend)
         value, where = value[key], f"`{key}`"
     if not isinstance(value, list):

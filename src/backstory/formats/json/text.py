@@ -1,4 +1,4 @@
-"""JSON without loss: numbers keep their digits, and no key of an object may stand twice."""
+"""JSON without loss: numbers keep their digits, and no key of an object may appear twice."""
 
 import json
 import re
@@ -40,12 +40,14 @@ def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise NotJson(f"an object has the key `{ascii(key)[1:-1][:40]}`, which is no Unicode") from None
+            raise NotJson(
+                f"an object has the key `{ascii(key)[1:-1][:40]}`, which is not valid Unicode"
+            ) from None
     return _object(pairs)
 
 
 def _constant(text: str) -> Any:
-    raise NotJson(f"`{text}` is no number of JSON")
+    raise NotJson(f"`{text}` is not a JSON number")
 
 
 def _decoder(hook: Callable[[list[tuple[str, Any]]], Any]) -> json.JSONDecoder:

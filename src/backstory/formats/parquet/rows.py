@@ -69,7 +69,7 @@ def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
     if type_ is None:
         raise Refused(
             "unsupported-type",
-            f"{name}: column `{field.name}` is of type {field.type}, which no table of ours can hold.",
+            f"{name}: column `{field.name}` is of type {field.type}, which tables cannot hold.",
             _remedy(field.type),
             [field.name],
         )
@@ -79,7 +79,7 @@ def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
 def _remedy(type_: pa.DataType) -> str:
     if pa.types.is_time(type_) or pa.types.is_duration(type_):
         declare = "Time" if pa.types.is_time(type_) else "Duration"
-        return f"Declare a `schema` in `read`, in which it is a {declare}, a number of its unit."
+        return f"Declare it in a `schema` in `read` as {declare}, a number of its unit."
     return "Declare a `schema` in `read` without the column."
 
 
@@ -95,7 +95,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
         if not becomes(theirs, field):
             raise Refused(
                 "incompatible-type",
-                f"{name}: column `{field.name}` is of type {theirs}, and declared as {told(field)}.",
+                f"{name}: column `{field.name}` is of type {theirs}, but is declared as {told(field)}.",
                 f"{MEND}, or `schema` in the manifest.",
                 [field.name],
             )

@@ -68,7 +68,11 @@ class Dbf:
             for number in range(1, self.count + 1):
                 record = file.read(self.length)
                 if len(record) < self.length:
-                    raise malformed(self.name, f"row {number}", f"the table ends here, of {self.count} rows")
+                    raise malformed(
+                        self.name,
+                        f"row {number}",
+                        f"the table ends here, although its header says {self.count} rows",
+                    )
                 yield None if record[:1] == _DELETED else record
 
     def is_utf8(self) -> bool:
@@ -112,4 +116,4 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
 
 
 def _no_table(name: str) -> Refused:
-    return malformed(name, "", "its .dbf is no dBASE table")
+    return malformed(name, "", "its .dbf is not a dBASE table")

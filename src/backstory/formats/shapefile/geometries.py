@@ -71,7 +71,7 @@ def _refuse_broken_bounds(file: BinaryIO, name: str, count: int) -> None:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if file.read(len(_FILE_CODE)) != _FILE_CODE or size < _HEADER:
-        raise malformed(name, "", "its .shp is no shapefile")
+        raise malformed(name, "", "its .shp is not a shapefile")
     place, number = _HEADER, 0
     while place < size:
         number += 1
@@ -80,6 +80,6 @@ def _refuse_broken_bounds(file: BinaryIO, name: str, count: int) -> None:
         length = _RECORD.unpack(head)[1] * 2 if len(head) == _RECORD.size else 0
         place += _RECORD.size + length
         if length < _SHORTEST or place > size:
-            raise malformed(name, f"row {number}", "its geometry is not whole")
+            raise malformed(name, f"row {number}", "its geometry is incomplete")
     if number != count:
         raise malformed(name, "", f"the table has {count} rows, and the .shp {number} geometries")

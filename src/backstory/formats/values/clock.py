@@ -27,7 +27,7 @@ def clock_times(text: pa.Array, unit: str) -> pa.Array:
     def converted(cells: pa.Array) -> pa.Array:
         whole = pc.match_substring_regex(cells, INTEGER)
         if not pc.all(pc.or_(whole, pc.match_substring_regex(cells, TIME)), min_count=0).as_py():
-            raise pa.ArrowInvalid("a cell is no time")
+            raise pa.ArrowInvalid("a cell is not a time")
         numbers, clocks = pc.if_else(whole, cells, None), pc.if_else(whole, None, cells)
         instants = pc.binary_join_element_wise(_MIDNIGHT, clocks, "").cast(pa.timestamp("ns"))
         return pc.coalesce(numbers.cast(pa.int64()), instants.cast(pa.timestamp(unit)).cast(pa.int64()))

@@ -104,11 +104,11 @@ def time_pattern(option: str, pattern: str) -> TimePattern | None:
     found = re.findall(r"\(\?P<(\w+)>", expression)
     parts = frozenset(found)
     if len(parts) != len(found):
-        raise _unreadable(option, pattern, "a part of it stands twice")
+        raise _unreadable(option, pattern, "a part of it occurs twice")
     if "day" not in parts or not parts & {"month", "name"} or not parts & {"year", "short"}:
         raise _unreadable(option, pattern, "it needs a year, a month and a day")
     if {"half", "noon"} & parts and not {"half", "noon"} <= parts:
-        raise _unreadable(option, pattern, "hours to twelve and AM or PM go together")
+        raise _unreadable(option, pattern, "twelve-hour hours and AM or PM need each other")
     return TimePattern(expression, parts)
 
 

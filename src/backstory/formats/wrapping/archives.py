@@ -68,9 +68,9 @@ def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound
 
 def ambiguous(name: str, wanted: str, found: Sequence[str], entries: Sequence[str]) -> Refused:
     """The error for no entry where one is wanted, or for several; it lists them."""
-    told = f"{name}: {wanted} fits {len(found)} entries: {listed(found)}."
+    told = f"{name}: {wanted} matches {len(found)} entries: {listed(found)}."
     if not found:
-        told = f"{name}: {wanted} fits no entry; the archive holds {listed(entries)}."
+        told = f"{name}: {wanted} matches no entry; the archive holds {listed(entries)}."
     return Refused("no-entry", told, "Let `subPath` name exactly one entry.", list(found))
 
 
@@ -85,5 +85,5 @@ def broken(name: str, wanted: str) -> Refused:
     return Refused(
         "broken-archive",
         f"{name} is not {wanted}.",
-        "Nothing was written; mend the file at its source, or `prepare` in the manifest.",
+        "Nothing was written; fix the file at its source, or `prepare` in the manifest.",
     )

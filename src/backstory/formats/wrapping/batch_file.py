@@ -104,7 +104,7 @@ class BatchFile:
         return Refused(
             "unreadable-cell",
             f"{self.name}, {place}, column {column}: the value is not of type {type_}.",
-            "Nothing was written; mend the value at its source or change the column's type.",
+            "Nothing was written; fix the value at its source or change the column's type.",
         )
 
     def unreadable(self, why: str) -> Refused:

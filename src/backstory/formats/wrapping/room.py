@@ -43,7 +43,8 @@ class Bound:
         return Refused(
             "unpacks-too-large",
             f"{name} unpacks to more than {self.most:,} bytes.",
-            "Nothing was written; if it is no bomb, raise `unpacked-limit` under `[odf]` in backstory.toml.",
+            "Nothing was written; if it is not a zip bomb, raise `unpacked-limit` under `[odf]` in "
+            "backstory.toml.",
         )
 
 
@@ -68,7 +69,7 @@ def disk_told(what: str) -> Iterator[None]:
         raise no_room(fault) or Failed(
             "file-failed",
             f"A file of {what} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "Nothing was written; look at its permissions and at the disk, then pull again.",
+            "Nothing was written; check its permissions and the disk, then pull again.",
         ) from fault
 
 

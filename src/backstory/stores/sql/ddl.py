@@ -68,7 +68,7 @@ class DdlPlan(Generic[ColumnT]):
                 raise Refused(
                     "UNSUPPORTED_TYPE_EVOLUTION",
                     f"{dialect.DIALECT_NAME} cannot widen {table}.{column.name} from {old} in place.",
-                    "Widen it by hand, or give the new values a column of their own.",
+                    "Widen it by hand, or use a new column for the new values.",
                     [column.name],
                 )
             types.append(sql)
@@ -85,10 +85,12 @@ def plan(
     for a table without columns, an ambiguous rename, and a type that does not widen.
     """
     if not stored:
-        raise Refused("NO_COLUMNS_RETURNED", f"{table} stands there without columns.", "Look at the table.")
+        raise Refused("NO_COLUMNS_RETURNED", f"{table} exists but has no columns.", "Check the table.")
     known = {name.strip().lower(): name for name in stored}
     if len(known) < len(stored):
-        raise Refused("DUPLICATE_COLUMN", f"{table} has two columns of one name.", "Rename one of them.")
+        raise Refused(
+            "DUPLICATE_COLUMN", f"{table} has two columns with the same name.", "Rename one of them."
+        )
     renamed = _renamed(table, columns, stored, dialect)
     sources = {new: old for old, new in renamed.items()}
     own = {name: stands for name, stands in known.items() if stands not in renamed}
@@ -129,7 +131,7 @@ def _renamed(
         if len(former) > 1:
             raise Refused(
                 "AMBIGUOUS_RENAME",
-                f"{table} has no {column.name} and several columns that once were it.",
+                f"{table} has no {column.name} but several columns with it as a former name.",
                 "Rename the right one by hand.",
                 [free[name] for name in former],
             )
@@ -159,7 +161,7 @@ def _widened(table: str, column: ColumnT, stored: str, dialect: Dialect) -> list
         return [(column, stored)] if verdict == WIDENING else []
     raise Refused(
         "UNSAFE_TYPE_DRIFT",
-        f"{table}.{column.name} is {stored}, and {dialect.type_of(column)} does not hold all of its values.",
+        f"{table}.{column.name} is {stored}, and {dialect.type_of(column)} cannot hold all of its values.",
         "Give the column another name; a history's types never get narrower.",
         [column.name],
     )

@@ -24,7 +24,7 @@ def resolved(template: str, values: Mapping[str, str]) -> str:
         if name not in values:
             raise Failed(
                 "unresolved-placeholder",
-                f"A statement has the placeholder {name}, and no value is known for it.",
+                f"A statement has the placeholder {name}, but no value for it.",
             )
         return values[name]
 

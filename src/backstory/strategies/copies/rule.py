@@ -149,9 +149,9 @@ def _remembering(table: StoredCopies, copy: Copy) -> StoredCopies:
 def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
     if table.settled is None:
         if table.newest is not None and copy.at < table.newest:
-            raise Refused("time-backwards", "A newer copy is known.")
+            raise Refused("time-backwards", "A newer copy is stored.")
     elif table.settled and table.settled[0] <= copy.at <= table.settled[1]:
-        raise Refused("settled", "The instant is settled.")
+        raise Refused("settled", "The time is settled.")
     elif not copy.closes:
         raise Refused("partial-copy", "A copy that may lack records is a feed.")
     following = _following(table, copy.at)
@@ -165,7 +165,7 @@ def _refuse_other_content(table: StoredCopies, copy: Copy, counts: Mapping[str, 
     stored = copy.at in marks if table.settled is not None else copy.at == table.newest
     differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
     if stored and differs and not copy.restate:
-        raise Refused("same-instant", "Another copy of this instant is known.")
+        raise Refused("same-instant", "Another copy for this time is stored.")
 
 
 def _following(table: StoredCopies, instant: Instant) -> Instant | None:

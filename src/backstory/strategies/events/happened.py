@@ -85,6 +85,6 @@ def _instant(microseconds: int) -> datetime:
     except OverflowError:
         raise Refused(
             "bad-event-time",
-            f"An event time lies in the year {1970 + microseconds // 31_556_952_000_000}.",
+            f"An event time is in the year {1970 + microseconds // 31_556_952_000_000}.",
             "Nothing was written; the last year is 9999. Use timestamp_millis for milliseconds.",
         ) from None

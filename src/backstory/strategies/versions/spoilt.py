@@ -33,7 +33,9 @@ def refuse_spoilt(stored: pa.Table, shape: Shape | None) -> None:
         told = {told_key(shape.source_key, list(row.values())) for row in rows.to_pylist()}
         raise Refused(
             "spoilt-table",
-            f"{shape.table} holds versions of a record that overlap: somebody wrote past backstory.",
-            f"Nothing was written; `backstory repair {shape.table}` shows what mends it, --apply does it.",
+            f"{shape.table} holds overlapping versions of a record: something other than backstory wrote to "
+            "it.",
+            f"Nothing was written; `backstory repair {shape.table}` shows the repair, and `apply=True` "
+            "makes it.",
             sorted(told),
         )

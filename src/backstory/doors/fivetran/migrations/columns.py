@@ -78,7 +78,7 @@ def rename(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
         return None
     column = subject.column(old)
     if shape.called(new):
-        raise refused(f"{shape.table} has a column {new!r} already.", "Choose another name.")
+        raise refused(f"{shape.table} already has a column {new!r}.", "Choose another name.")
     if old in SYSTEM_COLUMNS:
         raise refused(f"{old} is a system column: later requests name it.", "Name another column.")
     others = [each for each in shape.columns if each is not column]

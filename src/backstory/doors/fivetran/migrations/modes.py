@@ -128,8 +128,8 @@ def _flag(subject: Subject, name: str) -> Column:
     flag = subject.becoming(name, _BOOLEAN)
     if not can_flag(subject.shape, flag):
         raise refused(
-            f"The column {name} of {subject.shape.table} cannot flag deleted rows: it is not BOOLEAN, "
-            "or it is of the key or of the history.",
+            f"The column {name} of {subject.shape.table} cannot flag deleted rows: it is not BOOLEAN, or it "
+            "belongs to the key or the history.",
             "Name another.",
         )
     return flag

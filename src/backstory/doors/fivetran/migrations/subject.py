@@ -85,7 +85,7 @@ def refused(why: str, remedy: str) -> Refused:
 def user_column(name: str) -> str:
     """The name, if a migration may make a column of it; Refused for none and for a system column."""
     if not name or name in SYSTEM_COLUMNS:
-        raise refused(f"A migration cannot make the column {name!r}.", "Choose another name.")
+        raise refused(f"A migration cannot create the column {name!r}.", "Choose another name.")
     return name
 
 
@@ -111,5 +111,5 @@ def _parsed(text: str, column: Column) -> pa.Array:
         return parse(pa.array([text], pa.string()), column.type)
     except UnreadableCell:
         raise refused(
-            f"The value for {column.source} is not of type {column.type}.", "Send one that is."
+            f"The value for {column.source} is not of type {column.type}.", "Send a value of that type."
         ) from None

@@ -63,7 +63,7 @@ def rename(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     if source is None and target:
         return target, None
     if target:
-        raise refused(f"There is a table {pair.target} already.", "Choose another name.")
+        raise refused(f"The table {pair.target} exists already.", "Choose another name.")
     source = existing(pair.store, pair.source)
     return source, Change(into=replace(source.shape, table=pair.target))
 
@@ -71,6 +71,6 @@ def rename(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
 def drop(store: Store, table: TableName, *, asked: bool) -> tuple[StoredTable | None, Change | None]:
     """Remove the table and its data; one that is not there is dropped already."""
     if not asked:
-        raise refused("The request names a table to drop and says not to.", "Set drop_table.")
+        raise refused("The request names a table to drop but does not set drop_table.", "Set drop_table.")
     found = load(store, table)
     return found, Change(dropped=True) if found else None

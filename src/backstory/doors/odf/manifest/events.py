@@ -17,7 +17,7 @@ NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
 # Events of a dataset's history that no manifest has (R5).
 BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
 WRITTEN = "{} is an event that the system writes itself"
-REMEDY = "Take it out of the manifest."
+REMEDY = "Remove it from the manifest."
 
 # The bytes of an Arrow schema; the format calls it deprecated.
 OLD_SCHEMA = "rawArrowSchema"

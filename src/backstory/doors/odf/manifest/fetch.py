@@ -13,7 +13,7 @@ def _with_a_group(pattern: str) -> str:
     try:
         groups = re.compile(pattern).groups
     except re.error as broken:
-        raise wrong(f"this is no regular expression: {broken}", "Mend the pattern.") from None
+        raise wrong(f"this is not a regular expression: {broken}", "Fix the pattern.") from None
     if not groups:
         raise wrong("the pattern has no group", "Put parentheses around the part that is the time.")
     return pattern
@@ -146,7 +146,7 @@ class EthereumLogs(Part):
     @model_validator(mode="after")
     def _has_a_place(self) -> Self:
         if self.chain_id is None and self.node_url is None:
-            raise wrong("these logs have neither chainId nor nodeUrl", "Give one of them.")
+            raise wrong("these logs have neither chainId nor nodeUrl", "Set one of them.")
         return self
 
 

@@ -111,7 +111,7 @@ class ByKind:
         alone = self.short and isinstance(value, str)
         node = {"kind": value} if alone else value
         if not isinstance(node, Mapping):
-            raise _wrong(f"this {self.noun} is no mapping with a kind", f"Kinds are {', '.join(kinds)}.")
+            raise _wrong(f"this {self.noun} is not a mapping with a kind", f"Kinds are {', '.join(kinds)}.")
         if not isinstance(node.get("kind"), str):
             raise _wrong(f"this {self.noun} has no kind", f"Kinds are {', '.join(kinds)}.")
         kind = node["kind"]
@@ -119,7 +119,7 @@ class ByKind:
         if kind.lower() in self.refused:
             raise _wrong(*self.refused[kind.lower()], path)
         if kind.lower() not in {each.lower() for each in kinds}:
-            raise _wrong(f"{kind!r} is no kind of {self.noun}", near(kind, kinds), path)
+            raise _wrong(f"{kind!r} is not a kind of {self.noun}", near(kind, kinds), path)
         return node
 
 

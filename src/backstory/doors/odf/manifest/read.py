@@ -42,13 +42,13 @@ class UnknownFields(StrEnum):
 
 
 # The kind of older versions, and what to do about it.
-RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Write NdJson.")}
+RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
 
 
 def _no_list(schema: Any) -> Any:
     """Tell the form of versions before 0.38 from a schema."""
     if isinstance(schema, list | tuple):
-        raise wrong("a list of columns is the older form of a schema", "Call it ddlSchema.")
+        raise wrong("a list of columns is the older form of a schema", "Rename it to ddlSchema.")
     return schema
 
 

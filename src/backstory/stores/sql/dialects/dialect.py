@@ -242,8 +242,8 @@ class Dialect(ABC):
         del url
         raise UsageError(
             "no-engine",
-            f"The dialect {self.DIALECT_NAME} writes SQL and does not run it.",
-            "Print the statements with --sql and run them with the database's own tool.",
+            f"The dialect {self.DIALECT_NAME} only prints SQL.",
+            "Print the statements with `sql=True`, and run them with the database's own tool.",
         )
 
 

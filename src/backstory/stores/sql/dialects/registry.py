@@ -58,7 +58,7 @@ def fault(dialect: type[Dialect]) -> str | None:
     for method, ours in inspect.getmembers(Dialect, inspect.isfunction):
         theirs = getattr(dialect, method)
         if not callable(theirs) or _parameters(theirs) != _parameters(ours):
-            return f"{method} takes other arguments than the contract's"
+            return f"{method} takes arguments that differ from the contract's"
     return None
 
 
@@ -96,9 +96,7 @@ def _parameters(method: Callable[..., object]) -> list[tuple[str, object]]:
 
 
 def _refused(dialect: type[Dialect], why: str) -> UsageError:
-    return UsageError(
-        "wrong-dialect", f"{dialect.__name__} cannot be registered: {why}.", "Mend the dialect."
-    )
+    return UsageError("wrong-dialect", f"{dialect.__name__} cannot be registered: {why}.", "Fix the dialect.")
 
 
 for _kind in (DuckDB, Postgres, SqlServer, Spark):

@@ -102,11 +102,13 @@ def open_duckdb(url: str) -> DuckDBEngine:
     """A connection to `duckdb:///path`; TryAgain if another process has the file."""
     scheme, _, path = url.partition("://")
     if scheme != "duckdb":
-        raise UsageError("wrong-url", "This is no address of DuckDB.", "Write duckdb:///path/file.duckdb.")
+        raise UsageError(
+            "wrong-url", "This is not an address of DuckDB.", "Write duckdb:///path/file.duckdb."
+        )
     place = Path(path)
     if path and (place.is_dir() or not place.parent.is_dir()):
         told = "This" if "@" in path else path  # what stands before it may be a password
-        raise UsageError("wrong-url", f"{told} is no place for a file.", "Write duckdb:///path/file.duckdb.")
+        raise UsageError("wrong-url", f"{told} is not a path of a file.", "Write duckdb:///path/file.duckdb.")
     with _translated():
         connection = duckdb.connect(path or ":memory:")
         connection.execute("SET TimeZone = 'UTC'")
@@ -122,9 +124,9 @@ def _translated() -> Iterator[None]:
     except duckdb.IOException as stop:
         if "lock" in str(stop):
             raise TryAgain("conflict", f"DuckDB: {_sentence(stop)}", "Try again.") from None
-        raise Failed("database-failed", f"DuckDB: {_sentence(stop)}", "Look at the file.") from None
+        raise Failed("database-failed", f"DuckDB: {_sentence(stop)}", "Check the file.") from None
     except duckdb.Error as error:
-        raise Failed("database-failed", f"DuckDB: {_sentence(error)}", "Look at the database.") from None
+        raise Failed("database-failed", f"DuckDB: {_sentence(error)}", "Check the database.") from None
 
 
 def _sentence(error: Exception) -> str:

@@ -124,7 +124,7 @@ def open_postgres(url: str) -> PostgresEngine:
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
             "wrong-url",
-            "This is no address of PostgreSQL.",
+            "This is not an address of PostgreSQL.",
             "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
         )
     with _translated():
@@ -143,7 +143,7 @@ def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
         told = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
         if not _TURNED_AWAY.search(told):
             raise
-        remedy = "Create the database or the role, or mend the address or the password."
+        remedy = "Create the database or the role, or fix the address or the password."
         raise UsageError("no-database", f"PostgreSQL: {told}.", remedy) from None
 
 
@@ -172,4 +172,4 @@ def _translated() -> Iterator[None]:
         told = error.diag.message_primary or str(error).split("\n", 1)[0]
         if state.startswith(_AGAIN):
             raise TryAgain("conflict", f"PostgreSQL: {told}.", "Try again.") from None
-        raise Failed("database-failed", f"PostgreSQL: {told}.", "Look at the database.") from None
+        raise Failed("database-failed", f"PostgreSQL: {told}.", "Check the database.") from None
