@@ -40,6 +40,7 @@ ROOMS = (
     "yaml_trees.py",
 )
 PAGES_REWORDED = (
+    *(f"docs/decisions/{each.name}" for each in sorted((ROOT / "docs" / "decisions").glob("*.md"))),
     "docs/glossary.md",
     "docs/how-to/adopt.md",
     "docs/how-to/fivetran-destination.md",
