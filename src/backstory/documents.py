@@ -1,4 +1,4 @@
-"""YAML documents: read with their lines, validated, and whatever is wrong is told with path and line."""
+"""YAML documents: read with their lines and validated; errors name path and line."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence

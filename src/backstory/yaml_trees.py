@@ -1,4 +1,4 @@
-"""YAML as a tree with its lines, within bounds that no document written by people comes near.
+"""YAML as a tree with its lines, within bounds far above any document that people write.
 
 A few lines of YAML can stand for a billion parts (aliases of aliases), for nesting that exhausts the
 stack, or for a number that takes minutes to read. What is beyond a bound is refused where it stands,

@@ -1,4 +1,4 @@
-"""Dry runs: a change is planned and told, and not committed."""
+"""Dry runs: a change is planned and reported, but not committed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What keeps a table in good order and changes no answer: the acts that no Change describes.
+"""Operations that keep a table in good order and change no answer, which no Change describes.
 
 Each is one commit, or none, of the table as it stands, under the locks that deliveries take; a conflict with
 another writer is planned anew, a few times, then TryAgain.

@@ -1,4 +1,4 @@
-"""What tells the rows of a delivery from those of another."""
+"""A digest that distinguishes the rows of one delivery from those of another."""
 
 import io
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""What a column's values have to be: its type as the manifest calls it (section 1.9)."""
+"""What a column's values must be: its type as the manifest calls it (section 1.9)."""
 
 import json
 from collections.abc import Iterator

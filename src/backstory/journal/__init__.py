@@ -1,1 +1,1 @@
-"""What was done to a table, told by its commits."""
+"""What was done to a table, as its commits record it."""

@@ -1,4 +1,4 @@
-"""The logical hash of rows that the driver holds as Arrow: the one that Spark makes (section 6.5).
+"""The logical hash of rows that the driver has as Arrow, equal to Spark's (section 6.5).
 
 `row_hash` tells the form. A SHA-256 is asked for row by row, for nothing makes many at a time; the texts
 that it is of, and what becomes of it, are made for all rows of a piece at once.

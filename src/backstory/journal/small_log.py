@@ -1,4 +1,4 @@
-"""What a dataset's commits and its log tell, read without Spark: the same blocks, or Unreadable."""
+"""A dataset's commits and its log, read without Spark: the same blocks, or Unreadable."""
 
 from collections.abc import Iterator
 from typing import Any

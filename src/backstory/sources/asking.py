@@ -1,4 +1,4 @@
-"""What a fetch is told beside its step of the manifest."""
+"""What a fetch needs besides its step of the manifest."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

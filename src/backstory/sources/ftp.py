@@ -1,4 +1,4 @@
-"""A file of an FTP server as a source: it never tells its state, so pulls after the first pass it over."""
+"""A file of an FTP server as a source: it has no state, so pulls after the first skip it."""
 
 import ftplib
 import os

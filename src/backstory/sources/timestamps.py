@@ -1,4 +1,4 @@
-"""The time that a file's path tells (section 1.4): group 1 of a pattern, read by a format."""
+"""The time in a file's path (section 1.4): group 1 of a pattern, read by a format."""
 
 import re
 from collections.abc import Sequence

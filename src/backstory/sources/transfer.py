@@ -1,4 +1,4 @@
-"""A body on its way into a file: one attempt goes on where the last one broke off, if the server can."""
+"""A body on its way into a file: an attempt continues where the last one broke off, if the server can."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a dialect is examined with: a small model, and how a fault is told (section 5.4)."""
+"""A small model to examine a dialect with, and how a fault is reported (section 5.4)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Errors as replies: a task for what the sender or its user can mend, a status for the rest (F17)."""
+"""Errors as replies: a task for what the sender or its user can fix, a status for the rest (F17)."""
 
 import string
 import time

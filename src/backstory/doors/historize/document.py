@@ -1,4 +1,4 @@
-"""Read a model's YAML; whatever is wrong is told with its path and line."""
+"""Read a model's YAML; errors name path and line."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a dataset is loaded, which way and with what scopes; and what its table tells of it by itself."""
+"""How a dataset is loaded, in which way and with what scopes; and what its table records of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a base or a history of a warehouse tells of how its rows are hashed: `check` does it again."""
+"""How the rows of a base or a history of a warehouse are hashed, as its table records it for `check`."""
 
 from collections.abc import Mapping
 

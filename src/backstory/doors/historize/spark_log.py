@@ -1,4 +1,4 @@
-"""The log of loads on Spark: one table, and views that tell runs and steps of it (section 6)."""
+"""The log of loads on Spark: one table, and views of its runs and steps (section 6)."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A table of a warehouse as it stands, and as it will when a load has brought its schema up to date."""
+"""A table of a warehouse as it is, and as it will be when a load has updated its schema."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What base and history loads on Spark share: expressions, keys to tell, the commit's note."""
+"""What base and history loads on Spark share: expressions, keys for errors, the commit's note."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

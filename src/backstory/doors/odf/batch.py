@@ -1,4 +1,4 @@
-"""A batch: rows after read and preprocess, brought into the columns of the dataset (sections 2.1, 2.8)."""
+"""A batch: rows after read and preprocess, in the columns of the dataset (sections 2.1, 2.8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

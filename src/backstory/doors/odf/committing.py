@@ -1,4 +1,4 @@
-"""The commit of a delivery: rows, columns that are new, and a block of the chain that tells of them."""
+"""The commit of a delivery: rows, new columns, and a block of the chain that records them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Secrets that stand in a manifest: whoever may look at the table, or at its files, reads them too.
+"""Secrets in a manifest: whoever may read the table, or its files, can read them too.
 
 They belong into the environment, from where a template takes them when the source is asked (section 1.1).
 """

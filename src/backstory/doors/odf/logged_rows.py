@@ -1,4 +1,4 @@
-"""The events of a log whose files lie on this machine, those of all records or of the delivered keys."""
+"""The events of a log whose files are on this machine: of all records, or of the delivered keys."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Push: files are brought to a dataset instead of fetched, a commit for each."""
+"""Push: files that a sender provides, instead of fetched ones, with a commit for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

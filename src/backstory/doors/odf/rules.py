@@ -1,4 +1,4 @@
-"""What no manifest may say, although each of its parts is well formed; told with path and line."""
+"""What no manifest may say although each of its parts is well formed; errors name path and line."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What small datasets tell out of their files and metadata, without Spark: the same, or Unreadable."""
+"""Small datasets read from files and metadata, without Spark: the same answers, or Unreadable."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What no source of a manifest may say; told with path and line."""
+"""What no source of a manifest may say; errors name path and line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

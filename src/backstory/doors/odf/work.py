@@ -1,4 +1,4 @@
-"""What one delivery of a source brings, and the dataset that it meets."""
+"""One delivery of a source, and the dataset that it is for."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What the cells of a column are, all of them looked at (B18, B20).
+"""The type of a column, from all of its cells (B18, B20).
 
 A column is what every cell of it is without loss: `007` and a number of twenty digits stay texts.
 """

@@ -1,4 +1,4 @@
-"""How a CSV is written: what doors say of it, looked at before the file is (section 1.6, D23)."""
+"""How a CSV is written: the options of doors, checked before the file is read (section 1.6, D23)."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the values of JSON are, all rows looked at (B24); nothing is guessed where they disagree."""
+"""The types of JSON values, from all rows (B24); nothing is guessed where they disagree."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""How large the pages of a Parquet file become, by the headers that a decoder obeys.
+"""The decoded size of a Parquet file's pages, by the headers that a decoder obeys.
 
 The footer tells sizes, too, but nothing holds it to the truth.
 """

@@ -1,4 +1,4 @@
-"""Which rings of a shapefile's polygon are holes, and of which outer ring (decision O24).
+"""Which rings of a shapefile's polygon are holes, and the outer ring of each (decision O24).
 
 Outer rings run clockwise, holes the other way; a hole is of the smallest outer ring around it.
 Rings may touch, and they do not cross.

@@ -1,4 +1,4 @@
-"""Whether texts are values of a type without loss: `007` is no integer, nor is a float what loses digits."""
+"""Whether texts are values of a type without loss: `007` is not an integer."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

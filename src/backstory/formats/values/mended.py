@@ -1,4 +1,4 @@
-"""What readers mend in the values of a file, and how that is told: never with a value (F11, F18)."""
+"""What readers correct in the values of a file, and how it is reported: never with a value (F11, F18)."""
 
 from collections import Counter
 from collections.abc import Mapping

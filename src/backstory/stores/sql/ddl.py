@@ -1,4 +1,4 @@
-"""What must change at a table before it can be loaded: metadata against what stands there (section 4.3)."""
+"""What must change in a table before it can be loaded: its metadata against the table (section 4.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The placeholders of statements, each of which stands for a whole literal (sections 3.5 and 5.2)."""
+"""The placeholders of statements, each in place of a whole literal (sections 3.5 and 5.2)."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How rows are hashed, kept with their table: anybody can make the hashes anew (section 2.4)."""
+"""How rows are hashed, recorded with their table, so that anybody can compute them again (section 2.4)."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A full copy beside a table of layout `versions`, on Spark: what the one join of them compares and tells.
+"""A full copy and a table of layout `versions`, on Spark: what their one join compares and returns.
 
 The stored states are those of the rule: what was known of a record just before the copy's instant, at it
 by a copy that this one takes the place of, and at the next instant of which something is known.

@@ -1,4 +1,4 @@
-"""What a full copy makes of a table of layout `versions`, in plain Python (native.md, sections 1 to 2.3).
+"""What a full copy does to a table of layout `versions`, in plain Python (native.md, sections 1 to 2.3).
 
 The table is its stored rows, exactly as V1 to V9 have them. A life is folded anew for each record, and the
 rows of the new life are matched with the stored ones (V9). Instants and recorded times are anything ordered.

@@ -1,4 +1,4 @@
-"""What a delivery adds to a log, as far as it is told: counts, and what speaks against it."""
+"""What a delivery adds to a log, as reported: counts, and reasons to refuse it."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

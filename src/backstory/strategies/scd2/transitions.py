@@ -1,4 +1,4 @@
-"""What a load makes of each record: the action table of section 9.1, as data.
+"""What a load does with each record: the action table of section 9.1, as data.
 
 The rule, the statements, the MERGE, the plan on Spark, the counts of receipts and the page on states are
 drawn from it: a state that stands in no row cannot be reached.

@@ -1,4 +1,4 @@
-"""The rule of migrations: slow, obvious, right; `plan.py` is held to it.
+"""The rule of migrations: slow, obvious, right; tests compare `plan.py` with it.
 
 Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and F10. What a migration refuses
 (an unknown column, a system column as target) is the door's business; here it has been looked at.

@@ -1,1 +1,1 @@
-"""A sender that plays Fivetran's part: batch files from plain rows, and the RPCs that bring them."""
+"""A sender that plays Fivetran's part: batch files from plain rows, and the RPCs that send them."""
