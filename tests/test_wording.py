@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from documented import ROOT
 
+from backstory.doors.historize.model import Model
+from backstory.doors.odf.manifests import json_schema
+
 SOURCE = ROOT / "src" / "backstory"
 # Modules and folders of modules that are reworded.
 ROOMS = (
@@ -137,6 +140,14 @@ def test_flags_are_written_by_the_command_line_alone(room):
     for module, line, text in texts(room):
         for flag in FLAG.findall(text):
             assert (module, flag) in FLAGS, f"{module}, line {line}: {flag} in {text!r}"
+
+
+@pytest.mark.parametrize("schema", [json_schema(), Model.model_json_schema()], ids=["manifests", "models"])
+def test_schemas_say_it_plainly(schema):
+    """Editors show the descriptions of a JSON Schema beside what is typed."""
+    for name, part in schema["$defs"].items():
+        phrase = FORBIDDEN.search(part.get("description", ""))
+        assert phrase is None, f"{name}: {phrase[0]!r} in {part['description']!r}"
 
 
 @pytest.mark.parametrize("page", PAGES_REWORDED)

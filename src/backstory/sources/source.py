@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MetadataTime:
-    """The time that the source's metadata tell: the caching headers, the file's modification."""
+    """The time in the source's metadata: the caching headers, or the file's modification time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class SystemTime:
 
 @dataclass(frozen=True, slots=True)
 class PathTime:
-    """The time that a file's path tells: group 1 of the pattern, in a format of strftime or of Java."""
+    """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
 
     pattern: str
     timestamp_format: str = "%Y-%m-%d"
@@ -26,7 +26,7 @@ EventTime = MetadataTime | SystemTime | PathTime
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource: `http`, `https`, `ftp` or `file`; a relative path is one beside the manifest.
+    """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder.
 
     Attributes:
         url: its address, a template.

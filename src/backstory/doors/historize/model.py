@@ -24,7 +24,7 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=r"
 
 
 class ColumnRole(StrEnum):
-    """What a column is for; a business attribute has no role."""
+    """The role of a column; a business attribute has none."""
 
     BUSINESS_KEY = "business_key"
     SURROGATE_KEY = "surrogate_key"
@@ -82,7 +82,7 @@ class IncrementPolicy(_Part):
 
 
 class SourceDataset(_Part):
-    """Where a delta comes from: its filter scopes the delete detection."""
+    """The source of a delta: its filter limits the detection of deleted rows."""
 
     name: str
     incremental: bool = False
@@ -92,7 +92,7 @@ class SourceDataset(_Part):
 
 
 class HashAs(_Part):
-    """The decimal as which a FLOAT goes into a hash, written `DECIMAL(p,s)`."""
+    """The decimal type in which a FLOAT is hashed, written `DECIMAL(p,s)`."""
 
     precision: int = Field(ge=1, le=38)
     scale: int = Field(ge=0, le=37)
@@ -142,7 +142,7 @@ class ModelColumn(_Part):
 
 
 class KeyComponent(_Part):
-    """A column of the child that holds a business key column of the parent."""
+    """A column of the child with the values of a business key column of the parent."""
 
     from_: ColumnName = Field(alias="from")
     to: ColumnName
@@ -151,7 +151,7 @@ class KeyComponent(_Part):
 
 
 class ForeignKey(_Part):
-    """A foreign key: the parent's key, made of the child's columns; inactive, it makes no column."""
+    """A foreign key: the parent's key, computed from the child's columns; an inactive one adds no column."""
 
     id: int | str
     referenced_dataset: DatasetName
@@ -167,7 +167,7 @@ class ForeignKey(_Part):
 
 
 class EffectiveDating(_Part):
-    """The column that says from when on a row is true in the world (section 7.1)."""
+    """The column with the time from which on a row is true in the world (section 7.1)."""
 
     column: ColumnName
     granularity: Literal["timestamp", "date"] = "timestamp"
@@ -175,7 +175,7 @@ class EffectiveDating(_Part):
 
 
 class StateLabels(_Part):
-    """Other words for the states of versions (section 7.2)."""
+    """Labels for the states of versions (section 7.2)."""
 
     new: Label = "new"
     changed: Label = "changed"
@@ -185,7 +185,7 @@ class StateLabels(_Part):
 
 
 class SoftDelete(_Part):
-    """A flag in the base that stands for a deletion (section 7.3)."""
+    """A flag in the base that marks a deletion (section 7.3)."""
 
     column: ColumnName
     deleted_values: tuple[str, ...] = Field(("true",), min_length=1)
@@ -194,7 +194,7 @@ class SoftDelete(_Part):
 
 
 class Historization(_Part):
-    """How a history is loaded; every option may be left out."""
+    """How a history is loaded; every option is optional."""
 
     engine: Literal["auto", "four_step", "merge"] = "auto"
     snapshot: Literal["full", "partial"] = "full"
@@ -212,7 +212,7 @@ class Historization(_Part):
 
 
 class HistState(_Part):
-    """The history's metadata, which the base alone does not tell; written by the tool."""
+    """The history's metadata beyond the base; written by the tool."""
 
     target_dataset_name: DatasetName
     lineage_key: str
@@ -225,7 +225,7 @@ class HistState(_Part):
 
 
 class ModelDataset(_Part):
-    """A base table, what it is loaded from, and how its history is kept."""
+    """A base table, its source, and how its history is kept."""
 
     target_schema: str
     target_dataset_name: DatasetName

@@ -24,7 +24,7 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """The records by what became of them, the schema changes, and the steps.
+    """The number of records by outcome, the schema changes, and the steps.
 
     `base` is the count of base rows that were read, `version` what the database calls that state.
     `changed_base` counts rows of the base that were written or taken away. `healed` says that an
@@ -50,7 +50,7 @@ class LoadOutcome:
 class HistoryReceipt(Receipt):
     """One dataset's load.
 
-    `load_timestamp` is an instant in UTC as ISO text, None where the load did not come to have one.
+    `load_timestamp` is an instant in UTC as ISO text, None if the load ended before it had one.
     A dry run also gives up to ten `keys` for each outcome.
     """
 
@@ -76,11 +76,11 @@ def stored_receipt(told: Mapping[str, Any]) -> HistoryReceipt:
 
 
 def status_of(error: BackstoryError) -> Status:
-    """How a load ended that did not end well."""
+    """The status of a load that failed."""
     return "failed" if isinstance(error, Failed) else "rejected"
 
 
 def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
-    """The receipt of a load that was not made."""
+    """The receipt of a load that was refused."""
     told = None if instant is None else iso(instant)
     return HistoryReceipt(dataset, run_id, told, status_of(error), error=error)

@@ -75,7 +75,7 @@ class Upkeep:
         return found
 
     def history(self) -> StoredHistory:
-        """The history as it stands now; the archive, too, tells how far back it is whole."""
+        """The history as it is now, with the time from which on it is complete."""
         name = self.state.target_dataset_name
         stored = self.target.columns(self.schema, name)
         if stored is None:
@@ -109,7 +109,7 @@ class Upkeep:
         ]
 
     def refresh_views(self) -> None:
-        """Make the views that the model asks for, by the columns of now."""
+        """Make the views that the model defines, with the current columns."""
         with self.engine.transaction():
             self._views(drop_views(self.history()))
             self._views(marked_views(self.history()))
@@ -127,7 +127,7 @@ class Upkeep:
         run_id: str | None = None,
         apply: bool = False,
     ) -> Pruned:
-        """Archive closed versions that ended before a time; without `apply` only tell how many.
+        """Archive closed versions that ended before a time; without `apply` only return their number.
 
         Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The lock file gets the
         watermark.

@@ -59,7 +59,7 @@ def pull_all(
 ) -> list[DatasetReceipt]:
     """Pull files of manifests, which are added first, and datasets by name; one after the other.
 
-    One that fails does not keep the others back. Raises UsageError for a wrong manifest and an unknown
+    One that fails does not stop the others. Raises UsageError for a wrong manifest and an unknown
     name before anything is added or pulled. `before` are the receipts of other datasets of the same run,
     and what the source of the first of these was asked already.
     """

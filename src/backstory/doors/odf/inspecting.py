@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A dataset, and what is odd in its manifest; the rest is None where there is none yet."""
+    """A dataset and the lints of its manifest; the rest is None where there is none yet."""
 
     dataset: Dataset
     lints: list[Lint]

@@ -42,7 +42,7 @@ Output = Callable[[Path_, Source], pa.Schema | None]
 
 
 class Level(StrEnum):
-    """How grave a lint is; an error ends the command."""
+    """How serious a lint is; an error ends the command."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -51,7 +51,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """A finding: what is odd, on which line if the manifest is a file's, where, and what to do."""
+    """A finding: what is wrong or unusual, where (with its line in a file), and what to do."""
 
     code: str
     level: Level

@@ -171,7 +171,7 @@ class Map(Part):
 
 
 class Option(Part):
-    """A value or none."""
+    """A value that may be missing."""
 
     kind: Annotated[Literal["Option"], cased("Option")] = "Option"
     inner: "DataType"

@@ -27,7 +27,7 @@ ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class SetPollingSource(Part):
-    """A source that is asked."""
+    """A source that pulls ask."""
 
     kind: Annotated[Literal["SetPollingSource"], cased("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch
@@ -38,7 +38,7 @@ class SetPollingSource(Part):
 
 
 class AddPushSource(Part):
-    """A source that files are pushed into."""
+    """A source that accepts pushed files."""
 
     kind: Annotated[Literal["AddPushSource"], cased("AddPushSource")] = "AddPushSource"
     source_name: str = "default"
@@ -48,13 +48,13 @@ class AddPushSource(Part):
 
 
 class DisablePollingSource(Part):
-    """The source is asked no more."""
+    """The source is not asked any more."""
 
     kind: Annotated[Literal["DisablePollingSource"], cased("DisablePollingSource")] = "DisablePollingSource"
 
 
 class DisablePushSource(Part):
-    """Nothing is pushed into the source any more."""
+    """The source does not accept files any more."""
 
     kind: Annotated[Literal["DisablePushSource"], cased("DisablePushSource")] = "DisablePushSource"
     source_name: str
@@ -71,7 +71,7 @@ class SetVocab(Part):
 
 
 class SetInfo(Part):
-    """What the dataset is."""
+    """A description of the dataset."""
 
     kind: Annotated[Literal["SetInfo"], cased("SetInfo")] = "SetInfo"
     description: str | None = None
@@ -79,7 +79,7 @@ class SetInfo(Part):
 
 
 class SetLicense(Part):
-    """What one may do with it."""
+    """The licence of the data."""
 
     kind: Annotated[Literal["SetLicense"], cased("SetLicense")] = "SetLicense"
     short_name: str
@@ -127,7 +127,7 @@ class SetDataSchema(Part):
 
 
 class SetTransform(Part):
-    """Of derivative datasets, which are none of ours."""
+    """For derivative datasets, which are not supported."""
 
     kind: Annotated[Literal["SetTransform"], cased("SetTransform")] = "SetTransform"
     inputs: tuple[Any, ...] = ()

@@ -20,7 +20,7 @@ def _with_a_group(pattern: str) -> str:
 
 
 class FromMetadata(Part):
-    """The time that the source's metadata tell: the caching headers, the file's modification."""
+    """The time in the source's metadata: the caching headers, or the file's modification time."""
 
     kind: Annotated[Literal["FromMetadata"], cased("FromMetadata")] = "FromMetadata"
 
@@ -32,7 +32,7 @@ class FromSystemTime(Part):
 
 
 class FromPath(Part):
-    """The time that a file's path tells: group 1 of the pattern, in a format of strftime or of Java."""
+    """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
 
     kind: Annotated[Literal["FromPath"], cased("FromPath")] = "FromPath"
     pattern: Annotated[str, AfterValidator(_with_a_group)]
@@ -40,7 +40,7 @@ class FromPath(Part):
 
 
 class Forever(Part):
-    """Never ask a source again that was ingested once."""
+    """Never ask a source again after it was ingested once."""
 
     kind: Annotated[Literal["Forever"], cased("Forever")] = "Forever"
 
@@ -70,7 +70,7 @@ class Header(Part):
 
 
 class Url(Part):
-    """One resource: `http`, `https`, `ftp` or `file`; a relative path is one beside the manifest."""
+    """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder."""
 
     kind: Annotated[Literal["Url"], cased("Url")] = "Url"
     url: str

@@ -36,13 +36,13 @@ class Merging(Part):
 
 
 class Append(Merging):
-    """Every row as it came."""
+    """Every delivered row is added."""
 
     kind: Annotated[Literal["Append"], cased("Append")] = "Append"
 
 
 class Ledger(Merging):
-    """Rows of events not seen before."""
+    """Events; those with a new key are added."""
 
     kind: Annotated[Literal["Ledger"], cased("Ledger")] = "Ledger"
     primary_key: Key
@@ -51,7 +51,7 @@ class Ledger(Merging):
 
 
 class Snapshot(Merging):
-    """Full copies of a state become its changes; the last four fields are of older versions (R11)."""
+    """Full copies, whose changes are added; the last four fields belong to older versions (R11)."""
 
     kind: Annotated[Literal["Snapshot"], cased("Snapshot")] = "Snapshot"
     primary_key: Key
@@ -65,7 +65,7 @@ class Snapshot(Merging):
 
 
 class UpsertStream(Merging):
-    """Changes in the order of their arrival: the last one of each key counts."""
+    """Rows in the order of their arrival: the last one of each key counts."""
 
     kind: Annotated[Literal["UpsertStream"], cased("UpsertStream")] = "UpsertStream"
     primary_key: Key
@@ -73,7 +73,7 @@ class UpsertStream(Merging):
 
 
 class ChangelogStream(Merging):
-    """Events that say themselves what they retract and correct."""
+    """Events that say what they add, retract and correct."""
 
     kind: Annotated[Literal["ChangelogStream"], cased("ChangelogStream")] = "ChangelogStream"
     primary_key: Key

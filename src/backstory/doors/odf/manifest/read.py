@@ -25,7 +25,7 @@ class Decompress(Part):
 
 
 class Pipe(Part):
-    """A program that reads the bytes and writes others, without a shell (decision O12)."""
+    """A program that reads the bytes and writes the result, without a shell (decision O12)."""
 
     kind: Annotated[Literal["Pipe"], cased("Pipe")] = "Pipe"
     command: tuple[str, ...] = Field(min_length=1)
@@ -61,9 +61,9 @@ class Reading(Part):
 
 
 class Csv(Reading):
-    """Comma separated values; the options after `multiLine` were removed from the format (lint L9).
+    """Comma-separated values; the options after `multiLine` were removed from the format (lint L9).
 
-    Values in quotes may hold line breaks whatever `multiLine` says (decision O26).
+    Values in quotes may contain line breaks whatever `multiLine` says (decision O26).
     """
 
     kind: Annotated[Literal["Csv"], cased("Csv")] = "Csv"
@@ -98,7 +98,7 @@ class Json(Reading):
 
 
 class NdJson(Reading):
-    """An object a line."""
+    """One object in each line."""
 
     kind: Annotated[Literal["NdJson"], cased("NdJson")] = "NdJson"
     date_format: str = "rfc3339"
@@ -113,7 +113,7 @@ class GeoJson(Reading):
 
 
 class NdGeoJson(Reading):
-    """A feature a line."""
+    """One feature in each line."""
 
     kind: Annotated[Literal["NdGeoJson"], cased("NdGeoJson")] = "NdGeoJson"
 
@@ -126,7 +126,7 @@ class EsriShapefile(Reading):
 
 
 class Parquet(Reading):
-    """A Parquet file; a schema projects by name and coerces."""
+    """A Parquet file; a schema selects columns by name and converts their types."""
 
     kind: Annotated[Literal["Parquet"], cased("Parquet")] = "Parquet"
 
@@ -137,7 +137,7 @@ Read = Annotated[
 
 
 class QueryStep(Part):
-    """A query of several; the one without an alias is the output."""
+    """One of several queries; the one without an alias is the output."""
 
     alias: str | None = None
     query: str

@@ -66,7 +66,7 @@ class Dialect(ABC):
     # Literals
 
     def string_literal(self, text: str) -> str:
-        """A text, whatever letters it has."""
+        """A text as a literal, whatever characters it has."""
         return "'" + text.replace("'", "''") + "'"
 
     @abstractmethod
@@ -190,11 +190,11 @@ class Dialect(ABC):
     # Schema changes
 
     def render_create_schema_if_not_exists(self, schema: str) -> str:
-        """Make a schema."""
+        """Create a schema."""
         return f"CREATE SCHEMA IF NOT EXISTS {self.render_identifier(schema)}"
 
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
-        """Make a table of these columns."""
+        """Create a table with these columns."""
         parts = [
             f"{self.render_identifier(each.name)} {self.type_of(each)}{'' if each.nullable else ' NOT NULL'}"
             for each in columns
@@ -202,7 +202,7 @@ class Dialect(ABC):
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
     def render_add_column(self, table: str, column: SqlColumn) -> str:
-        """Add a column, which is nullable whatever it says."""
+        """Add a column, always nullable."""
         return f"ALTER TABLE {table} ADD COLUMN {self.render_identifier(column.name)} {self.type_of(column)}"
 
     def render_rename_column(self, schema: str, table: str, old: str, new: str) -> str:
@@ -225,13 +225,13 @@ class Dialect(ABC):
         return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {self.type_of(column)}"
 
     def render_drop_column(self, table: str, name: str) -> str:
-        """Drop a column; no plan of ours does."""
+        """Drop a column; loads never do."""
         return f"ALTER TABLE {table} DROP COLUMN {self.render_identifier(name)}"
 
     # Running
 
     def secret_reference(self, name: str) -> str | None:
-        """An expression for a secret that the session holds; None where it can only be a literal."""
+        """An expression for a secret that the session keeps; None if it can only be a literal."""
         del name
         return None
 

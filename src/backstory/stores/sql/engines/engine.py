@@ -14,18 +14,18 @@ from backstory.stores.sql.placeholders import resolved
 class Engine(ABC):
     """A connection whose session is in UTC.
 
-    Errors of the database come as ours: TryAgain for a conflict or a database that is busy, Failed
+    Errors of the database are raised as ours: TryAgain for a conflict or a database that is busy, Failed
     for anything else.
     """
 
     @property
     def address(self) -> str:
-        """Where the database is, without its login; empty where a connection does not tell."""
+        """The address of the database, without its login; empty if the connection does not know it."""
         return ""
 
     @abstractmethod
     def execute(self, sql: str) -> int:
-        """Run a statement, and give the count of rows that it touched; 0 where it has none."""
+        """Run a statement, and return the number of rows that it changed; 0 if it has none."""
 
     @abstractmethod
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
@@ -33,11 +33,11 @@ class Engine(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """One transaction on one consistent snapshot; taken back when what it holds fails."""
+        """One transaction on one consistent snapshot; rolled back when an error is raised in it."""
 
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[bool]:
-        """Hold a name until the end; false, without waiting, where another process holds it."""
+        """Lock a name until the connection ends; False, without waiting, if another process has it."""
 
     @abstractmethod
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
