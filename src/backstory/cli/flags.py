@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,5 +34,5 @@ def _flag(name: str, argument: str) -> str:
     if value is True or value == "":
         return flag
     if isinstance(value, Mapping):
-        value = [f"{key}={each}" for key, each in value.items()]
+        value = [shlex.quote(f"{key}={each}") for key, each in value.items()]
     return f"{flag} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"

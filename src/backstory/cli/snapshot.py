@@ -1,8 +1,10 @@
 """`backstory snapshot`: a full copy of a source becomes history."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from backstory.cli.asking import opened
+from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Names, Options, names_given
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show_one
@@ -12,6 +14,7 @@ from backstory.errors import UsageError
 from backstory.model.table import table_name
 
 DEFAULTS = Options()
+_COMMA: Final = re.compile(r",(?![^()]*\))")
 
 
 def snapshot(
@@ -23,11 +26,13 @@ def snapshot(
     at: str | None = None,
     deletes: Deletes = "close",
     max_delete_ratio: float = 0.5,
+    max_null_ratio: float = 0.5,
     allow_empty: Flag = False,
     track: Names = (),
     ignore: Names = (),
     overwrite: Names = (),
     rename: Names = (),
+    retype: Names = (),
     backfill: Flag = False,
     backfill_added: Flag = False,
     restate: Flag = False,
@@ -49,11 +54,13 @@ def snapshot(
         at: The instant of which the copy is, ISO 8601; now if it is left out.
         deletes: What becomes of records that the copy lacks.
         max_delete_ratio: At most this part of the records may be closed by one copy.
+        max_null_ratio: At most this part of the records with a value in a column may lose it by one copy.
         allow_empty: Take a source without any row for what it is.
         track: The columns that make versions; all if it is left out.
         ignore: Columns that make none.
         overwrite: Columns that the open version has as they were last, without history.
         rename: New names of columns: old=new.
+        retype: New types of columns: amount=DOUBLE; refused where a stored value would change.
         backfill: Let the copy be older than all that is stored; from then on the table remembers its copies.
         backfill_added: Write the values of a new column into the open versions, without new ones.
         restate: Put the copy in the place of the one that is stored of its instant.
@@ -69,11 +76,13 @@ def snapshot(
         at=at,
         deletes=deletes,
         max_delete_ratio=max_delete_ratio,
+        max_null_ratio=max_null_ratio,
         allow_empty=allow_empty,
         track=_names(track),
         ignore=_names(ignore),
         overwrite=_names(overwrite),
-        rename=_pairs(rename),
+        rename=_pairs(rename, "--rename old=new"),
+        retype=_pairs(retype, "--retype column=TYPE"),
         backfill=backfill,
         backfill_added=backfill_added,
         restate=restate,
@@ -96,21 +105,21 @@ def _names(given: tuple[str, ...]) -> list[str] | None:
     return names_given(given) or None
 
 
-def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+def _pairs(given: tuple[str, ...], form: str) -> dict[str, str]:
+    """What an option of this form says of columns; a comma within parentheses parts nothing."""
     pairs = {}
-    for each in _names(given) or ():
-        old, equals, new = each.partition("=")
-        if not (old and equals and new):
-            raise UsageError(
-                "bad-option", f"--rename {each} names no two columns.", "Write --rename old=new."
-            )
-        pairs[old] = new
+    for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
+        name, equals, word = each.partition("=")
+        if not (name and equals and word):
+            raise UsageError("bad-option", f"{form.partition(' ')[0]} {each} says nothing.", f"Write {form}.")
+        pairs[name] = word
     return pairs
 
 
 def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
+    told = {**told, "schema_changes": [in_flags(each).replace("`", "") for each in told["schema_changes"]]}
     if options.answer == "table":
-        nested = ("schema_changes", "keys", "columns")
+        nested = ("schema_changes", "keys", "columns", "warnings")
         told = {name: _spoken(value) if name in nested else value for name, value in told.items()}
     show_one(told, options.answer)
     if dry_run and options.answer == "table":

@@ -89,6 +89,8 @@ class Layout(StrEnum):
     SQLMESH = "sqlmesh"
     DLT = "dlt"
     AUTOCDC = "autocdc"
+    # A table that nothing tells to be one of these: it is read as it stands, and written by no door.
+    FOREIGN = "foreign"
 
     @property
     def door(self) -> str:
@@ -146,6 +148,7 @@ _DOORS: Final[Mapping[Layout, str]] = {
     Layout.SQLMESH: "sqlmesh",
     Layout.DLT: "dlt",
     Layout.AUTOCDC: "autocdc",
+    Layout.FOREIGN: "foreign",
 }
 _ADOPTED: Final[Mapping[Layout, frozenset[str]]] = {
     Layout.DBT: frozenset({_DBT_FROM, _DBT_TO, "dbt_scd_id", _DBT_UPDATED, _DBT_GONE}),
@@ -209,5 +212,6 @@ def layout_of(told: str | None, table: str, names: frozenset[str]) -> Layout:
         Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
         Layout.BASE: bool(renamed) or names.issuperset(hashed),
     }
-    found = next((layout for layout, shows in shown.items() if shows), Layout.FIVETRAN_LIVE)
+    plain = Layout.FIVETRAN_LIVE if told else Layout.FOREIGN
+    found = next((layout for layout, shows in shown.items() if shows), plain)
     return Layout.FIVETRAN_LIVE if SYNCED in names else found

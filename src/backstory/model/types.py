@@ -38,6 +38,8 @@ TEXT_KINDS = frozenset({Kind.STRING, Kind.JSON, Kind.XML, Kind.NAIVE_TIME})
 NESTED_KINDS = frozenset({Kind.LIST, Kind.MAP, Kind.STRUCT})
 _INTEGERS = (Kind.SHORT, Kind.INT, Kind.LONG)
 _NUMBERS = frozenset({*_INTEGERS, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE})
+# The most digits that an integer has.
+_DIGITS = {Kind.SHORT: 5, Kind.INT: 10, Kind.LONG: 19}
 _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
@@ -92,6 +94,60 @@ class ColumnType:
     def flat(self) -> bool:
         """Whether a source's row can carry a value of it: neither nested nor of another tool's type."""
         return not self.foreign and self.kind not in NESTED_KINDS
+
+
+# What people call the types of tables, in Spark's words or in these.
+_WORDS = {
+    "BOOL": Kind.BOOLEAN,
+    "INTEGER": Kind.INT,
+    "BIGINT": Kind.LONG,
+    "REAL": Kind.FLOAT,
+    "TEXT": Kind.STRING,
+    "DATE": Kind.NAIVE_DATE,
+    "TIMESTAMP": Kind.UTC_DATETIME,
+    "TIMESTAMP_NTZ": Kind.NAIVE_DATETIME,
+}
+# Tables keep these as a wider type, or as text.
+_UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
+
+
+def type_named(word: str) -> ColumnType:
+    """The flat type of a table's column that a person names, in any case: `bigint`, `DECIMAL(18,2)`.
+
+    Raises ValueError for a word that names none.
+    """
+    name = word.strip().upper()
+    if name == Kind.DECIMAL:
+        return ColumnType.decimal()
+    type_ = ColumnType(_WORDS[name]) if name in _WORDS else ColumnType.parse(name)
+    if type_.kind in _UNKEPT or (type_.kind is not Kind.DECIMAL and type_.precision):
+        raise ValueError(word)
+    if type_.kind is Kind.DECIMAL and not 0 <= type_.scale <= type_.precision <= MAX_PRECISION:
+        raise ValueError(word)
+    return type_
+
+
+def common(one: ColumnType, other: ColumnType) -> ColumnType | None:
+    """The narrowest type that values of both may be of, the text of a value where nothing else is.
+
+    None for what is nested. Whether all values are exactly of it only they can tell.
+    """
+    if not (one.flat and other.flat):
+        return None
+    for type_, narrower in ((one, other), (other, one)):
+        if fits(narrower, type_):
+            return type_
+    kinds = {one.kind, other.kind}
+    if kinds <= _TIMES:
+        return ColumnType(Kind.UTC_DATETIME if Kind.UTC_DATETIME in kinds else Kind.NAIVE_DATETIME)
+    if kinds <= _NUMBERS and kinds & {Kind.FLOAT, Kind.DOUBLE}:
+        return ColumnType(Kind.DOUBLE)
+    if kinds <= _NUMBERS:
+        scale = max(one.scale, other.scale)
+        whole = max(_DIGITS.get(each.kind, each.precision - each.scale) for each in (one, other))
+        if whole + scale <= MAX_PRECISION:
+            return ColumnType(Kind.DECIMAL, whole + scale, scale)
+    return ColumnType(Kind.STRING)
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:

@@ -96,6 +96,13 @@ Found = TypeVar("Found", bound=StoredTable)
 def require_layout(found: Found, *layouts: Layout) -> Found:
     """The table, for a door that writes tables of these layouts; Refused for any other table."""
     shape = found.shape
+    if shape.layout is Layout.FOREIGN:
+        raise Refused(
+            "other-layout",
+            f"{shape.table} is a table that backstory did not make, and that no door writes.",
+            "Nothing was written: choose another name; a history of another tool's can be read as one by "
+            "`backstory adopt`.",
+        )
     if shape.layout not in layouts:
         raise Refused(
             "other-layout",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from backstory.errors import MAX_KEYS, BackstoryError, UsageError
 from backstory.model import remembered
 from backstory.model.instant import parse_instant
-from backstory.model.layout import SYNCED, Layout
+from backstory.model.layout import Layout
 from backstory.model.receipt import apart
 from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Column
@@ -91,8 +91,7 @@ def records(
 
 def known(found: Known) -> Known:
     """The table, if its layout is known; UsageError for another one."""
-    strange = not found.properties.get(LAYOUT) and found.shape.layout is Layout.FIVETRAN_LIVE
-    if strange and SYNCED not in found.shape.names:
+    if found.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
             f"{found.shape.table} tells no layout that backstory knows, nor do its columns show one.",

@@ -3,9 +3,11 @@
 import pytest
 from pyspark.sql import types as t
 
+from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.evolution import delivered_columns, evolved, made
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
+from backstory.model.types import type_named
 
 TABLE = TableName("s", "t")
 OWN = ["valid_from", "valid_to", "is_current", "recorded_at", "_memory"]
@@ -42,9 +44,13 @@ def columns(text):
     return delivered_columns(t.StructType([t.StructField(name, TYPES[type_]) for name, type_ in told]))
 
 
-def after(before, ddl, key=None, **rename):
-    shape = made(TABLE, columns(before)[0], ("k",)).shape
-    return evolved(shape, *columns(ddl), key, rename)
+def begun(ddl, key=("k",)):
+    return made(TABLE, *columns(ddl), SnapshotRequest(key=key))
+
+
+def after(before, ddl, key=None, retype=None, valueless=(), **rename):
+    request = SnapshotRequest(key=key, rename=rename, retype=retype or {})
+    return evolved(begun(before).shape, *columns(ddl), request, lambda name: name in valueless)
 
 
 def types(found):
@@ -92,10 +98,53 @@ def test_any_other_type_is_refused_with_both_named(stored, delivered):
     assert other in told.value.message
 
 
-def test_a_column_without_a_type_comes_with_its_first_value():
-    found, empty = columns("k int, v void, w array<void>")
-    assert ([each.name for each in found], empty) == (["k"], {"v", "w"})
-    assert types(after("k int, v void", "k int, v int")) == {"k": "INT", "v": "INT"}
+def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
+    """It takes the type of its first values, for no row has another one; so may any that never had a value."""
+    first = begun("k int, v void, w array<void>")
+    assert (types(first), first.left_out) == ({"k": "INT", "v": "STRING"}, ["w"])
+    assert first.changes == ["new table: k INT, v STRING"]
+    now = after("k int, v void", "k int, v int", valueless=["v"])
+    assert (types(now), now.changes, now.retyped) == ({"k": "INT", "v": "INT"}, ["column v is INT"], {})
+    assert now.stored.column("v") is None
+    later = after("k int", "k int, n void, w array<void>")
+    assert (types(later), later.left_out) == ({"k": "INT", "n": "STRING"}, ["w"])
+
+
+def test_a_column_takes_the_type_that_it_is_given():
+    """Under its old name or its new one; one that has the type already has nothing to do."""
+    double = {"v": type_named("double")}
+    for name in "vx":
+        found = after("k int, v bigint", "k int, x double", v="x", retype={name: double["v"]})
+        assert (types(found), {name: str(type_) for name, type_ in found.retyped.items()}) == (
+            {"k": "INT", "x": "DOUBLE"},
+            {"x": "LONG"},
+        )
+    assert after("k int, v int", "k int, v double", retype=double).changes == ["column v is DOUBLE"]
+    assert after("k int, v double", "k int, v double", retype=double).changes == []
+    assert after("k int, v float", "k int, v float", retype=double).retyped == {}
+    assert types(after("k int, v int", "k int", retype=double))["v"] == "DOUBLE"
+    assert types(after("k int", "k int, v void", retype=double))["v"] == "DOUBLE"
+
+
+@pytest.mark.parametrize(
+    ("stored", "delivered", "holds"),
+    [
+        ("int", "double", "DOUBLE"),
+        ("bigint", "double", "DOUBLE"),
+        ("int", "decimal(10,2)", "DECIMAL(12,2)"),
+        ("decimal(10,2)", "decimal(12,4)", "DECIMAL(12,4)"),
+        ("date", "timestamp", "UTC_DATETIME"),
+        ("int", "string", "STRING"),
+        ("array<int>", "array<bigint>", None),
+    ],
+)
+def test_the_refusal_of_a_type_names_the_option_with_one_for_both(stored, delivered, holds):
+    with pytest.raises(BackstoryError) as told:
+        after(f"k int, v {stored}", f"k int, v {delivered}")
+    assert told.value.code == "type-changed"
+    assert ("`retype=" in told.value.remedy) == (holds is not None)
+    if holds:
+        assert f"`retype={{'v': '{holds}'}}`" in told.value.remedy
 
 
 def test_columns_keep_their_place_and_new_ones_stand_behind():
@@ -117,6 +166,10 @@ def test_columns_keep_their_place_and_new_ones_stand_behind():
         ("k int, v int", {"none": "w"}, "bad-option"),
         ("k int, v int", {"v": "k"}, "bad-option"),
         ("k int, v int", {"v": "valid_to"}, "reserved-column"),
+        ("k int, v int", {"retype": {"w": type_named("int")}}, "bad-option"),
+        ("k int, v int", {"retype": {"valid_to": type_named("string")}}, "bad-option"),
+        ("k int, v int", {"retype": {"k": type_named("string")}}, "bad-option"),
+        ("k int, v double", {"retype": {"v": type_named("decimal(9,2)")}}, "type-changed"),
     ],
 )
 def test_what_a_table_cannot_take(delivered, options, code):
@@ -126,8 +179,7 @@ def test_what_a_table_cannot_take(delivered, options, code):
 
 
 def test_a_first_copy_says_its_key():
-    found = columns("k int, v array<int>")[0]
     for key, code in ((None, "bad-option"), (("v",), "bad-option"), (("q",), "missing-column")):
         with pytest.raises(BackstoryError) as told:
-            made(TABLE, found, key)
+            begun("k int, v array<int>", key)
         assert (told.value.code, told.value.exit_code) == (code, 2)

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
+from backstory.model.types import ColumnType, type_named
 
 Deletes = Literal["close", "ignore"]
 Format = Literal["csv", "parquet", "jsonl", "json"]
@@ -24,11 +25,13 @@ class SnapshotRequest:
     at: datetime | None = None
     deletes: Deletes = "close"
     max_delete_ratio: float = RATIO
+    max_null_ratio: float = RATIO
     allow_empty: bool = False
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
+    retype: Mapping[str, ColumnType] = field(default_factory=dict)
     backfill: bool = False
     restate: bool = False
     backfill_added: bool = False
@@ -38,10 +41,9 @@ class SnapshotRequest:
     def __post_init__(self) -> None:
         if self.deletes not in {"close", "ignore"}:
             raise bad_option(f"deletes is {self.deletes!r}.", "Say close or ignore.")
-        if not 0 <= self.max_delete_ratio <= 1:
-            raise bad_option(
-                f"max_delete_ratio is {self.max_delete_ratio}.", "Give a share of the records, from 0 to 1."
-            )
+        for name in ("max_delete_ratio", "max_null_ratio"):
+            if not 0 <= (ratio := getattr(self, name)) <= 1:
+                raise bad_option(f"{name} is {ratio}.", "Give a share of the records, from 0 to 1.")
         if self.track is not None and self.ignore is not None:
             raise bad_option("Both track and ignore are given.", "Give one: what is not tracked is ignored.")
         both = (self.track or frozenset()) & (self.overwrite or frozenset())
@@ -63,11 +65,14 @@ class SnapshotOptions(TypedDict, total=False):
         at: the instant of which the copy is, now by default.
         deletes: what becomes of records that the copy lacks: `close` (the default) or `ignore`.
         max_delete_ratio: at most this part of the records may be closed by one copy, 0.5 by default.
+        max_null_ratio: at most this part of the records that have a value in a column may lose it by one
+            copy, 0.5 by default; fewer than 20 always may.
         allow_empty: whether a source without a row is taken for what it is.
         track: the columns that make versions; all by default.
         ignore: the columns that make none.
         overwrite: the columns that the open version has as they were last, without history.
         rename: new names of columns, by the old ones.
+        retype: new types of columns, by their names; every stored value stays exactly the same.
         backfill: whether a copy may be older than all that is stored; the table then remembers.
         backfill_added: whether a new column's values come into the open versions, and make none.
         restate: whether the copy takes the place of the one that is stored of its instant.
@@ -79,11 +84,13 @@ class SnapshotOptions(TypedDict, total=False):
     at: str | date | None
     deletes: Deletes
     max_delete_ratio: float
+    max_null_ratio: float
     allow_empty: bool
     track: Sequence[str] | None
     ignore: Sequence[str] | None
     overwrite: Sequence[str] | None
     rename: Mapping[str, str] | None
+    retype: Mapping[str, str] | None
     backfill: bool
     backfill_added: bool
     restate: bool
@@ -115,12 +122,24 @@ def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
         "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
         "at": None if at is None else instant_of(at),
         "rename": dict(given.get("rename") or {}),
+        "retype": {name: _type(name, word) for name, word in (given.get("retype") or {}).items()},
     }
     return SnapshotRequest(**{**given, **names, **told})
 
 
 def _names(given: Sequence[str] | None) -> frozenset[str] | None:
     return None if given is None else frozenset([given] if isinstance(given, str) else given)
+
+
+def _type(name: str, word: str) -> ColumnType:
+    try:
+        return type_named(word)
+    except ValueError:
+        raise bad_option(
+            f"There is no type {word} for column {name}.",
+            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
+            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+        ) from None
 
 
 def bad_option(told: str, remedy: str) -> UsageError:

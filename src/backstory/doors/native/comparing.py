@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
+from itertools import islice
 from operator import or_
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -12,6 +13,7 @@ from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
 from backstory.doors.native.refusals import keys_of, refuse_duplicates, refuse_null_keys, refuse_spoilt
+from backstory.doors.native.retyping import retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.source import Source
 from backstory.formats.delivered import arrow_schema
@@ -28,12 +30,16 @@ from backstory.strategies.copies.plan import (
     NOW,
     RENEWED,
     CopyTerms,
+    carries_over,
     differs,
+    has,
+    loses,
     outcome,
     spoilt,
     state,
     stored_states,
     there,
+    valued,
 )
 from backstory.strategies.copies.rows import Written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, Outcomes, outcomes
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
 
 CONTENT: Final = "content"
 NO_KEY: Final = "no key"
+# So many pairs of columns are looked at for one that has another name: each is counted over all records.
+SUCCESSIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,7 @@ def _terms(evolved: Evolved, settings: TableSettings, place: Placing, asked: Sna
         following=None if place.following is None else micros_of(place.following),
         in_order=place.in_order,
         restated=asked.restate and not place.in_order,
+        successions=tuple(islice(evolved.successions, SUCCESSIONS)),
     )
 
 
@@ -125,6 +134,8 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: Evolved) -> "D
     if table is None or evolved.stored is None:
         fields = ", ".join(f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns)
         return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
+    if evolved.retyped:
+        return retyped_rows(store, table, evolved)
     old = {new: name for name, new in evolved.renamed.items()}
     columns = [
         _cast(evolved, each, old.get(each.name, each.name))
@@ -175,6 +186,7 @@ def _joined(
         {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
         sums={CONTENT: coalesce(bit_xor(content_of(terms)), lit(0))},
         tallies=_tallies(sides, kinds),
+        pairs=_pairs(terms),
     )
 
 
@@ -189,9 +201,18 @@ def _tallies(sides: CopySides, rows: Sequence[Written]) -> "dict[str, SparkColum
     """What is counted of the actions: kinds of records, rows to write, in a dry run columns that drive."""
     terms, kinds = sides.terms, outcome(sides.terms)
     found = {**kinds, **{f"row {place}": row.where for place, row in enumerate(rows)}}
+    found |= {f"loses {name}": loses(name) for name in terms.compared}
     changes = kinds[CHANGED] | kinds[RENEWED]
     for name in (*terms.compared, *terms.renewed) if sides.asked.dry_run else ():
         found[f"column {name}"] = changes & ~alike(DELIVERED, state(NOW), [name], terms.types)
+    return found
+
+
+def _pairs(terms: CopyTerms) -> "dict[str, SparkColumn]":
+    """What is counted of the records on both sides."""
+    found = {f"has {name}": has(name) for name in terms.compared}
+    for place, pair in enumerate(terms.successions):
+        found |= {f"valued {place}": valued(*pair), f"alike {place}": carries_over(*pair)}
     return found
 
 

@@ -98,7 +98,8 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
         rest = here.at(rows, [*names.values()]).rename_columns([*names])
         return _lengthened(_beside(rows, rest), schemas[OPEN])
 
-    compared = pa.schema(each for each in schemas[OPEN] if each.name in {*sides.terms.delivered, *PLACES})
+    wanted = {*sides.terms.delivered, *(old for old, _ in sides.terms.successions), *PLACES}
+    compared = pa.schema(each for each in schemas[OPEN] if each.name in wanted)
     try:
         return read(compared, _open, without(VALID_TO)), whole, lambda: read(schemas[CLOSED], _closed)
     except Unreadable:

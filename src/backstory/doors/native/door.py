@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.doors.native.asked import SnapshotRequest, asked
 from backstory.doors.native.files import TABLE, source_files
+from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
 from backstory.model.table import TableName, table_name
+from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -26,7 +28,12 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     one, of a folder, or a glob.
     """
     with _rows(store, source, into, given) as rows:
-        return deliver(store, NativeSnapshot(into, rows, given))
+        return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
+
+
+def _types(given: SnapshotRequest) -> dict[str, ColumnType]:
+    """The new types by the names that the copy has."""
+    return {given.rename.get(name, name): type_ for name, type_ in given.retype.items()}
 
 
 @contextmanager
@@ -44,7 +51,8 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        with rows_of_files(store, source_files(str(source), given.format), into, given.rename) as rows:
+        files, types = source_files(str(source), given.format), _types(given)
+        with rows_of_files(store, files, into, given.rename, types) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":

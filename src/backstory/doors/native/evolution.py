@@ -1,17 +1,17 @@
 """The columns of a copy beside those of its table: added, widened, renamed or refused (N1, N2, V60)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from backstory.doors.native.asked import bad_option
-from backstory.errors import Refused, UsageError
+from backstory.doors.native.asked import SnapshotRequest, bad_option
+from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType, widens
+from backstory.model.types import ColumnType, common, widens
 from backstory.stores.iceberg.spark_types import column_type
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class Evolved:
     """The table's shape with the copy's columns in it; `delivered` are those, the key's among them.
 
-    `stored` is the shape as it stands under its new names, None without a table; `added` are the columns
-    that come.
+    `stored` is the shape as it stands under its new names, without columns that take another type because no
+    row has a value in them; None without a table. `added` are the columns that come, `left_out` those of the
+    copy of which no type is known, `retyped` those whose stored values become values of another type, with
+    the type that they had. `changes` says all that in words.
     """
 
     shape: Shape
@@ -32,17 +34,33 @@ class Evolved:
     renamed: Mapping[str, str]
     added: frozenset[str]
     changes: Sequence[str]
+    left_out: Sequence[str] = ()
+    retyped: Mapping[str, ColumnType] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
         """Whether the table's columns are others than before."""
         return bool(self.changes)
 
+    @property
+    def missing(self) -> list[Column]:
+        """The columns that the table keeps and the copy does not have."""
+        delivered = {each.name for each in self.delivered}
+        users = () if self.stored is None else self.stored.user_columns
+        return [each for each in users if each.name not in delivered]
+
+    @property
+    def successions(self) -> Iterator[tuple[str, str]]:
+        """Each missing column with one of the same type that comes: it may be the same under a new name."""
+        came = [each for each in self.delivered if each.name in self.added and each.type.flat]
+        return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
+
 
 def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
-    """A frame's columns, and the names of those without a type: of them nothing is known yet.
+    """A frame's columns, and the names of those without a type, because no row has a value in them.
 
-    Raises Refused for reserved and repeated names, and for types that no table has.
+    These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
+    for types that no table has.
     """
     names = [each.name for each in fields]
     if reserved := [name for name in names if name in RESERVED]:
@@ -64,33 +82,39 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
                 [each.name],
             )
     empty = frozenset(each.name for each in fields if _void(each.dataType))
-    typed = (each for each in fields if each.name not in empty)
     comments = {each.name: each.metadata.get("comment", "") for each in fields}
-    columns = (Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in typed)
+    columns = (Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields)
     return tuple(columns), empty
 
 
-def made(table: TableName, columns: tuple[Column, ...], key: tuple[str, ...] | None) -> Evolved:
+def made(
+    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: SnapshotRequest
+) -> Evolved:
     """The table that a first copy makes; UsageError for a key that it does not have."""
+    key = asked.key
     if key is None:
         raise bad_option(f"{table} is not there yet, and no key is given.", "Name the key's columns.")
+    columns, left_out = _typed(columns, empty, {}, asked.retype)
     _require_key(key, columns)
+    _refuse_unknown(asked.retype, [each.name for each in columns], table)
     shape = Shape(table, (*columns, *OWN_COLUMNS), key, Layout.VERSIONS)
-    return Evolved(shape, None, columns, {}, frozenset(), ())
+    told = ", ".join(f"{each.name} {each.type}" for each in columns)
+    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {told}"], left_out)
 
 
 def evolved(
     before: Shape,
     columns: tuple[Column, ...],
     empty: frozenset[str],
-    key: tuple[str, ...] | None,
-    rename: Mapping[str, str],
+    asked: SnapshotRequest,
+    is_valueless: Callable[[str], bool] = lambda _name: False,
 ) -> Evolved:
     """The shape that a later copy gives a table; `empty` are columns of it that have no type.
 
-    Raises UsageError for a rename of no column, Refused for another key and for a type that does not widen.
+    `is_valueless` says of a stored column whether no row has a value in it. Raises UsageError for a rename of
+    no column, Refused for another key and for a type that does not widen.
     """
-    renamed = _renames(before, rename)
+    key, renamed = asked.key, _renames(before, asked.rename)
     stored = replace(
         before,
         columns=tuple(replace(each, name=renamed.get(each.name, each.name)) for each in before.columns),
@@ -102,15 +126,105 @@ def evolved(
             f"The key of {before.table} is ({', '.join(stored.key)}), and ({', '.join(key)}) is given.",
             "Nothing was written; leave the key out, for the table keeps it, or make another table.",
         )
-    columns += tuple(each for each in stored.columns if each.name in empty)
+    retype = {renamed.get(name, name): type_ for name, type_ in asked.retype.items()}
+    columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
     _require_key(stored.key, columns)
-    own = {each.name for each in OWN_COLUMNS}
+    former = {new: old for old, new in renamed.items()}
+    valueless = {
+        each.name
+        for each in stored.user_columns
+        if _needs_values(each, columns, retype) and is_valueless(former.get(each.name, each.name))
+    }
+    _refuse_retypes(stored, columns, retype, valueless)
     delivered = {each.name: each for each in columns}
-    users = [_wider(each, delivered.get(each.name)) for each in stored.columns if each.name not in own]
+    users = [
+        _wider(
+            each,
+            delivered.get(each.name),
+            retype.get(each.name),
+            stored.key,
+            valueless=each.name in valueless,
+        )
+        for each in stored.user_columns
+    ]
     added = [each for each in columns if stored.column(each.name) is None]
-    shape = replace(stored, columns=(*users, *added, *(each for each in stored.columns if each.name in own)))
+    own = tuple(each for each in stored.columns if each not in stored.user_columns)
+    shape = replace(stored, columns=(*users, *added, *own))
     changes = Change(into=shape, renamed=renamed).lines(before)
-    return Evolved(shape, stored, columns, renamed, frozenset(each.name for each in added), changes)
+    types = {each.name: each.type for each in users}
+    retyped = {
+        each.name: each.type
+        for each in stored.user_columns
+        if each.name not in valueless and not widens(each.type, types[each.name])
+    }
+    there = tuple(each for each in stored.columns if each.name not in valueless)
+    return Evolved(
+        shape,
+        replace(stored, columns=there),
+        columns,
+        renamed,
+        frozenset(each.name for each in added),
+        changes,
+        left_out,
+        retyped,
+    )
+
+
+def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], table: TableName) -> None:
+    if unknown := [name for name in retype if name not in names]:
+        raise bad_option(
+            f"There is no column {', '.join(unknown)} in {table}.",
+            f"There are {', '.join(dict.fromkeys(names))}.",
+        )
+
+
+def _typed(
+    columns: Sequence[Column],
+    empty: Collection[str],
+    stored: Mapping[str, Column],
+    retype: Mapping[str, ColumnType],
+) -> tuple[tuple[Column, ...], list[str]]:
+    """The columns, those that are empty in the type that is known of them; and those that have none."""
+    typed, left_out = [], []
+    for each in columns:
+        if each.name not in empty:
+            typed.append(each)
+        elif each.name in retype:
+            typed.append(replace(each, type=retype[each.name]))
+        elif each.name in stored:
+            typed.append(replace(stored[each.name]))
+        elif each.type.flat:
+            typed.append(each)
+        else:
+            left_out.append(each.name)
+    return tuple(typed), left_out
+
+
+def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
+    """Whether a column takes a type that its own does not widen to, so that its values tell if it may."""
+    came = next((each.type for each in delivered if each.name == stored.name), stored.type)
+    wanted = retype.get(stored.name, came)
+    return not widens(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
+
+
+def _refuse_retypes(
+    stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
+) -> None:
+    """Raises UsageError for new types of columns that there are not, or that keep theirs."""
+    users = (each.name for each in (*stored.user_columns, *delivered))
+    _refuse_unknown(retype, [*users], stored.table)
+    for name, type_ in retype.items():
+        column = stored.column(name)
+        if column is None or column.type == type_ or name in valueless:
+            continue
+        if name in stored.key:
+            raise bad_option(
+                f"{name} is of the key, and keeps its type {column.type}.", "Make another table."
+            )
+        if not column.type.flat:
+            raise bad_option(
+                f"{name} is nested, and keeps its type {column.type}.", "Bring it as another column."
+            )
 
 
 def _renames(before: Shape, rename: Mapping[str, str]) -> dict[str, str]:
@@ -143,21 +257,34 @@ def _require_key(key: Sequence[str], columns: Sequence[Column]) -> None:
         raise bad_option(f"{', '.join(nested)} cannot be of a key: it is nested.", "Choose flat columns.")
 
 
-def _wider(stored: Column, delivered: Column | None) -> Column:
+def _wider(
+    stored: Column,
+    delivered: Column | None,
+    wanted: ColumnType | None,
+    key: Sequence[str],
+    *,
+    valueless: bool,
+) -> Column:
     """The column with a type that holds both what is stored and what comes."""
-    if delivered is None or widens(delivered.type, stored.type):
-        return stored
-    if not widens(stored.type, delivered.type):
-        raise type_changed(stored.name, stored.type, delivered.type)
-    return replace(stored, type=delivered.type)
+    type_ = wanted or stored.type
+    if delivered is not None and not widens(delivered.type, type_):
+        if wanted is not None or not (valueless or widens(type_, delivered.type)):
+            raise type_changed(stored.name, type_, delivered.type, keeps=stored.name in key)
+        type_ = delivered.type
+    return replace(stored, type=type_)
 
 
-def type_changed(name: str, stored: ColumnType, delivered: ColumnType) -> Refused:
+def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps: bool = False) -> Refused:
     """The error for a column that comes in a type that does not hold what is stored (N2)."""
+    both = None if keeps else common(stored, delivered)
+    remedy = "cast it to the table's type, or bring it under another name."
+    if both is not None:
+        retype = option("retype", {name: str(both)})
+        remedy = f"{retype} gives the column a type that holds both, or {remedy}"
     return Refused(
         "type-changed",
         f"{name} is of type {stored} in the table, and {delivered} in the copy.",
-        "Nothing was written; cast it to the table's type, or bring it under another name.",
+        f"Nothing was written; {remedy}",
         [name],
     )
 

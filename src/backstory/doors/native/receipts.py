@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from backstory.doors.native.evolution import Evolved
+from backstory.errors import option
 from backstory.model.receipt import Receipt
 
 # In their order; disjoint (V36).
@@ -26,7 +28,7 @@ class SnapshotPlan(Receipt):
     """What a snapshot would do (V120).
 
     `keys` are up to ten of each outcome, `columns` the records that change by the columns that differ,
-    `taken_back` the statements that the table would not make any more.
+    `taken_back` the statements that the table would not make any more, `warnings` columns that lose values.
     """
 
     table: str
@@ -35,3 +37,24 @@ class SnapshotPlan(Receipt):
     columns: Mapping[str, int] = field(default_factory=dict)
     schema_changes: Sequence[str] = ()
     taken_back: int = 0
+    warnings: Sequence[str] = ()
+
+
+def schema_changes(evolved: Evolved, likeness: Mapping[tuple[str, str], tuple[int, int]]) -> list[str]:
+    """What becomes of the columns, and what may have been meant otherwise.
+
+    A column that is missing while another comes may have another name; `likeness` tells in how many records
+    their values are one, of those that have any.
+    """
+    anew = ["all rows are written anew"] if evolved.retyped else []
+    left_out = [
+        f"column {name} is left out: it has no value that tells its type" for name in evolved.left_out
+    ]
+    missing = [each.name for each in evolved.missing] if evolved.added else []
+    lacking = [f"column {name} is missing from the copy; kept, NULL in new versions" for name in missing]
+    told = [pair for pair, (alike, valued) in likeness.items() if alike and 10 * alike >= 9 * valued]
+    asking = [
+        f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}"
+        for old, new in dict(told).items()
+    ]
+    return [*evolved.changes, *anew, *lacking, *asking, *left_out]

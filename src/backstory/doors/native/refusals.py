@@ -1,14 +1,16 @@
 """What a copy is refused for, with up to ten keys and the option that would allow it (V126)."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.source import Source
-from backstory.errors import MAX_KEYS, Refused
+from backstory.errors import MAX_KEYS, Refused, option
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
 from backstory.model.keys import told_key
@@ -17,15 +19,19 @@ from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+# Fewer records than these may lose a value, whatever their share.
+MASS: Final = 20
 # Types of keys whose texts are the same here and in Spark.
 WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer)
 
 
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     """Up to ten keys of the rows, or of a struct in them, in order."""
-    return sorted(told_key(key, list(row)) for row in _texts(rows, key, side).distinct().take(MAX_KEYS))
+    return sorted(
+        told_key(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
+    )
 
 
 def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
@@ -34,14 +40,16 @@ def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
     if all(any(is_(each.type) for is_ in WRITTEN_ALIKE) for each in few.schema):
         texts = pa.table([each.cast(pa.string()) for each in few.columns], names=few.column_names)
         return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
-    return sorted(told_key(key, list(row)) for row in _texts(frame_of(store, few), key).collect())
+    return sorted(told_key(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
 
 
-def _texts(rows: "DataFrame", key: Sequence[str], side: str = "") -> "DataFrame":
+def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":
+    """The texts of the key of rows, or of a struct in them, and other values beside."""
     from pyspark.sql.functions import col
 
     paths = (col(f"{side}{'.' if side else ''}`{name.replace('`', '``')}`") for name in key)
-    return rows.select(*(path.cast("string").alias(name) for path, name in zip(paths, key, strict=True)))
+    texts = (path.cast("string").alias(name) for path, name in zip(paths, key, strict=True))
+    return rows.select(*texts, *beside)
 
 
 def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) -> None:
@@ -113,6 +121,37 @@ def refuse_empty(delivered: int, asked: SnapshotRequest) -> None:
             "The source has no rows.",
             "Nothing was written; allow_empty takes it as it is.",
         )
+
+
+def refuse_mass_null(
+    losses: Mapping[str, tuple[int, int]], asked: SnapshotRequest, keys: Callable[[str], list[str]]
+) -> None:
+    """More records would lose their value in a column than may at once (N4)."""
+    told = {
+        name: (lost, had)
+        for name, (lost, had) in losses.items()
+        if lost >= MASS and exceeds(lost, asked.max_null_ratio, had)
+    }
+    if not told:
+        return
+    counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in told.items())
+    allowed = max(ceil(Fraction(100 * lost, had)) for lost, had in told.values()) / 100
+    some = dict.fromkeys(key for name in told for key in keys(name))
+    raise Refused(
+        "mass-null",
+        f"Too many values would become NULL ({counts}), more than {asked.max_null_ratio} of them.",
+        f"Nothing was written; mend the source, or {option('max_null_ratio', allowed)} allows it.",
+        list(some)[:MAX_KEYS],
+    )
+
+
+def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
+    """The columns that lose as many values as rather shows a fault: 20, or more than a tenth."""
+    return [
+        f"column {name}: {lost} of {had} records lose their value"
+        for name, (lost, had) in losses.items()
+        if lost >= MASS or 10 * lost > had
+    ]
 
 
 def refuse_mass_delete(

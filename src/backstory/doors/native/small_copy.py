@@ -1,7 +1,7 @@
 """A copy that the driver can hold: its rows and the table's are read and planned as Arrow.
 
 What is too large, of an instant of which something is known already, or not to be told apart here is compared
-by frames; both are held to one rule.
+by frames, and so is one with which all stored rows are written anew; both are held to one rule.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,8 @@ from backstory.strategies.scd2.plan import CHANGED, VANISHED
 def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
     """The copy compared by the driver; None where frames must: the lease cannot hold it, or see above."""
     terms = sides.terms
-    rows = copy_rows(sides, lease) if terms.in_order and comparable(terms) else None
+    here = terms.in_order and comparable(terms) and not sides.evolved.retyped
+    rows = copy_rows(sides, lease) if here else None
     if rows is None:
         return None
     try:
@@ -45,6 +46,7 @@ def compared_here(sides: CopySides, lease: MemoryLease) -> ComparedCopy | None:
         len(copy.delivered),
         lambda: digest(copy.delivered),
         lambda *kinds: _keys(sides, _kinds(copy), kinds),
+        lambda name: keys_of_rows(sides.store, copy.losing(name), sides.terms.key),
         lambda: _change(sides, copy, met),
     )
 
@@ -56,6 +58,8 @@ def _tally(sides: CopySides, copy: Copied) -> SnapshotTally:
     return SnapshotTally(
         dict(zip(COUNTS, numbers, strict=True)),
         len(found.same[0]) + changed + len(found.vanished),
+        losses=copy.losses,
+        likeness=copy.likeness,
         keys=_keys_of_outcomes(sides, copy) if dry_run and not found.nothing else {},
         columns=copy.driving if dry_run else {},
     )

@@ -10,23 +10,28 @@ from functools import partial
 from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.comparing import CONTENT, CopySides, compared, sides_of
 from backstory.doors.native.evolution import Evolved, delivered_columns, evolved, made
-from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
+from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
     refuse_empty,
     refuse_mass_delete,
+    refuse_mass_null,
     refuse_other_content,
     refuse_untyped_key,
+    warnings_of,
 )
+from backstory.doors.native.retyping import has_no_values, refuse_misfits
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.small_copy import compared_here
-from backstory.doors.native.source import Source
-from backstory.doors.native.tally import ComparedCopy, SnapshotTally, keys_of_kinds, tally
+from backstory.doors.native.source import Source, is_empty
+from backstory.doors.native.tally import ComparedCopy, SnapshotTally, keys_losing, keys_of_kinds, tally
 from backstory.doors.native.writing import change_of_frames
 from backstory.engine.deliver import Plan
+from backstory.errors import BackstoryError
 from backstory.model.change import Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT, RECORDED
+from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
@@ -60,7 +65,9 @@ class NativeSnapshot:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            shape, settings = self._agreed(table)
+            shape, settings = self._agreed(store, table)
+            if table is not None:
+                refuse_misfits(store, table, shape)
             sides = sides_of(store, table, self.source, evolved=shape, settings=settings, asked=self.asked)
             with _compared(sides) as found:
                 _refuse(sides, found)
@@ -68,14 +75,30 @@ class NativeSnapshot:
                 note = Note(DOOR, "") if change is None else self._note(sides, found)
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
-    def _agreed(self, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
+    def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
         """The shape and the settings that table and copy agree on."""
-        columns, empty = delivered_columns(self.source.fields)
+        try:
+            return self._agreed_on(store, table, *delivered_columns(self.source.fields))
+        except BackstoryError as stop:
+            # Of a source without rows the types say nothing.
+            if (
+                table is None
+                or stop.code not in {"type-changed", "missing-column"}
+                or not is_empty(self.source)
+            ):
+                raise
+            refuse_empty(0, self.asked)
+            columns, _ = delivered_columns(self.source.fields)
+            return self._agreed_on(store, table, columns, frozenset(each.name for each in columns))
+
+    def _agreed_on(
+        self, store: Store, table: StoredTable | None, columns: tuple[Column, ...], empty: frozenset[str]
+    ) -> tuple[Evolved, TableSettings]:
         if table is None:
             refuse_untyped_key(self.source, self.asked.key or (), empty)
-            shape, settings = made(self.name, columns, self.asked.key), agreed(None, self.asked)
+            shape, settings = made(self.name, columns, empty, self.asked), agreed(None, self.asked)
         else:
-            shape = evolved(table.shape, columns, empty, self.asked.key, self.asked.rename)
+            shape = evolved(table.shape, columns, empty, self.asked, partial(has_no_values, store, table))
             settings = agreed(settings_of(table.properties).renamed(shape.renamed), self.asked)
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
@@ -88,9 +111,10 @@ class NativeSnapshot:
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
     def _receipt(self, sides: CopySides, met: SnapshotTally) -> Callable[[Committed | None], Answer]:
-        table, changes = str(self.name), sides.evolved.changes
+        table, changes = str(self.name), schema_changes(sides.evolved, met.likeness)
         if self.asked.dry_run:
-            plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back)
+            warnings = warnings_of(met.losses)
+            plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back, warnings)
             return lambda _committed: plan
 
         def receipt(committed: Committed | None) -> SnapshotReceipt:
@@ -116,15 +140,17 @@ def _compared(sides: CopySides) -> Iterator[ComparedCopy]:
             outcomes.delivered,
             lambda: outcomes.sums[CONTENT],
             partial(keys_of_kinds, outcomes, sides.terms),
+            partial(keys_losing, outcomes, sides.terms),
             partial(change_of_frames, sides, outcomes, met, kinds),
         )
 
 
 def _refuse(sides: CopySides, found: ComparedCopy) -> None:
-    """Another copy of a stored instant, no rows, too many that go: in this order."""
+    """Another copy of a stored instant, no rows, too many that go, too many without values: in this order."""
     asked, met = sides.asked, found.met
     if sides.place.stored and not asked.restate and met.differing:
         keys = found.keys(APPEARING, CHANGED, RENEWED, VANISHED)
         refuse_other_content(sides.place.at, keys, met.differing)
     refuse_empty(found.delivered, asked)
     refuse_mass_delete(met.counts["closed"], met.there, asked, lambda: found.keys(VANISHED))
+    refuse_mass_null(met.losses, asked, found.losing)

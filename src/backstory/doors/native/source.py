@@ -33,8 +33,10 @@ from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, ProducedRows, missing
 from backstory.formats.reading import Options, rows_of
 from backstory.formats.rows import arrow_type
+from backstory.model.change import NOTHING
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
+from backstory.model.types import ColumnType
 from backstory.reading.frames.point_in_time import current, keeps_all
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.iceberg.frames import frame_of, spark_fields
@@ -65,6 +67,11 @@ class Source:
     frame: "Callable[[], DataFrame]"
     size: int | None = None
     rows: Reading | None = None
+
+
+def is_empty(source: Source) -> bool:
+    """Whether a source has no rows, which its frame is asked."""
+    return source.frame().isEmpty()
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:
@@ -117,13 +124,21 @@ def rows_of_arrow(store: Store, rows: pa.Table) -> Source:
 
 @contextmanager
 def rows_of_files(
-    store: Store, source: SourceFiles, into: TableName, rename: Mapping[str, str]
+    store: Store,
+    source: SourceFiles,
+    into: TableName,
+    rename: Mapping[str, str],
+    retype: Mapping[str, ColumnType] = NOTHING,
 ) -> Iterator[Source]:
     """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
 
-    `rename` are new names of its columns. Whatever is malformed is refused with its line before Spark begins.
+    `rename` are new names of its columns, `retype` types that the copy's are read in. Whatever is malformed
+    is refused with its line before Spark begins.
     """
-    known = _known(store, into, rename)
+    known = {
+        **_known(store, into, rename),
+        **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
+    }
     with ExitStack() as held, _as_files_of_a_user():
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
         files = [unpacked(file, folder) for file in source.files]

@@ -11,7 +11,7 @@ from backstory.errors import MAX_KEYS
 from backstory.model.change import Change
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.strategies.copies.plan import APPEARING, RENEWED, CopyTerms, outcome, version
+from backstory.strategies.copies.plan import APPEARING, RENEWED, CopyTerms, loses, outcome, version
 from backstory.strategies.copies.rows import Written
 from backstory.strategies.scd2.plan import CHANGED, DELIVERED, STORED, VANISHED, Outcomes
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 class SnapshotTally:
     """Records by outcome (V36), those there before, and rows: written, rewritten, taken back.
 
-    `keys` and `columns` are for dry runs: up to ten keys of each outcome, records that change by column.
+    `losses` are the columns that lose values: the records that do, of those that had one. `likeness` tells of
+    columns that are missing, each with one that comes, in how many records the values are one, of those that
+    have any. `keys` and `columns` are for dry runs: up to ten keys of each outcome, records that change by
+    column.
     """
 
     counts: Mapping[str, int]
@@ -31,6 +34,8 @@ class SnapshotTally:
     written: int = 0
     rewritten: int = 0
     taken_back: int = 0
+    losses: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    likeness: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     columns: Mapping[str, int] = field(default_factory=dict)
 
@@ -42,12 +47,16 @@ class SnapshotTally:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCopy:
-    """A copy compared: the tally, its rows, what makes a hash of them, keys of some kinds, and the Change."""
+    """A copy compared: the tally, its rows, what makes a hash of them, keys of some kinds, and the Change.
+
+    `losing` gives up to ten keys of the records that lose their value in a column.
+    """
 
     met: SnapshotTally
     delivered: int
     content: Callable[[], int]
     keys: Callable[..., list[str]]
+    losing: Callable[[str], list[str]]
     change: Callable[[], Change | None]
 
 
@@ -67,6 +76,8 @@ def tally(sides: CopySides, found: Outcomes, kinds: Sequence[Written]) -> Snapsh
         sum(number for _, number in told),
         sum(number for row, number in told if row.instead),
         sum(number for row, number in told if row.taken_back),
+        _losses(found, terms),
+        {each: _likeness(found, place) for place, each in enumerate(terms.successions)},
         _keys(sides, found) if dry_run else {},
         {name: number for name, number in driving.items() if number},
     )
@@ -83,6 +94,20 @@ def keys_of_kinds(found: Outcomes, terms: CopyTerms, *wanted: str) -> list[str]:
         )
     ]
     return keys[:MAX_KEYS]
+
+
+def keys_losing(found: Outcomes, terms: CopyTerms, name: str) -> list[str]:
+    """Up to ten keys of the records that lose their value in a column."""
+    return keys_of(found.actions.where(loses(name)), terms.key, DELIVERED)
+
+
+def _losses(found: Outcomes, terms: CopyTerms) -> dict[str, tuple[int, int]]:
+    numbers = {name: (found.tallies[f"loses {name}"], found.pairs[f"has {name}"]) for name in terms.compared}
+    return {name: each for name, each in numbers.items() if each[0]}
+
+
+def _likeness(found: Outcomes, place: int) -> tuple[int, int]:
+    return found.pairs[f"alike {place}"], found.pairs[f"valued {place}"]
 
 
 def _appearing(found: Outcomes, terms: CopyTerms) -> "DataFrame":

@@ -1,20 +1,20 @@
 """What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.native.comparing import CopySides
+from backstory.doors.native.field_ids import ids_of_columns
 from backstory.doors.native.tally import SnapshotTally
 from backstory.model.change import Change
 from backstory.model.instant import iso
 from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
-from backstory.model.types import ColumnType
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
-from backstory.stores.iceberg.schema import fields_of
 from backstory.strategies.copies.moves import forgotten, mark, of, row_of
 from backstory.strategies.copies.plan import marked
 from backstory.strategies.copies.rows import Written, rows_that_come, rows_that_go
@@ -40,9 +40,26 @@ def change_of_frames(
         taken_back, place_of_it = _forgotten(sides)
         parts.append(taken_back)
         gone.append(place_of_it)
+    beside = len(parts) - bool(met.written)
+    if sides.evolved.retyped:
+        return _anew(sides, met, parts, gone, beside - restated)
     come = _in_few_files(sides, parts, met.written) if parts else None
-    places, beside = _places(sides, gone, met.rewritten + restated), len(parts) - bool(met.written)
+    places = _places(sides, gone, met.rewritten + restated)
     return change_of(sides, met.counts, come, places, met.written + beside)
+
+
+def _anew(
+    sides: CopySides, met: SnapshotTally, parts: "Sequence[DataFrame]", gone: "Sequence[DataFrame]", more: int
+) -> Change | None:
+    """All rows in the types that the table will have: those that stay, and `parts` in place of what goes."""
+    assert sides.table is not None
+    stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
+    there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
+    stay = stored.join(reduce(_with, gone), [FILE, POSITION], "left_anti") if gone else stored
+    count = there + met.written - met.rewritten + more
+    come = _in_few_files(sides, [stay.drop(FILE, POSITION), *parts], count)
+    change = change_of(sides, met.counts, come, expected=count)
+    return change and replace(change, whole=True)
 
 
 def change_of(
@@ -119,24 +136,10 @@ def _forgotten(sides: CopySides) -> "tuple[DataFrame, DataFrame]":
 
 
 def field_ids(sides: CopySides) -> tuple[int, ...] | None:
-    """The field ids of the delivered columns; None where they are all (V2).
-
-    Columns that come get theirs by this very commit: the next ones, in their order.
-    """
+    """The field ids of the delivered columns; None where they are all (V2)."""
     evolved, table = sides.evolved, sides.table
     delivered = {each.name for each in evolved.delivered}
     if table is None or all(each.name in delivered for each in evolved.shape.user_columns):
         return None
-    fields = fields_of(sides.store.jvm, table.iceberg.schema())
-    ids = {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
-    last = int(table.iceberg.operations().current().lastColumnId())
-    for each in evolved.shape.columns:
-        if each.name not in ids:
-            ids[each.name] = last + 1
-            last += 1 + _inner(each.type)
+    ids = ids_of_columns(sides.store, table, evolved)
     return tuple(sorted(ids[name] for name in delivered))
-
-
-def _inner(type_: ColumnType) -> int:
-    """How many fields are within a type."""
-    return sum(1 + _inner(part) for _, part in type_.parts)

@@ -97,10 +97,13 @@ def _evolve_columns(
     store: Store, transaction: Any, before: Shape, into: Shape, renamed: Mapping[str, str]
 ) -> None:
     schema = transaction.updateSchema()
-    for old, new in renamed.items():
-        if old != new:
-            schema.renameColumn(old, new)
     known = {renamed.get(column.name, column.name): column.type for column in before.columns}
+    former = {new: old for old, new in renamed.items()}
+    for old, new in renamed.items():
+        wanted = into.column(new)
+        # What becomes another column goes under its old name: Iceberg knows no other yet.
+        if old != new and (wanted is None or widens(known[new], wanted.type)):
+            schema.renameColumn(old, new)
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)
     standing = [name for name in known if into.column(name)]
@@ -112,7 +115,7 @@ def _evolve_columns(
             _widen(store, schema, column, iceberg_name(stored))
             continue
         if stored is not None:
-            schema.deleteColumn(column.name)
+            schema.deleteColumn(former.get(column.name, column.name))
             standing.remove(column.name)
         schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
         standing.append(column.name)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from backstory.model.places import ROW_ID
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
-from backstory.stores.casting import Changes, cast_batch
+from backstory.stores.casting import CastBatch, Changes, cast_batch
 from backstory.stores.iceberg.literals import absent, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying, map_batches
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def retype_rows(
-    rows: "DataFrame", columns: Sequence[Column], stored: Mapping[str, ColumnType]
+    rows: "DataFrame",
+    columns: Sequence[Column],
+    stored: Mapping[str, ColumnType],
+    cast: CastBatch = cast_batch,
 ) -> "DataFrame":
     """The rows with these columns and their ids, each cast from its stored type; one without is NULL.
 
@@ -35,10 +38,12 @@ def retype_rows(
     ]
     types = [spark_type(column.type) for column in columns] + ["bigint" for _ in ids]
     schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in zip(names, types, strict=True))
-    return map_batches(rows, partial(_cast_batches, changed), schema)
+    return map_batches(rows, partial(_cast_batches, cast, changed), schema)
 
 
-def _cast_batches(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _cast_batches(
+    cast: CastBatch, changes: Changes, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         with carrying():
-            yield cast_batch(changes, batch)
+            yield cast(changes, batch)

@@ -57,6 +57,39 @@ class Copied:
         counts = {name: pc.sum(each).as_py() or 0 for name, each in told.items() if each is not None}
         return {name: count for name, count in counts.items() if count}
 
+    @property
+    def losses(self) -> dict[str, tuple[int, int]]:
+        """For each compared column that loses values: how many records do, and how many had one."""
+        found = {}
+        mine, theirs = self.found.changed
+        for name in self.terms.compared:
+            had = pc.is_valid(self.open[name].take(theirs))
+            lost = pc.sum(pc.and_(had, pc.is_null(self.delivered[name].take(mine)))).as_py()
+            if lost:
+                rest = self.open[name].take(self.found.same[1])
+                found[name] = lost, pc.sum(had).as_py() + len(rest) - rest.null_count
+        return found
+
+    def losing(self, name: str) -> pa.Table:
+        """The delivered rows that lose their value in a column."""
+        mine, theirs = self.found.changed
+        had = pc.is_valid(self.open[name].take(theirs))
+        lost = pc.and_(had, pc.is_null(self.delivered[name].take(mine)))
+        return taken(self.delivered, mine.filter(lost.combine_chunks()))
+
+    @property
+    def likeness(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """For each succession of columns: the records whose values are one, and those that have any."""
+        found = {}
+        pairs = zip(self.found.changed, self.found.same, strict=True)
+        mine, theirs = (pa.concat_arrays(each) for each in pairs)
+        for old, new in self.terms.successions:
+            here, there = self.delivered[new].take(mine), self.open[old].take(theirs)
+            any_ = pc.or_(pc.is_valid(here), pc.is_valid(there))
+            same = pc.and_(any_, pc.invert(differ([(here, there)])))
+            found[old, new] = pc.sum(same).as_py() or 0, pc.sum(any_).as_py() or 0
+        return found
+
     def _changed(self) -> dict[str, tuple[pa.ChunkedArray, pa.ChunkedArray]]:
         mine, theirs = self.found.changed
         names = (*self.terms.compared, *self.terms.renewed)

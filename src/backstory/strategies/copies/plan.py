@@ -41,6 +41,7 @@ class CopyTerms:
     `overwritten` all that it keeps without history.
     `following` is the next instant of which something is known. `in_order`: nothing is known from `at` on.
     `restated`: the copy takes the place of a stored one, which then said nothing of columns that it lacks.
+    `successions` are columns that the copy lacks, each with one of its type that comes: it may be the same.
     """
 
     columns: tuple[SourceColumn, ...]
@@ -56,6 +57,7 @@ class CopyTerms:
     following: int | None = None
     in_order: bool = True
     restated: bool = False
+    successions: tuple[tuple[str, str], ...] = ()
 
     @property
     def memory(self) -> ColumnType:
@@ -155,6 +157,31 @@ def there() -> "Column":
     from pyspark.sql.functions import col
 
     return col(state(NOW)).isNotNull()
+
+
+def has(name: str) -> "Column":
+    """Whether a record that is in the copy had a value in a column at the copy's instant."""
+    from pyspark.sql.functions import col
+
+    return there() & col(DELIVERED).isNotNull() & of(state(NOW), name).isNotNull()
+
+
+def valued(old: str, new: str) -> "Column":
+    """Whether a record that is on both sides has a value in the one column there, or in the other here."""
+    from pyspark.sql.functions import col
+
+    both = there() & col(DELIVERED).isNotNull()
+    return both & (of(state(NOW), old).isNotNull() | of(DELIVERED, new).isNotNull())
+
+
+def carries_over(old: str, new: str) -> "Column":
+    """Whether these two values are one."""
+    return valued(old, new) & of(state(NOW), old).eqNullSafe(of(DELIVERED, new))
+
+
+def loses(name: str) -> "Column":
+    """Whether such a record has none in the copy."""
+    return has(name) & of(DELIVERED, name).isNull()
 
 
 def outcome(terms: CopyTerms) -> "dict[str, Column]":

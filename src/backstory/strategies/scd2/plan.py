@@ -47,6 +47,7 @@ class Outcomes:
     failed: Mapping[str, int]
     sums: Mapping[str, int]
     tallies: Mapping[str, int]
+    pairs: Mapping[str, int]
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
@@ -70,13 +71,15 @@ def outcomes(
     *,
     sums: "Mapping[str, Column]" = NO_CHECKS,
     tallies: "Mapping[str, Column]" = NO_CHECKS,
+    pairs: "Mapping[str, Column]" = NO_CHECKS,
 ) -> Iterator[Outcomes]:
     """Compare the two by the key's column or columns in both; a row with a NULL in them has no pair.
 
     `differs` tells of the columns `r.…` and `v.…` whether a record changed; `scope` of `v.…` whether
     one that vanished counts, all do without it. `checks` are conditions that no delivered row may
     meet; `failed` counts the rows that do. `sums` are whole numbers of all delivered rows, `tallies`
-    conditions of which the actions that meet them are counted. Each side is read once. A key that a side
+    conditions of which the actions that meet them are counted, `pairs` conditions of records on both sides,
+    changed or not. Each side is read once. A key that a side
     has more than once shows in `repeats_…`; the outcomes then mean nothing.
     """
     from pyspark.sql.functions import coalesce, col, count, count_distinct, count_if, lit, struct, when
@@ -91,13 +94,16 @@ def outcomes(
     same = reduce(and_, (col(f"{DELIVERED}.{name}") == col(f"{STORED}.{name}") for name in keys))
     joined = left.join(right, same, "full_outer")
     only_left, only_right = col(STORED).isNull(), col(DELIVERED).isNull()
+    on_both = ~only_left & ~only_right
+    paired = [count(when(on_both & each, 1)).alias(f"pair {name}") for name, each in pairs.items()]
     gone = lit(VANISHED) if scope is None else when(scope, VANISHED).otherwise(KEPT)
     action = when(only_right, gone).when(only_left, APPEARED).when(differs, CHANGED)
     told = joined.select(action.alias("action"), DELIVERED, STORED).observe(
         "joined" + own,
-        count(when(~only_left & ~only_right, 1)).alias("pairs"),
+        count(when(on_both, 1)).alias("pairs"),
         count(when(only_left, 1)).alias("appeared"),
         count(when(only_right, 1)).alias("vanished"),
+        *paired,
     )
     actions = told.where(col("action").isNotNull()).persist()
     try:
@@ -125,6 +131,7 @@ def outcomes(
             repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
             failed={name: seen["delivered" + own][f"check {name}"] for name in checks},
             tallies={name: sum(row[f"tally {name}"] for row in told_rows) for name in tallies},
+            pairs={name: alone[f"pair {name}"] for name in pairs},
             sums={name: seen["delivered" + own][f"sum {name}"] for name in sums},
         )
     finally:

@@ -41,6 +41,7 @@ REMEMBERED: Final = (Law.MEMORY, Law.RECORDED, Law.ONE_BELIEF, Law.ONE_FACT, Law
 KEYED: Final = (Law.NULL_KEY, Law.UNIQUE_KEY, Law.PROPERTIES)
 LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
     Layout.FIVETRAN_LIVE: KEYED,
+    Layout.FOREIGN: KEYED,
     Layout.FIVETRAN_HISTORY: (*SPANS, Law.OPEN_MARKER, Law.PROPERTIES),
     Layout.BASE: (*KEYED[:2], Law.ROW_HASH, Law.PROPERTIES),
     Layout.HIST: (*SPANS, Law.OPEN_MARKER, Law.ROW_HASH, Law.PROPERTIES),

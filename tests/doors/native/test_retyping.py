@@ -1,0 +1,302 @@
+"""A column takes another type in the commit of a copy: every value, version, time and row id stays."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import count
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from backstory.errors import BackstoryError
+from backstory.formats.memory import Memory
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing
+from backstory.warehouse import Warehouse
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+NUMBERS = count()
+
+
+class Kept:
+    """A table of its own, the driver's way of comparing copies or Spark's, and what is told of it."""
+
+    def __init__(self, store, *, by_frames=False):
+        store = replace(store, memory=Memory(0)) if by_frames else store
+        self.store, self.name = store, f"retyping.t{next(NUMBERS)}"
+        self.warehouse = Warehouse(store, embedded=False)
+
+    def copy(self, at, rows, **options):
+        source = pd.DataFrame(rows) if isinstance(rows, list) else rows
+        return self.warehouse.snapshot(
+            source, into=self.name, key="k", at=DAY + timedelta(days=at), **options
+        )
+
+    def refused(self, at, rows, **options):
+        before = self.table.metadata
+        with pytest.raises(BackstoryError) as told:
+            self.copy(at, rows, **options)
+        assert self.table.metadata == before
+        return told.value
+
+    @property
+    def table(self):
+        return existing(self.store, TableName(*self.name.split(".")))
+
+    @property
+    def type(self):
+        return str(self.table.shape.column("v").type)
+
+    def rows(self, *names):
+        """The stored rows, memory included, by their ids where rows have them."""
+        ids = ["_row_id"] if self.store.format_version > 2 else []
+        told = self.store.spark.table(f"backstory.{self.name}").selectExpr("*", *ids).toArrow().to_pylist()
+        return sorted(
+            ({name: row[name] for name in names} if names else row for row in told),
+            key=lambda row: repr([*row.values()]),
+        )
+
+    def sound(self):
+        records = self.warehouse.table(self.name).check()
+        return {record["law"]: record["keys"] for record in records if record["violations"]} == {}
+
+
+def records(**values):
+    return [{"k": key, "v": value} for key, value in values.items()]
+
+
+@pytest.fixture(params=["driver", "frames", "version 2"])
+def kept(store, request):
+    store = replace(store, format_version=2) if request.param == "version 2" else store
+    return Kept(store, by_frames=request.param == "frames")
+
+
+def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
+    """In one commit; old versions, hidden rows, earlier snapshots and what was known stay as they were."""
+    kept.copy(1, records(a=1, b=2, c=3, d=4))
+    kept.copy(2, records(a=1, b=5, d=4))
+    before, snapshots = kept.rows(), [each.id for each in kept.table.snapshots]
+    stop = kept.refused(3, records(a=1.5, b=5.0, d=4.0))
+    assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
+    options = {"retype": {"v": "double"}}
+    plan = kept.copy(3, records(a=1.5, b=5.0, d=4.0), dry_run=True, **options)
+    assert plan.schema_changes == ["column v is DOUBLE", "all rows are written anew"]
+    assert (kept.type, kept.rows()) == ("LONG", before)
+    receipt = kept.copy(3, records(a=1.5, b=5.0, d=4.0), **options)
+    assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 2)
+    assert (kept.type, len(kept.table.snapshots)) == ("DOUBLE", len(snapshots) + 1)
+    after = kept.rows()
+    assert {type(row["v"]) for row in after} == {float}
+    kept_rows = [row for row in after if row["recorded_at"] != max(each["recorded_at"] for each in after)]
+    ended = next(row for row in kept_rows if row["k"] == "a")
+    undone = [
+        {**row, "valid_to": None, "is_current": True, "_memory": None} if row is ended else row
+        for row in kept_rows
+    ]
+    assert sorted(undone, key=lambda row: repr([*row.values()])) == sorted(
+        ({**row, "v": float(row["v"])} for row in before), key=lambda row: repr([*row.values()])
+    )
+    table = kept.warehouse.table(kept.name)
+    then = kept.store.spark.read.option("versionAsOf", str(snapshots[0])).table(f"backstory.{kept.name}")
+    assert sorted((row.k, row.v) for row in then.collect()) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    known = table.as_of(DAY + timedelta(days=9), known_at=max(row["recorded_at"] for row in before))
+    assert sorted((row.k, row.v) for row in known.collect()) == [("a", 1.0), ("b", 5.0), ("d", 4.0)]
+    assert kept.sound()
+    # What a nightly command says again has nothing to do, whether its numbers are whole or not.
+    assert kept.copy(4, records(a=1.5, b=5.0, d=4.0), **options).snapshot_id is None
+    assert kept.copy(5, records(a=2, b=5, d=4), **options).counts["changed"] == 1
+    assert kept.refused(6, [{"k": "a", "v": "x"}], **options).keys == ["v"]
+
+
+def test_a_value_that_would_change_is_refused_with_its_keys(kept):
+    """Closed versions count, too, and what is delivered; a type that holds them is named."""
+    big = 2**53 + 1
+    kept.copy(1, records(a=1, b=big, c=3, d=big))
+    kept.copy(2, records(a=1, b=2, c=3, d=4))
+    for type_, keys in (
+        ("DOUBLE", ["b", "d"]),
+        ("INT", ["b", "d"]),
+        ("DECIMAL(9,2)", ["b", "d"]),
+        ("DATE", list("abcd")),
+    ):
+        stop = kept.refused(3, records(a=1, b=2, c=3, d=4), retype={"v": type_})
+        assert (stop.code, stop.exit_code) == ("type-changed", 3)
+        if type_ != "DATE":  # of such the copy's values are none either, and they are read first
+            assert (stop.keys, "`retype={'v': 'STRING'}`" in stop.remedy) == (keys, True)
+    assert kept.refused(3, records(a="1"), retype={"k": "BINARY"}).code == "bad-option"
+    kept.copy(3, records(a=1, b=2, c=3, d=4), retype={"v": "STRING"})
+    assert [row["v"] for row in kept.rows("k", "v")] == ["1", "2", str(big), "3", "4", str(big)]
+    assert kept.copy(4, records(a=1, b=2, c=3, d=4), retype={"v": "STRING"}).snapshot_id is None
+    assert kept.refused(4, records(a="007", b="2", c="3", d="4"), retype={"v": "LONG"}).keys == ["v"]
+
+
+@pytest.mark.parametrize("by_frames", [False, True])
+def test_what_a_table_remembers_stays_true(store, by_frames):
+    """Marks name a retyped column by its new id; a rename, a new column and a restatement come with it."""
+    kept = Kept(store, by_frames=by_frames)
+    kept.copy(5, [{"k": "a", "v": 1, "w": 1}, {"k": "b", "v": 2, "w": 1}], backfill=True)
+    kept.copy(6, records(a=1, b=3))
+    kept.copy(4, [{"k": "a", "v": 9, "w": 1}])
+
+    def marks():
+        names = {each.fieldId(): each.name() for each in kept.table.iceberg.schema().columns()}
+        told = [row["_memory"] for row in kept.rows() if (row["_memory"] or {}).get("kind") == "copy"]
+        return sorted(
+            "all" if memory["columns"] is None else "".join(names[each] for each in memory["columns"])
+            for memory in told
+        )
+
+    assert marks() == ["all", "all", "kv"]
+    facts = ("k", "w", "valid_from", "valid_to", "recorded_at", "_row_id")
+    before = kept.rows(*facts)
+    frame = pd.DataFrame({"k": ["a", "b"], "menge": [Decimal("1.50"), Decimal("3.00")], "n": [None, "x"]})
+    receipt = kept.copy(6, frame, rename={"v": "menge"}, retype={"menge": "DECIMAL(18,2)"}, restate=True)
+    assert receipt.schema_changes[:3] == [
+        "column n of type STRING comes",
+        "column menge is DECIMAL(18,2)",
+        "column v is called menge",
+    ]
+    assert marks().count("kmenge") == 1  # the one that was taken back
+    assert "kmengen" in marks()
+    same = [row for row in kept.rows(*facts) if row in before]
+    assert len(same) >= len(before) - 3
+    values = {(row["k"], row["menge"]) for row in kept.rows("k", "menge") if row["k"]}
+    assert values == {
+        ("a", Decimal(1)),
+        ("a", Decimal(9)),
+        ("a", Decimal("1.5")),
+        ("b", Decimal(2)),
+        ("b", Decimal(3)),
+    }
+    assert kept.sound()
+
+
+def test_files_are_read_in_the_new_type(store, tmp_path):
+    """1, 2, then 1.5 of CSV; without it the refusal names the option, with it each night goes on working."""
+    kept, file = Kept(store), tmp_path / "a.csv"
+
+    def csv(text):
+        file.write_text("k,v\n" + text)
+        return file
+
+    first = kept.copy(1, csv("a,1\nb,2\n"))
+    assert first.schema_changes == ["new table: k STRING, v LONG"]
+    stop = kept.refused(2, csv("a,1\nb,1.5\n"))
+    assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
+    options = {"retype": {"v": "DECIMAL(18,2)"}}
+    assert kept.copy(2, csv("a,1\nb,1.5\n"), **options).counts["changed"] == 1
+    assert kept.copy(3, csv("a,1.00\nb,1.50\n"), **options).snapshot_id is None
+    assert kept.copy(4, csv("a,1\nb,2\n"), **options).counts["changed"] == 1
+    assert kept.refused(5, csv("a,1\nb,1.505\n"), **options).code == "type-changed"
+    assert kept.refused(5, csv("a,1\nb,2\n"), retype={"x": "INT"}).code == "bad-option"
+    other = Kept(store)
+    other.copy(1, csv("a,01\nb,2\n"), retype={"v": "STRING"})
+    assert [row["v"] for row in other.rows("k", "v")] == ["01", "2"]
+
+
+def test_a_column_that_never_had_a_value_takes_any_type(kept):
+    """It is kept from its first copy on; then numbers come, and no row has another type."""
+    first = kept.copy(1, [{"k": "a", "v": None}])
+    assert first.schema_changes == ["new table: k STRING, v STRING"]
+    receipt = kept.copy(2, records(a=1))
+    assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v is LONG"], 1)
+    assert [row["v"] for row in kept.rows("recorded_at", "v")] == [None, 1]
+    assert kept.copy(3, records(a=1)).snapshot_id is None
+    assert kept.refused(4, records(a="x")).code == "type-changed"
+    assert kept.sound()
+
+
+def test_a_column_that_parts_the_table_keeps_its_type(store):
+    kept = Kept(store)
+    kept.copy(1, records(a=1))
+    store.spark.sql(f"ALTER TABLE backstory.{kept.name} ADD PARTITION FIELD v")
+    assert kept.refused(2, records(a=1), retype={"v": "STRING"}).keys == ["v"]
+
+
+def test_overwritten_and_ignored_columns_take_types_too(store):
+    for option in ("ignore", "overwrite"):
+        kept = Kept(store)
+        kept.copy(1, records(a=1, b=2), **{option: "v"})
+        counts = kept.copy(2, records(a=1.5, b=2.0), retype={"v": "DOUBLE"}).counts
+        assert (counts["changed"], kept.type) == (int(option == "overwrite"), "DOUBLE")
+        assert [row["v"] for row in kept.rows("k", "v")] == ([1.0, 2.0] if option == "ignore" else [1.5, 2.0])
+
+
+def test_a_source_without_rows_is_empty_whatever_its_types(kept, tmp_path):
+    """C5: of pandas its columns are objects; with `allow_empty` it is what it is."""
+    kept.copy(1, records(a=1, b=2))
+    (tmp_path / "a.csv").write_text("k,v\n")
+    frame = pd.DataFrame({"k": pd.Series([], dtype=object), "v": pd.Series([], dtype=object)})
+    floats = pa.table({"k": pa.array([], pa.float64()), "v": pa.array([], pa.list_(pa.int32()))})
+    spark = kept.store.spark.sql("SELECT 1 AS k, 'x' AS v").limit(0)
+    for source in (frame, pd.DataFrame({"k": [], "v": []}), floats, spark, tmp_path / "a.csv"):
+        assert kept.refused(2, source).code == "empty-snapshot"
+    options = {"allow_empty": True, "max_delete_ratio": 1}
+    assert kept.copy(2, floats, dry_run=True, **options).counts["closed"] == 2
+    assert (kept.copy(2, frame, **options).counts["closed"], kept.type) == (2, "LONG")
+
+
+def losing(number, of=39):
+    return [{"k": f"k{place:02}", "v": None if place < number else "x", "w": place} for place in range(of)]
+
+
+def test_an_export_half_emptied_is_refused(kept):
+    """N4: more than half of those that had a value, and at least 20 of them; `max_null_ratio` allows more."""
+    kept.copy(1, [*losing(0), {"k": "gone", "v": "x", "w": 1}, {"k": "null", "v": None, "w": 1}])
+    kept.copy(2, [*losing(0), {"k": "null", "v": None, "w": 1}])
+    stop = kept.refused(3, losing(24))
+    assert (stop.code, stop.exit_code, stop.keys) == ("mass-null", 3, [f"k{place:02}" for place in range(10)])
+    assert "v: 24 of 39 records" in stop.message
+    assert "`max_null_ratio=0.62`" in stop.remedy
+    assert kept.refused(3, losing(24), dry_run=True).code == "mass-null"
+    assert kept.refused(3, losing(24), max_null_ratio=0.61).code == "mass-null"
+    assert (
+        kept.refused(
+            3, pa.table({"k": [f"k{n:02}" for n in range(39)], "v": pa.nulls(39), "w": range(39)})
+        ).code
+        == "mass-null"
+    )
+    for number, told in (
+        (3, []),
+        (4, ["column v: 4 of 39 records lose their value"]),
+        (19, ["column v: 19 of 39 records lose their value"]),
+    ):
+        plan = kept.copy(3, losing(number), dry_run=True)
+        assert plan.warnings == told
+    assert kept.copy(3, [{"k": row["k"], "w": row["w"]} for row in losing(0)], dry_run=True).warnings == []
+    assert kept.copy(3, losing(24), max_null_ratio=0.62).counts["changed"] == 24
+    assert kept.copy(4, losing(39), dry_run=True).warnings == ["column v: 15 of 15 records lose their value"]
+
+
+def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
+    """N4: what counts is what stood at the instant of the copy."""
+    kept = Kept(store)
+    kept.copy(5, losing(0), backfill=True)
+    assert kept.refused(5, losing(24), restate=True).code == "mass-null"
+    assert kept.copy(3, losing(24)).counts["new"] == 39
+    assert kept.copy(4, losing(39), dry_run=True).warnings == ["column v: 15 of 15 records lose their value"]
+    assert kept.copy(5, losing(24), restate=True, max_null_ratio=1).counts["changed"] == 24
+
+
+def test_a_column_that_is_missing_while_another_comes_may_have_another_name(kept):
+    """The receipt says both, and asks where the values of nine in ten records are the same."""
+    places = [{"k": f"k{n}", "ort": f"o{n}", "v": n} for n in range(20)]
+    kept.copy(1, places)
+
+    def copied(same, ort="stadt"):
+        rows = [
+            {"k": row["k"], "v": row["v"], ort: row["ort"] if n < same else "?"}
+            for n, row in enumerate(places)
+        ]
+        return kept.copy(2, rows, dry_run=same < 20).schema_changes
+
+    both = [
+        "column stadt of type STRING comes",
+        "column ort is missing from the copy; kept, NULL in new versions",
+    ]
+    asking = "column stadt has the values of ort: renamed? `rename={'ort': 'stadt'}`"
+    assert copied(17) == both
+    assert copied(18) == [*both, asking]
+    assert kept.copy(2, [{"k": row["k"], "v": row["v"]} for row in places], dry_run=True).schema_changes == []
+    assert copied(20) == [*both, asking]
