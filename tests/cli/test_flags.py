@@ -13,6 +13,7 @@ from backstory.errors import Refused, option
         (option("allow_empty", value=True), "`--allow-empty`"),
         (option("key", ["a", "b"]), "`--key a,b`"),
         (option("rename", {"ort": "stadt"}), "`--rename ort=stadt`"),
+        (option("retype", {"n": "DECIMAL(18,2)"}), "`--retype 'n=DECIMAL(18,2)'`"),
         (option("separator", ";"), "`--separator ;`"),
         ("`at=TIME`", "`--at TIME`"),
         ("`at=`", "`--at`"),

@@ -49,6 +49,7 @@ def test_files_become_history(spark, shell, monkeypatch):
     first = shell("a.csv", *into, "--key", "id", "--at", "2026-01-01")
     assert first["counts"] == {"new": 2, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0}
     assert list(first) == ["table", "counts", "schema_changes", "recorded_at", "snapshot_id"]
+    assert first["schema_changes"] == ["new table: id LONG, name STRING, day NAIVE_DATE"]
     assert shell("a.csv", *into)["snapshot_id"] is None
     Path("b.jsonl.gz").write_bytes(gzip.compress(SECOND.encode()))
     told = shell("b.jsonl.gz", *into, "--at", "2026-01-02", "--dry-run", output="table")
@@ -64,6 +65,15 @@ def test_files_become_history(spark, shell, monkeypatch):
     Path("a.csv").write_text("id,name,day\n1,ann,soon\n3,cy,\n")
     changed = shell("a.csv", *into, code=3)["error"]
     assert (changed["code"], changed["keys"]) == ("type-changed", ["day"])
+    assert "`--retype day=STRING`" in changed["remedy"]
+    day = ("--retype", "day=STRING", "--at", "2026-01-03")
+    assert shell("a.csv", *into, *day)["schema_changes"] == [
+        "column day is STRING",
+        "all rows are written anew",
+    ]
+    Path("a.csv").write_text("id,called,day\n1,ann,soon\n3,cy,\n")
+    asked = shell("a.csv", *into, "--at", "2026-01-04", "--dry-run")["schema_changes"]
+    assert asked[-1] == "column called has the values of name: renamed? --rename name=called"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +85,9 @@ def test_files_become_history(spark, shell, monkeypatch):
         (["a.csv", "--into", "a.b", "--track", "v", "--ignore", "w"], 2),
         (["a.csv", "--into", "a.b", "--rename", "a"], 2),
         (["a.csv", "--into", "a.b", "--max-delete-ratio", "2"], 2),
+        (["a.csv", "--into", "a.b", "--max-null-ratio", "2"], 2),
+        (["a.csv", "--into", "a.b", "--retype", "a"], 2),
+        (["a.csv", "--into", "a.b", "--retype", "a=INT,b=DECIMAL(18,2),c=NUMBER"], 2),
         (["table:a", "--into", "a.b"], 2),
     ],
 )

@@ -246,7 +246,8 @@ def test_an_export_half_emptied_is_refused(kept):
     kept.copy(1, [*losing(0), {"k": "gone", "v": "x", "w": 1}, {"k": "null", "v": None, "w": 1}])
     kept.copy(2, [*losing(0), {"k": "null", "v": None, "w": 1}])
     stop = kept.refused(3, losing(24))
-    assert (stop.code, stop.exit_code, stop.keys) == ("mass-null", 3, [f"k{place:02}" for place in range(10)])
+    assert (stop.code, stop.exit_code, len(stop.keys)) == ("mass-null", 3, 10)
+    assert set(stop.keys) <= {f"k{place:02}" for place in range(24)}
     assert "v: 24 of 39 records" in stop.message
     assert "`max_null_ratio=0.62`" in stop.remedy
     assert kept.refused(3, losing(24), dry_run=True).code == "mass-null"
@@ -274,7 +275,7 @@ def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
     kept = Kept(store)
     kept.copy(5, losing(0), backfill=True)
     assert kept.refused(5, losing(24), restate=True).code == "mass-null"
-    assert kept.copy(3, losing(24)).counts["new"] == 39
+    assert kept.copy(3, losing(24)).counts["reopened"] == 39
     assert kept.copy(4, losing(39), dry_run=True).warnings == ["column v: 15 of 15 records lose their value"]
     assert kept.copy(5, losing(24), restate=True, max_null_ratio=1).counts["changed"] == 24
 

@@ -260,6 +260,7 @@ def test_what_is_refused_writes_nothing(native):
             "columns": {"v": 1},
             "schema_changes": [],
             "taken_back": 0,
+            "warnings": [],
         }
     code, keys = native.refused(4, "k00:a", max_delete_ratio=0.29)
     assert (code, len(keys)) == ("mass-delete", 10)
@@ -299,7 +300,7 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
 
     native.copy(1, frame(VALUES_BEFORE))
     types = {column.name: str(column.type) for column in native.stored.shape.user_columns}
-    told = {"k": "STRING", "d": "DOUBLE", "t": "NAIVE_DATETIME", "e": "DECIMAL(20,3)"}
+    told = {"k": "STRING", "d": "DOUBLE", "u": "STRING", "t": "NAIVE_DATETIME", "e": "DECIMAL(20,3)"}
     assert types == told | ({"m": "MAP(STRING, INT)", "n": "STRUCT(s LIST(INT))"} if nested else {})
     plan = native.copy(2, frame(VALUES_AFTER), dry_run=True)
     changed = ["array", "map", "number", "typed"] if nested else ["number", "typed"]
@@ -425,3 +426,23 @@ def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(n
         native.copy(2, native.spark.table(source).where("k >= 0").selectExpr("v", "k"))
     assert found == [rows]
     native.spark.sql(f"DROP TABLE {source}")
+
+
+def test_a_table_of_somebody_else_is_read_and_left_alone(native):
+    """It is listed as `foreign`; no door writes it, and none is said to."""
+    native.spark.sql(
+        f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
+    )
+    listed = {row["table"]: row["layout"] for row in native.warehouse.tables()}
+    assert listed[native.name] == "foreign"
+    with pytest.raises(Refused, match="did not make") as told:
+        native.copy(1, "a:1")
+    assert (told.value.code, "Fivetran" in str(told.value), "fivetran" in str(told.value)) == (
+        "other-layout",
+        False,
+        False,
+    )
+    assert "adopt" in told.value.remedy
+    rows = native.warehouse.table(native.name).current().collect()
+    assert [(row.k, row.v) for row in rows] == [("a", 1)]
+    native.spark.sql(f"DROP TABLE backstory.{native.name}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.evolution import Evolved, delivered_columns
+from backstory.doors.native.columns import delivered_columns
+from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.field_ids import moved_ids
 from backstory.doors.native.refusals import keys_of, texts_of
 from backstory.doors.native.source import Reading, Source
@@ -83,6 +84,20 @@ def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructTy
         for each in fields
     ]
     return StructType(told)
+
+
+def is_empty(source: Source) -> bool:
+    """Whether a source has no rows, which its frame is asked."""
+    return source.frame().isEmpty()
+
+
+def untyped(source: Source) -> Source:
+    """A source without rows, whose columns have no types."""
+    from pyspark.sql.types import NullType, StructField, StructType
+
+    fields = StructType([StructField(each.name, NullType()) for each in source.fields])
+    nothing = [f"NULL AS {quoted(each.name)}" for each in fields]
+    return Source(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
 
 
 def has_no_values(store: Store, table: StoredTable, name: str) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.comparing import CONTENT, CopySides, compared, sides_of
-from backstory.doors.native.evolution import Evolved, delivered_columns, evolved, made
+from backstory.doors.native.evolution import Evolved, evolved, made
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
     refuse_empty,
@@ -19,10 +20,10 @@ from backstory.doors.native.refusals import (
     refuse_untyped_key,
     warnings_of,
 )
-from backstory.doors.native.retyping import has_no_values, refuse_misfits
+from backstory.doors.native.retyping import has_no_values, is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.small_copy import compared_here
-from backstory.doors.native.source import Source, is_empty
+from backstory.doors.native.source import Source
 from backstory.doors.native.tally import ComparedCopy, SnapshotTally, keys_losing, keys_of_kinds, tally
 from backstory.doors.native.writing import change_of_frames
 from backstory.engine.deliver import Plan
@@ -31,7 +32,6 @@ from backstory.model.change import Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT, RECORDED
-from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
@@ -65,20 +65,20 @@ class NativeSnapshot:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            shape, settings = self._agreed(store, table)
+            source, shape, settings = self._agreed(store, table)
             if table is not None:
                 refuse_misfits(store, table, shape)
-            sides = sides_of(store, table, self.source, evolved=shape, settings=settings, asked=self.asked)
+            sides = sides_of(store, table, source, evolved=shape, settings=settings, asked=self.asked)
             with _compared(sides) as found:
                 _refuse(sides, found)
                 change, receipt = found.change(), self._receipt(sides, found.met)
                 note = Note(DOOR, "") if change is None else self._note(sides, found)
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
-    def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Evolved, TableSettings]:
-        """The shape and the settings that table and copy agree on."""
+    def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
+        """The source, and the shape and the settings that table and copy agree on."""
         try:
-            return self._agreed_on(store, table, *delivered_columns(self.source.fields))
+            return self.source, *self._agreed_on(store, table, self.source)
         except BackstoryError as stop:
             # Of a source without rows the types say nothing.
             if (
@@ -87,15 +87,16 @@ class NativeSnapshot:
                 or not is_empty(self.source)
             ):
                 raise
-            refuse_empty(0, self.asked)
-            columns, _ = delivered_columns(self.source.fields)
-            return self._agreed_on(store, table, columns, frozenset(each.name for each in columns))
+        refuse_empty(0, self.asked)
+        source = untyped(self.source)
+        return source, *self._agreed_on(store, table, source)
 
     def _agreed_on(
-        self, store: Store, table: StoredTable | None, columns: tuple[Column, ...], empty: frozenset[str]
+        self, store: Store, table: StoredTable | None, source: Source
     ) -> tuple[Evolved, TableSettings]:
+        columns, empty = delivered_columns(source.fields)
         if table is None:
-            refuse_untyped_key(self.source, self.asked.key or (), empty)
+            refuse_untyped_key(source, self.asked.key or (), empty)
             shape, settings = made(self.name, columns, empty, self.asked), agreed(None, self.asked)
         else:
             shape = evolved(table.shape, columns, empty, self.asked, partial(has_no_values, store, table))

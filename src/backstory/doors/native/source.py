@@ -69,11 +69,6 @@ class Source:
     rows: Reading | None = None
 
 
-def is_empty(source: Source) -> bool:
-    """Whether a source has no rows, which its frame is asked."""
-    return source.frame().isEmpty()
-
-
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:
     """The rows of a frame."""
     return Source(frame.schema, lambda: frame, size)

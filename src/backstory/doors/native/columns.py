@@ -1,0 +1,69 @@
+"""The columns of a copy, in types that tables have."""
+
+from typing import TYPE_CHECKING
+
+from backstory.errors import Refused
+from backstory.model.remembered import RESERVED
+from backstory.model.schema import Column
+from backstory.stores.iceberg.spark_types import column_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+
+def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
+    """A frame's columns, and the names of those without a type, because no row has a value in them.
+
+    These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
+    for types that no table has.
+    """
+    names = [each.name for each in fields]
+    if reserved := [name for name in names if name in RESERVED]:
+        raise Refused(
+            "reserved-column",
+            f"{', '.join(reserved)}: the table has columns of its own with these names.",
+            "Nothing was written; rename them at the source.",
+            reserved,
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.", twice)
+    for each in fields:
+        if not _holdable(each.dataType):
+            raise Refused(
+                "unsupported-type",
+                f"{each.name} is of type {each.dataType.simpleString()}, which no table has.",
+                "Nothing was written; cast it, or leave it out.",
+                [each.name],
+            )
+    empty = frozenset(each.name for each in fields if _void(each.dataType))
+    comments = {each.name: each.metadata.get("comment", "") for each in fields}
+    columns = (Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields)
+    return tuple(columns), empty
+
+
+def _void(type_: "DataType") -> bool:
+    """Whether a type says nothing of values, or of some within them."""
+    return any(each.typeName() == "void" for each in _within(type_))
+
+
+def _holdable(type_: "DataType") -> bool:
+    """Whether tables have the type and all within it."""
+    return all(each.typeName() in _TYPES for each in _within(type_))
+
+
+def _within(type_: "DataType") -> "list[DataType]":
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inner: list[DataType] = []
+    if isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    elif isinstance(type_, StructType):
+        inner = [each.dataType for each in type_]
+    return [type_, *(deep for each in inner for deep in _within(each))]
+
+
+_FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
+_TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
