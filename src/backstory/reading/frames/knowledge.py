@@ -53,7 +53,8 @@ def as_it_was(shape: Shape) -> Shape:
     """An earlier shape with its layout of then: a sync mode may have changed since."""
     if shape.layout not in TRAVELLING:
         return shape
-    return replace(shape, layout=layout_of(None, shape.table.name, frozenset(shape.names)))
+    then = layout_of(None, shape.table.name, frozenset(shape.names))
+    return replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
 
 
 def require_known(table: ToldTable, known_at: datetime) -> None:
