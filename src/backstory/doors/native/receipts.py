@@ -52,7 +52,8 @@ def schema_changes(evolved: Evolved, likeness: Mapping[tuple[str, str], tuple[in
     ]
     missing = [each.name for each in evolved.missing] if evolved.added else []
     lacking = [f"column {name} is missing from the copy; kept, NULL in new versions" for name in missing]
-    told = [pair for pair, (alike, valued) in likeness.items() if alike and 10 * alike >= 9 * valued]
+    by_likeness = sorted(likeness.items(), key=lambda each: each[1][0])
+    told = [pair for pair, (alike, valued) in by_likeness if alike and 10 * alike >= 9 * valued]
     asking = [
         f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}"
         for old, new in dict(told).items()
