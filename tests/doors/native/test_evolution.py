@@ -120,6 +120,8 @@ def test_a_column_takes_the_type_that_it_is_given():
             {"k": "INT", "x": "DOUBLE"},
             {"x": "LONG"},
         )
+    again = after("k int, x double", "k int, x double", v="x", retype=double)
+    assert (again.changes, again.retyped) == ([], {})
     assert after("k int, v int", "k int, v double", retype=double).changes == ["column v is DOUBLE"]
     assert after("k int, v double", "k int, v double", retype=double).changes == []
     assert after("k int, v float", "k int, v float", retype=double).retyped == {}

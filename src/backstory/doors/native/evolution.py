@@ -90,7 +90,7 @@ def evolved(
             f"The key of {before.table} is ({', '.join(stored.key)}), and ({', '.join(key)}) is given.",
             "Nothing was written; leave the key out, for the table keeps it, or make another table.",
         )
-    retype = {renamed.get(name, name): type_ for name, type_ in asked.retype.items()}
+    retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
     columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
     _require_key(stored.key, columns)
     former = {new: old for old, new in renamed.items()}
