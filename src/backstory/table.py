@@ -1,6 +1,6 @@
 """A table to read: its rows, and the lives of its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,6 +10,9 @@ from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.table import TableName
+from backstory.reading.comparisons import Change, Comparison
+from backstory.reading.selection import Selection
+from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.spark.settled import in_settled_session
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from backstory.reading.changes.commits import Where
     from backstory.reading.changes.feed import Feed
-    from backstory.reading.timelines import Axis, Timeline
+    from backstory.reading.exports import Export
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.forgetting import Certificate
     from backstory.upkeep.maintaining import Maintained
@@ -36,23 +39,38 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({str(self.name)!r}, catalog={self.store.catalog!r})"
 
-    def current(self, *, known_at: str | date | None = None) -> "DataFrame":
+    def current(
+        self,
+        *,
+        key: object = None,
+        columns: str | Sequence[str] | None = None,
+        known_at: str | date | None = None,
+    ) -> "DataFrame":
         """The rows that are true now; of a history with `valid_from` and `valid_to`.
 
-        With `known_at` what the table held to be true then: UsageError or Refused where it no longer tells.
+        With a `key`, as `timeline` takes it, that of one record; with `columns` only these and the key. With
+        `known_at` what the table held to be true then: UsageError or Refused where it no longer tells.
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.current(self.store, self.name, optional_instant(known_at))
+        return point_in_time.current(self.store, self.name, optional_instant(known_at), Selection.of(key, columns))
 
-    def as_of(self, time: str | date, *, known_at: str | date | None = None) -> "DataFrame":
+    def as_of(
+        self,
+        time: str | date,
+        *,
+        key: object = None,
+        columns: str | Sequence[str] | None = None,
+        known_at: str | date | None = None,
+    ) -> "DataFrame":
         """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start.
 
-        With `known_at` by what the table held then: UsageError or Refused where it no longer tells.
+        `key`, `columns` and `known_at` are those of `current`.
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.as_of(self.store, self.name, instant_of(time), optional_instant(known_at))
+        chosen = Selection.of(key, columns)
+        return point_in_time.as_of(self.store, self.name, instant_of(time), optional_instant(known_at), chosen)
 
     def diff(
         self,
@@ -62,17 +80,24 @@ class Table:
         known_at: str | date | None = None,
         axis: Literal["valid", "recorded"] = "valid",
         at: str | date | None = None,
+        columns: str | Sequence[str] | None = None,
+        change: Change | None = None,
+        through: bool = False,
     ) -> "DataFrame":
         """What changed between two times: `key`, `change`, `before`, `after`, `changed`.
 
-        `change` is added, changed or removed; key, before and after are structs, and `changed` names the
-        columns that differ. On the axis `recorded` what was known at the first time is compared with
-        what was known at the second, of the instant `at` (now). The frame draws itself in a notebook.
-        Raises UsageError or Refused as `as_of` does.
+        `change` is added, changed or removed, and with it as an option only these are told; key, before and
+        after are structs, and `changed` names the columns that differ. `columns` are compared, and no others.
+        `through` tells also what is the same at both ends: records that were gone in between (`returned`),
+        had other values (`reverted`), or were there in between alone (`passed`); its column `away` says
+        whether a record was gone and came back. On the axis `recorded` what was known at the first time is
+        compared with what was known at the second, of the instant `at` (now). Raises UsageError or Refused as
+        `as_of` does. The frame draws itself in a notebook.
         """
         from backstory.reading.frames import differences
         from backstory.reading.notebook import drawn_in_notebooks
 
+        comparison = Comparison.of(columns, change, through=through, axis=axis)
         between = instant_of(first), instant_of(second)
         if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
             raise UsageError(
@@ -81,10 +106,12 @@ class Table:
                 "Give one of the two.",
             )
         if axis == "recorded":
-            time = optional_instant(at) or datetime.now(UTC)
-            return drawn_in_notebooks(differences.diff_known(self.store, self.name, *between, time))
+            then = optional_instant(at) or datetime.now(UTC)
+            return drawn_in_notebooks(
+                differences.diff_known(self.store, self.name, *between, then, comparison)
+            )
         return drawn_in_notebooks(
-            differences.diff(self.store, self.name, *between, optional_instant(known_at))
+            differences.diff(self.store, self.name, *between, optional_instant(known_at), comparison)
         )
 
     def join_as_of(
@@ -114,26 +141,26 @@ class Table:
         self,
         key: object,
         *,
-        axis: "Axis" = "valid",
+        axis: Axis = "valid",
         known_at: str | date | None = None,
+        columns: str | Sequence[str] | None = None,
         svg: str | Path | None = None,
-    ) -> "Timeline":
+    ) -> Timeline:
         """One record's life; the key is a value, or a mapping of a key of several columns.
 
-        What is told of it now, or was at `known_at`; on `axis` both all that ever was told. `svg` names a
-        file for the picture. UsageError for another key, axis or a file that cannot be written.
+        A text or a value of Python names exactly one value of the key's type, or is refused (`other-key`).
+        What is told of the record now, or was at `known_at`; on `axis` both all that ever was told. `columns`
+        are told beside the key, and no others. `svg` names a file for the picture. UsageError for another
+        key, axis or a file that cannot be written.
         """
         from backstory.reading.frames.life import life
-        from backstory.reading.timelines import require_axis
-        from backstory.stores.iceberg.store import existing
 
         require_axis(axis, known_at)
-        shape = existing(self.store, self.name).shape
-        wanted = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
-        found = life(self.store, self.name, wanted, axis, optional_instant(known_at))
+        names = Selection.of(key, columns).columns
+        told = life(self.store, self.name, key, axis, optional_instant(known_at), names)
         if svg is not None:
-            found.save(svg)
-        return found
+            told.save(svg)
+        return told
 
     @overload
     def changes(
@@ -182,18 +209,12 @@ class Table:
         do not go together, and TryAgain if another consumer moved the cursor meanwhile.
         """
         from backstory.reading.changes import cursors, feed
-        from backstory.reading.changes.commits import bad_option
 
         asked = feed.FeedRequest(since, until, net, current, cursor, start)
         if advance is None and not drop:
             return feed.changes(self.store, self.name, asked)
-        if cursor is None or asked != feed.FeedRequest(cursor=cursor) or (advance is not None and drop):
-            raise bad_option(
-                "--advance or --drop moves a cursor, and does nothing else.", "Give --cursor beside it."
-            )
-        if advance is None:
-            return cursors.drop(self.store, self.name, cursor)
-        return cursors.advance(self.store, self.name, cursor, advance)
+        alone = asked == feed.FeedRequest(cursor=cursor) and (advance is None or not drop)
+        return cursors.advance_or_drop(self.store, self.name, cursor if alone else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Views of the catalog for Spark SQL: what is true now, all versions, and the query of an instant.
@@ -207,6 +228,18 @@ class Table:
         if self.name == LOG:
             return log_views(self.store, dry_run=dry_run)
         return views(self.store, self.name, dry_run=dry_run)
+
+    def export(self, file: str | Path, *, axis: Axis = "valid", overwrite: bool = False) -> "Export":
+        """Write the whole history into one file, CSV or Parquet by its ending; of a live table its rows.
+
+        Every version, with `valid_from` and `valid_to`; on `axis` both all that ever was told, with
+        `known_from` and `known_to`. The file is there at once or not at all. UsageError for a file that is
+        there already, without `overwrite`, or cannot be written.
+        """
+        from backstory.reading.exports import Place
+        from backstory.reading.frames.export import export
+
+        return export(self.store, self.name, Place(Path(file), axis, overwrite))
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
@@ -269,28 +302,3 @@ class Table:
         from backstory.upkeep.forgetting import forget
 
         return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
-
-
-def maintain_each(
-    store: "Store",
-    named: Sequence[TableName],
-    times: Mapping[str, datetime | None],
-    *,
-    every: bool,
-    dry_run: bool,
-) -> "list[Maintained]":
-    """Maintain these tables, or every one; then the times are heeded where a table keeps memory."""
-    from backstory.model.layout import Layout
-    from backstory.stores.iceberg.faults import translate_faults
-    from backstory.stores.iceberg.store import existing, tables
-    from backstory.stores.refusals import require_some
-    from backstory.upkeep.maintaining import kept_in_order
-
-    require_some(named, every=every)
-
-    def one(name: TableName) -> "Maintained":
-        with translate_faults(name):
-            heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
-            return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
-
-    return kept_in_order(named or tables(store), one, every=not named)

@@ -6,10 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from backstory import settings
+from backstory import maintenance, settings
 from backstory.model.instant import optional_instant
 from backstory.model.table import ODF, named, table_name
-from backstory.table import Table, maintain_each
+from backstory.table import Table
 
 Files = str | Path | Sequence[str | Path]
 
@@ -275,7 +275,7 @@ class Warehouse:
         """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
         times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
-        return maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+        return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
 
     def serve(self, **options: Any) -> "Running":
         """A Fivetran destination that listens until `stop` is called; options are those of the command."""

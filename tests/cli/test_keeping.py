@@ -49,6 +49,9 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
     code, told = command(f"forget {name} 2 --apply", "table")
     assert code == 0
     assert "forgotten: past 1" in told
+    for apply in ("", " --apply"):
+        code, told = command(f"forget {name} 2{apply}", "table")
+        assert (code, told.startswith(f"{name}: no such record"), "--apply" in told) == (0, True, False)
     code, told = command(f"maintain {name}", "table")
     assert (code, str(name) in told) == (0, True)
 

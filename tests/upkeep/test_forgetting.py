@@ -102,6 +102,7 @@ def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
     store, name, *_ = forgotten
     before = existing(store, name).metadata
     again = Table(store, name).forget(KEY, apply=True)
+    assert again.status == "no-record"
     assert (again.applied, again.rows, again.files_rewritten, existing(store, name).metadata) == (
         False,
         {},

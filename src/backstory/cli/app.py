@@ -16,6 +16,7 @@ from backstory.cli import (
     datasets,
     demo,
     diff,
+    export,
     historize,
     keeping,
     pull,
@@ -24,6 +25,7 @@ from backstory.cli import (
     serve,
     snapshot,
     sql,
+    timeline,
     views,
 )
 from backstory.cli.output import Output, chosen, show_error
@@ -47,8 +49,9 @@ COMMANDS = {
         read.current,
         read.as_of,
         diff.diff,
-        read.timeline,
+        timeline.timeline,
         changes.changes,
+        export.export,
         views.views,
         read.log,
         sql.sql,

@@ -33,7 +33,8 @@ def changes(
 
     Each row tells in `_change_type` whether it is an `insert`, a `delete`, or one of the pair
     `update_preimage` and `update_postimage`, and which commit did it. A commit is named by its version
-    (`_commit_version`), its snapshot id, or a time: then the newest commit not after it is meant.
+    (`_commit_version`), its snapshot id, or a time: then the newest commit not after it is meant. That is
+    recorded time, when the table was told, and not valid time, when something was so: `diff` goes by that.
 
     A cursor remembers how far a consumer has read: `changes T --cursor crm` shows what is new,
     `changes T --cursor crm --advance 7` moves it to the `until` that was shown.
@@ -42,8 +43,8 @@ def changes(
 
     Args:
         table: The table, as schema.table.
-        since: The commit after which to begin; by default before the first.
-        until: The last commit to tell; by default the newest.
+        since: The commit after which to begin, or its recorded time; by default before the first.
+        until: The last commit to tell, or its recorded time; by default the newest.
         net: Tell the difference of the ends, not each commit.
         current: See only rows that are current: live ones, open versions; without technical columns.
         cursor: Begin where the cursor of this name stands; a new one begins before the first commit.

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, opened, rows_of_frame
-from backstory.cli.options import Limit, Names, Options, names_given
+from backstory.cli.keys import no_known_times
+from backstory.cli.options import Flag, Limit, Names, Options, names_given
 from backstory.cli.output import show
-from backstory.cli.read import no_known_times
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import table_name
+from backstory.reading.comparisons import ENDS, Change, Comparison
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -29,6 +30,9 @@ def diff(
     known_at: str | None = None,
     axis: Axis = "valid",
     at: str | None = None,
+    columns: Names = (),
+    change: Change | None = None,
+    through: Flag = False,
     url: str | None = None,
     key: Names = (),
     limit: Limit = None,
@@ -36,7 +40,10 @@ def diff(
 ) -> None:
     """Show what changed between two times, by key and column.
 
-    A changed record has a row for each column that differs, with its values before and after. With
+    A changed record has a row for each column that differs, with its values before and after. With --change
+    only records that were, say, removed are shown, with the values that went. --through looks at all that
+    happened between the times: a record that is the same at both may have been gone in between (returned),
+    or have had other values (reverted); one that is at neither may have been there in between (passed). With
     `--axis recorded` the times are of knowing: what the table held at FROM is compared with what it held
     at TO, of one instant.
 
@@ -49,6 +56,9 @@ def diff(
         known_at: Answer with what the table held at this time.
         axis: What the times are of: valid or recorded.
         at: The instant that is asked about on the axis recorded (now).
+        columns: Compare only these columns, a,b.
+        change: Only these records: added, changed, removed; with --through returned, reverted, passed.
+        through: Tell also what happened between the times, and whether a record was away and came back.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
         key: With --url: the columns that tell records apart, a,b; a database does not know them.
         limit: At most so many records.
@@ -60,28 +70,31 @@ def diff(
         raise UsageError(
             "bad-option", "--known-at is of the axis valid, and --at of recorded.", "Give one of the two."
         )
+    comparison = Comparison.of(names_given(columns), change, through=through, axis=axis)
     if url is not None or key:
-        told = _of_database(url, table, between, names_given(key), plain=axis == "valid" and known is None)
-        show_differences(told[:limit], options)
-        return
-    show_differences(_differences(options, table, between, Asked(axis, known, time), limit), options)
+        plain = axis == "valid" and known is None
+        told = _of_database(url, table, between, (names_given(key), comparison), plain=plain)[:limit]
+    else:
+        told = _differences(options, table, between, Asked(axis, known, time, comparison), limit)
+    show_differences(told, options, comparison)
 
 
 def _of_database(
     url: str | None,
     table: str,
     between: tuple[datetime, datetime],
-    key: Sequence[str],
+    asked: "tuple[Sequence[str], Comparison]",
     *,
     plain: bool,
 ) -> Sequence[Difference]:
     from backstory.reading.statements.found import differences_of
 
+    key, comparison = asked
     if url is None or not key:
         raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
     if not plain:
         raise no_known_times()
-    return differences_of(url, table_name(table), between, key)
+    return differences_of(url, table_name(table), between, key, comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ class Asked:
     axis: Axis
     known_at: datetime | None
     at: datetime | None
+    comparison: Comparison
 
 
 def _differences(
@@ -102,41 +116,67 @@ def _differences(
 
     def of_files(files: "Files") -> list[Difference]:
         if asked.axis == "recorded":
-            return differences.diff_known(files, *between, asked.at or datetime.now(UTC))
-        return differences.diff(files, *between, asked.known_at)
+            return differences.diff_known(files, *between, asked.at or datetime.now(UTC), asked.comparison)
+        return differences.diff(files, *between, asked.known_at, asked.comparison)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return [dict(each) for each in in_order(small, ["key"])[:limit]]
     with opened(options, table) as store:
-        frame = store.table(table).diff(*between, known_at=asked.known_at, axis=asked.axis, at=asked.at)
+        told = asked.comparison
+        frame = store.table(table).diff(
+            *between,
+            known_at=asked.known_at,
+            axis=asked.axis,
+            at=asked.at,
+            columns=told.columns,
+            change=told.change,
+            through=told.through,
+        )
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
         return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options)
 
 
-def show_differences(told: Sequence[Difference], options: Options) -> None:
-    """Print differences: as JSON an object a record, else a row for each column that differs."""
+def show_differences(told: Sequence[Difference], options: Options, comparison: Comparison = ENDS) -> None:
+    """Print differences: as JSON an object a record, else a row for each column that differs.
+
+    Where one kind of change was asked for, what was added or removed is told with its values.
+    """
+    whole = comparison.change is not None
     if options.answer == "json":
-        show([as_object(each) for each in told], "json")
+        show([as_object(each, whole=whole) for each in told], "json")
         return
     names = list(dict.fromkeys(name for each in told for name in each["key"])) or ["key"]
-    rows = [row for each in told for row in _lines(each)]
-    show(rows, options.answer, [*names, "change", "column", "before", "after"])
+    rows = [row for each in told for row in _lines(each, whole=whole)]
+    away = ["away"] if comparison.through else []
+    show(rows, options.answer, [*names, "change", *away, "column", "before", "after"])
 
 
-def as_object(told: Difference) -> Difference:
+def as_object(told: Difference, *, whole: bool = False) -> Difference:
     """A difference in the words of the contract; only a changed record has columns."""
     found = {"key": told["key"], "change": told["change"]}
+    if "away" in told:
+        found["away"] = told["away"]
     if told["change"] == "changed":
         found["columns"] = {name: [told["before"][name], told["after"][name]] for name in told["changed"]}
+    elif whole:
+        sides = {side: _values(told, side) for side in ("before", "after")}
+        found |= {side: values for side, values in sides.items() if values is not None}
     return found
 
 
-def _lines(told: Difference) -> Iterator[Difference]:
-    """A row a changed column; of a record that came or went one, without a column."""
-    nothing = {"column": None, "before": None, "after": None}
-    if told["change"] != "changed":
-        yield {**told["key"], "change": told["change"], **nothing}
-    for name in told["changed"]:
-        pair = {"column": name, "before": told["before"][name], "after": told["after"][name]}
-        yield {**told["key"], "change": told["change"], **pair}
+def _values(told: Difference, side: str) -> dict[str, Any] | None:
+    """The values of a record beside its key, before or after; None where it was not there."""
+    row = told[side]
+    return None if row is None else {name: row[name] for name in row if name not in told["key"]}
+
+
+def _lines(told: Difference, *, whole: bool) -> Iterator[Difference]:
+    """A row a changed column; of a record that came or went one, without a column unless it is told whole."""
+    before, after = (_values(told, side) or {} for side in ("before", "after"))
+    names = told["changed"] if told["change"] == "changed" else [*(before or after)] if whole else []
+    first = {**told["key"], "change": told["change"], "away": told.get("away")}
+    for name in names:
+        yield {**first, "column": name, "before": before.get(name), "after": after.get(name)}
+    if not names:
+        yield {**first, "column": None, "before": None, "after": None}

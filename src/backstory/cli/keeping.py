@@ -1,10 +1,10 @@
 """What keeps tables in good order: `rewind`, `forget`, `maintain`."""
 
 from backstory.cli.asking import opened
+from backstory.cli.keys import key_given, require_key
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_one, tell_error, without_idle
-from backstory.cli.read import key_given, require_key
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.keys import told_key
@@ -76,7 +76,12 @@ def forget(
     if options.answer != "table":
         show_one(done, options.answer)
         return
-    for each in (done, *done["also"]):
+    certificates = (done, *done["also"])
+    if all(each["status"] == "no-record" for each in certificates):
+        files = sum(each["searched"].get("files", 0) for each in certificates)
+        console.print(f"{done['table']}: no such record; searched: {files} files", markup=False)
+        return
+    for each in certificates:
         rows = ", ".join(f"{role} {count}" for role, count in each["rows"].items()) or "no rows"
         word = "forgotten" if each["applied"] else "not forgotten"
         console.print(f"{each['table']}: {word}: {rows}; files {each['files_rewritten']}", markup=False)

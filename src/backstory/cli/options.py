@@ -14,6 +14,10 @@ COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
+Key = Annotated[
+    tuple[str, ...],
+    Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
+]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 

@@ -1,25 +1,18 @@
-"""The reading commands: `tables`, `current`, `as-of`, `timeline`, `log`."""
+"""The reading commands: `tables`, `current`, `as-of`, `log`."""
 
-from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import answer_from_files, ask, each_from_metadata, opened, show_state
-from backstory.cli.options import Limit, Options
+from backstory.cli.asking import ask, each_from_metadata, opened, show_state
+from backstory.cli.keys import Chosen, named_key, no_known_times
+from backstory.cli.options import Key, Limit, Names, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import console, errors, show, without_idle
-from backstory.cli.starting import busy
-from backstory.errors import UsageError
+from backstory.cli.output import show, without_idle
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import named, table_name
-from backstory.reading.timelines import Axis, Timeline, require_axis
-from backstory.table import Table
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
-    from backstory.stores.metadata.rows import Files
-
 DEFAULTS = Options()
 TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
 TABLES_OF_VERSIONS = [*TABLES[:-1], "memory_rows", "settled", TABLES[-1]]
@@ -65,6 +58,8 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
 def current(
     table: str,
     *,
+    key: Key = (),
+    columns: Names = (),
     known_at: str | None = None,
     url: str | None = None,
     limit: Limit = None,
@@ -76,14 +71,16 @@ def current(
 
     Args:
         table: The table, as schema.table.
+        key: Only the record with this key: its value, or name=value for each column of a key of several.
+        columns: Only these columns, a,b, beside the key and the times.
         known_at: Answer with what the table held at this time.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
         limit: At most so many rows.
         options: Common options.
     """
-    known = optional_instant(known_at)
+    known, chosen = optional_instant(known_at), Chosen(key, columns)
     if url is not None:
-        _show_from_database(url, table, None, known, limit, options)
+        _show_from_database(url, table, (None, known), chosen, limit, options)
         return
     from backstory.reading.arrow import point_in_time
 
@@ -91,8 +88,8 @@ def current(
         options,
         table,
         limit,
-        lambda files: point_in_time.current(files, known),
-        lambda found: found.current(known_at=known),
+        lambda files: point_in_time.current(files, known, chosen.of(files.table.shape)),
+        lambda stored: stored.current(known_at=known, **chosen.arguments(stored)),
     )
 
 
@@ -100,6 +97,8 @@ def as_of(
     table: str,
     time: str,
     *,
+    key: Key = (),
+    columns: Names = (),
     known_at: str | None = None,
     url: str | None = None,
     limit: Limit = None,
@@ -107,19 +106,21 @@ def as_of(
 ) -> None:
     """Show the rows that were true at a time, in the order of their key.
 
-    Example: `backstory as-of crm.customer 2026-01-31 --known-at 2026-02-15`
+    Example: `backstory as-of crm.customer 2026-01-31 --key 42 --known-at 2026-02-15`
 
     Args:
         table: The table, as schema.table.
         time: ISO 8601; UTC without an offset, a date is its first instant.
+        key: Only the record with this key: its value, or name=value for each column of a key of several.
+        columns: Only these columns, a,b, beside the key and the times.
         known_at: Answer with what the table held at this time.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
         limit: At most so many rows.
         options: Common options.
     """
-    when, known = parse_instant(time), optional_instant(known_at)
+    when, known, chosen = parse_instant(time), optional_instant(known_at), Chosen(key, columns)
     if url is not None:
-        _show_from_database(url, table, when, known, limit, options)
+        _show_from_database(url, table, (when, known), chosen, limit, options)
         return
     from backstory.reading.arrow import point_in_time
 
@@ -127,108 +128,28 @@ def as_of(
         options,
         table,
         limit,
-        lambda files: point_in_time.as_of(files, when, known),
-        lambda found: found.as_of(when, known_at=known),
+        lambda files: point_in_time.as_of(files, when, known, chosen.of(files.table.shape)),
+        lambda stored: stored.as_of(when, known_at=known, **chosen.arguments(stored)),
     )
 
 
 def _show_from_database(
     url: str,
     table: str,
-    time: datetime | None,
-    known_at: datetime | None,
+    times: tuple[datetime | None, datetime | None],
+    chosen: Chosen,
     limit: int | None,
     options: Options,
 ) -> None:
+    from backstory.reading.selection import Selection
     from backstory.reading.statements.found import rows_of
 
+    time, known_at = times
     if known_at is not None:
         raise no_known_times()
-    columns, rows = rows_of(url, table_name(table), time)
+    selection = Selection(named_key(chosen.key) if chosen.key else None, chosen.names)
+    columns, rows = rows_of(url, table_name(table), time, selection)
     show(rows[:limit], options.answer, columns)
-
-
-def no_known_times() -> UsageError:
-    """The error for a question of known times to a database."""
-    return UsageError(
-        "bad-option", "A history in a database keeps no known times.", "Leave them out, or --url."
-    )
-
-
-def timeline(
-    table: str,
-    *key: str,
-    axis: Axis = "valid",
-    known_at: str | None = None,
-    svg: Path | None = None,
-    url: str | None = None,
-    limit: Limit = None,
-    options: Options = DEFAULTS,
-) -> None:
-    """Draw one record's life: a bar for each version, and what changed in it.
-
-    As json or csv its statements: the values, valid_from and valid_to, while they were told (known_from,
-    known_to), and the commit that said so. With --axis both also what is no longer told: a lane for each
-    time at which the table learnt something else.
-
-    Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
-
-    Args:
-        table: The table, as schema.table.
-        key: The key's value, or name=value for each column of a key of several.
-        axis: valid: when it was true. both: also when it was known.
-        known_at: Tell what the table held at this time.
-        svg: Write the picture into this file too.
-        url: A model's history in a database, whose key is given as name=value.
-        limit: At most so many versions, the oldest first; a drawing has all.
-        options: Common options.
-    """
-    known = optional_instant(known_at)
-    require_key(key)
-    require_axis(axis, known)
-    if url is None:
-        life = _life(options, table, key, axis, known)
-    else:
-        life = _life_in_database(url, table, key, plain=axis == "valid" and known is None)
-    if svg is not None:
-        life.save(svg)
-    if options.answer == "table":
-        console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
-    else:
-        show(life.versions[:limit], options.answer)
-        if not life.versions and not options.quiet:
-            errors.print(str(life), markup=False)
-
-
-def _life(
-    options: Options, table: str, key: tuple[str, ...], axis: Axis, known_at: datetime | None
-) -> Timeline:
-    from backstory.reading.arrow import life
-
-    def of_files(files: "Files") -> Timeline:
-        names = files.table.shape.source_key
-        wanted = key_of_words(names, key)
-        return life.life(
-            files, dict.fromkeys(names[:1], wanted) if isinstance(wanted, str) else wanted, axis, known_at
-        )
-
-    small = answer_from_files(options, table, of_files)
-    if small is not None:
-        return small
-    with opened(options, table, brief=True) as store, busy(options, "Reading ..."):
-        found = store.table(table)
-        return found.timeline(key_given(found, key), axis=axis, known_at=known_at)
-
-
-def _life_in_database(url: str, table: str, key: tuple[str, ...], *, plain: bool) -> Timeline:
-    from backstory.reading.statements.found import life_of
-
-    if not plain:
-        raise no_known_times()
-    wanted = key_of_words((), key)
-    if isinstance(wanted, str):
-        raise UsageError("other-key", "A database does not tell the key's columns.", "Write name=value.")
-    return life_of(url, table_name(table), wanted)
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
@@ -269,28 +190,3 @@ def _block(commit: dict[str, Any]) -> dict[str, Any]:
     offsets, block = commit["offsets"], commit["block"]
     spoken = "{} to {}".format(*offsets) if offsets else None
     return {**commit, **times, "offsets": spoken, "block": block and block[:16]}
-
-
-def require_key(given: tuple[str, ...]) -> None:
-    """Raise UsageError if no key is given."""
-    if not given:
-        raise UsageError("no-key", "No key is given.", "Write its value, or a=1 b=2.")
-
-
-def key_given(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
-    """What the words of a command say of a key of the table."""
-    from backstory.stores.iceberg.store import existing
-
-    return key_of_words(existing(table.store, table.name).shape.source_key, given)
-
-
-def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:
-    """The value of a key of one column, whatever is in it; else `name=value` for each column of `names`."""
-    found = {}
-    for word in given:
-        known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
-        name = word.partition("=")[0] if known is None else known
-        if known is None and len(given) == 1 and (len(names) == 1 or name == word):
-            return word
-        found[name] = word[len(name) + 1 :]
-    return found

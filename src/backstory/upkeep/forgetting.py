@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from hashlib import sha256
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from backstory.engine.upkeep import erase
 from backstory.errors import Failed, Refused, UsageError
@@ -19,7 +19,8 @@ from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.remembered import ROLE, SCOPE
 from backstory.model.table import TableName
-from backstory.reading.frames.records import is_record, key_of
+from backstory.reading.frames.records import is_record
+from backstory.reading.keys import key_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.reachable import refuse_writers
@@ -42,6 +43,7 @@ TELLING: Final = 4
 class Certificate(Receipt):
     """What was forgotten, without the key; or what would be, where it was not `applied`.
 
+    Its `status` is no-record where no file holds the record: it never was there, or was forgotten before.
     `rows` are those of the newest snapshot by role, `left` is 0 or names what could not be looked at. `also`
     are the certificates of the tables that belong to this one.
     """
@@ -50,6 +52,7 @@ class Certificate(Receipt):
     key_digest: str
     salt: str
     forgotten_at: str | None = None
+    status: Literal["no-record", "planned", "forgotten"] = "no-record"
     applied: bool = False
     rows: Mapping[str, int] = field(default_factory=dict)
     files_rewritten: int = 0
@@ -84,7 +87,6 @@ def forget(
     wanted = key_of(stored.shape, key)
     salt = secrets.token_hex(16)
     digest = sha256((salt + json.dumps([str(each) for each in wanted.values()])).encode()).hexdigest()
-    _condition(store, stored, wanted)  # refuses a value that no key is
     names = [name, *_beside(store, stored)]
     for each in names:
         _refuse_read(existing(store, each), drop_cursors=drop_cursors)
@@ -112,7 +114,10 @@ def _sought(store: Store, name: TableName, key: Mapping[str, object], told: Cert
     condition, columns = _condition(store, table, key)
     found = holding(store, table, condition, columns)
     rows = _rows(store, table, condition)
-    told = replace(told, rows=rows, searched=found.searched, files_rewritten=len(found.holding))
+    status: Literal["no-record", "planned"] = "planned" if found.holding else "no-record"
+    told = replace(
+        told, status=status, rows=rows, searched=found.searched, files_rewritten=len(found.holding)
+    )
     return _Sought(table, condition, columns, found, told)
 
 
@@ -193,6 +198,7 @@ def _forgotten(store: Store, sought: _Sought, key: Mapping[str, object]) -> Cert
         )
     return replace(
         sought.told,
+        status="forgotten",
         applied=True,
         forgotten_at=iso(datetime.now(UTC)),
         files_rewritten=done.rewritten,
@@ -216,7 +222,7 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
     columns = with_ids(store, table, wanted)
-    condition = is_record(store, key, {each: columns[each].dataType for each in key})
+    condition = is_record(key, {each: columns[each].dataType for each in key})
     if MEMORY not in wanted:
         return condition, columns
     paths = {"$['" + name.replace("'", "\\'") + "']": str(value) for name, value in key.items()}

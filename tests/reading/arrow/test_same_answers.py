@@ -6,13 +6,14 @@ Each table holds many small lives that chance made, so that one question is aske
 import json
 import random
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from depth import DEPTH
 from spoilt_histories import checked_twice
 
 from backstory.cli.app import run
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
@@ -24,6 +25,7 @@ from backstory.reading.frames.event_logs import COLUMNS
 from backstory.reading.frames.life import life as life_of_frames
 from backstory.reading.frames.statements import statements as statements_of_frames
 from backstory.reading.frames.versions import versions as versions_of_frames
+from backstory.reading.selection import Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
@@ -322,12 +324,76 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
 
 
 def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
-    """No memory for it, a key in another spelling, another tool's types: never another answer."""
+    """No memory for it, another tool's types: never another answer."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
     assert point_in_time.current(files_of(warehouse, found)).num_rows == 0
     write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
     assert point_in_time.current(files_of(warehouse, found)).num_rows == 1
     with pytest.raises(Unreadable, match="memory"):
         point_in_time.current(files_of(warehouse, found, memory=60))
-    with pytest.raises(Unreadable, match="spelling"):
-        life(files_of(warehouse, found), {"k": "1"})
+
+
+KEYED = """t_key STRING, i BIGINT, n DECIMAL(10, 2), day DATE, at TIMESTAMP, naive TIMESTAMP_NTZ, f DOUBLE, b BOOLEAN,
+    raw BINARY, t STRING, version_started_at TIMESTAMP, version_ended_at TIMESTAMP, version_state STRING"""
+KEYED_ROWS = """('a', 3, 1.00, DATE '2024-01-01', TIMESTAMP '2024-01-01 00:00:00Z', TIMESTAMP_NTZ '2024-01-01 00:00:00', 0.1,
+    true, X'FF', '3'), ('b', 1, 1.01, DATE '2024-02-01', TIMESTAMP '2024-01-01 10:00:00Z',
+    TIMESTAMP_NTZ '2023-12-31 19:00:00', double('NaN'), false, X'00', 'x=1')"""
+# The column, its spellings, and the row that they name.
+SPELLINGS = {
+    "i": (["3", " 3", 3, 3.0, {"i": "3"}], "a"),
+    "n": (["1.010", Decimal("1.01"), 1.01], "b"),
+    "day": (["2024-02-01", date(2024, 2, 1)], "b"),
+    "at": (["2024-01-01T11:00:00+01:00", "2024-01-01 10:00", datetime(2024, 1, 1, 10, tzinfo=UTC)], "b"),
+    "naive": (["2023-12-31T19:00:00", datetime(2023, 12, 31, 19)], "b"),
+    "f": (["nan", float("nan")], "b"),
+    "b": (["false", False], "b"),
+    "raw": (["ff", b"\xff"], "a"),
+    "t": (["3", 3], "a"),
+}
+NO_KEYS = {
+    "i": ["3.7", 3.7, True, "1e1", None],
+    "n": ["1.005", "1.014", 1.005],
+    "day": ["2024", "2024-01", "2024-02-01 17:00:00", datetime(2024, 2, 1)],
+    "at": ["2024", "2024-01-01", datetime(2024, 1, 1), "2024-01-01T10:00:00.0000001Z"],
+    "naive": ["2024-01-01T00:00:00+05:00", "2024-01-01T00:00:00Z", datetime(2024, 1, 1, tzinfo=UTC)],
+    "f": ["0.10000000000000001", True],
+    "b": ["f", "1", 1],
+    "raw": ["abc"],
+    "t": [3.0, True],
+}
+
+
+def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
+    """From files and on Spark, in `timeline`, `as_of` and `current`: each spelling the same record, or `other-key`."""
+    found = table(store, "keyed", Layout.HIST, KEYED, "i")
+    ends = "TIMESTAMP '2024-01-02 00:00:00Z' AS s, CAST(NULL AS TIMESTAMP) AS e, 'new' AS w"
+    store.spark.sql(f"INSERT INTO {store.sql_name(found)} SELECT *, {ends} FROM VALUES {KEYED_ROWS}")
+    into = store.sql_name(found)
+    for column, (spellings, row) in SPELLINGS.items():
+        store.spark.sql(f"ALTER TABLE {into} SET TBLPROPERTIES ('{KEY}' = '[\"{column}\"]')")
+        spark, files = Table(store, found), files_of(warehouse, found)
+        value = {"a": "3", "b": "x=1"}[row]
+        for given in spellings:
+            lives = life(files, given), life_of_frames(store, found, given)
+            assert [[each["t"] for each in told.versions] for told in lives] == [[value]] * 2, (column, given)
+            assert lives[0].title == lives[1].title
+        chosen = Selection.of(spellings[0], ["t"])
+        small = point_in_time.as_of(files, day(3), None, chosen), point_in_time.current(files, None, chosen)
+        large = (
+            spark.as_of(day(3), key=spellings[0], columns="t"),
+            spark.current(key=spellings[0], columns="t"),
+        )
+        assert [same(one, frame.toArrow()) for one, frame in zip(small, large, strict=True)] == [1, 1]
+        for given in NO_KEYS[column]:
+            for question in (
+                lambda key: life(files, key),
+                lambda key: life_of_frames(store, found, key),
+                lambda key: point_in_time.as_of(files, day(3), None, Selection({column: key})),
+                lambda key: spark.current(key={column: key}),
+            ):
+                with pytest.raises(UsageError) as caught:
+                    question(given)
+                assert caught.value.code == "other-key", (column, given)
+    with pytest.raises(UsageError) as caught:
+        spark.current(columns=["t", "none"])
+    assert caught.value.code == "unknown-column"

@@ -10,12 +10,14 @@ from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, La
 from backstory.model.schema import Shape
 from backstory.reading.arrow.known import known
 from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.versions import remembered, versions
+from backstory.reading.arrow.versions import VersionRows, remembered, versions
+from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_known
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key
 from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import Side, differences
+from backstory.reading.rules.passages import Lived, passages
 from backstory.reading.rules.versions import RememberedRow
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
@@ -26,11 +28,17 @@ Difference = dict[str, Any]
 
 
 def diff(
-    files: Files, first: datetime, second: datetime, known_at: datetime | None = None
+    files: Files,
+    first: datetime,
+    second: datetime,
+    known_at: datetime | None = None,
+    comparison: Comparison = ENDS,
 ) -> list[Difference]:
     """How the records at one instant differ from those at another, as `diff` of frames tells it."""
     held = versions(known(files, known_at))
     instants = micros_of(first), micros_of(second)
+    if comparison.through:
+        return _through(files, held, instants, comparison)
     places: list[tuple[int, bool]] = []
     starts = {}
     for each in held.found:
@@ -38,16 +46,39 @@ def diff(
         if before is not None and after is not None and before != after:
             places.append((each.place, after))
             starts[each.place] = each.start
-    return _told(files, held.users, places, starts.get)
+    return _told(files, held.users, places, starts.get, comparison)
 
 
-def diff_known(files: Files, first: datetime, second: datetime, time: datetime) -> list[Difference]:
+def _through(
+    files: Files, held: VersionRows, instants: tuple[int, int], comparison: Comparison
+) -> list[Difference]:
+    """The same, and what happened in between."""
+    low, high = sorted(instants)
+    touched = [
+        each
+        for each in held.found
+        if any(border is not None and low < border <= high for border in (each.start, each.end))
+        and each.start is not None
+    ]
+    key, users = _compared(files, held.users, comparison)
+    timed = _timed(files, files.table.shape)
+    rows = rows_of(users.take(integers([each.place for each in touched])))
+    lived = []
+    for row, each in zip(rows, touched, strict=True):
+        before, after = (bool(each.holds(time)) for time in instants)
+        lived.append(Lived(row, each.start, each.end, before, after, each.start if timed else None))
+    return comparison.listed(passages(lived, key))
+
+
+def diff_known(
+    files: Files, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
+) -> list[Difference]:
     """How what was known at one time differs from what was known at another, of one instant (V96)."""
     table = files.table
     if table.shape.layout is Layout.VERSIONS:
         for each in (first, second):
             require_known(table, each)
-        return _told_at_either(files, first, second, micros_of(time))
+        return _told_at_either(files, first, second, micros_of(time), comparison)
     sides = []
     for known_at in (first, second):
         lasting = known(files, known_at).shape.layout in HISTORIES
@@ -60,10 +91,12 @@ def diff_known(files: Files, first: datetime, second: datetime, time: datetime) 
     spans = both[VALID_FROM].to_pylist() if VALID_FROM in both.column_names else []
     rows = both.drop_columns([name for name in (VALID_FROM, VALID_TO) if name in both.column_names])
     places = [(place, place >= before.num_rows) for place in range(before.num_rows + after.num_rows)]
-    return _told(files, rows, places, spans.__getitem__)
+    return _told(files, rows, places, spans.__getitem__, comparison)
 
 
-def _told_at_either(files: Files, first: datetime, second: datetime, instant: int) -> list[Difference]:
+def _told_at_either(
+    files: Files, first: datetime, second: datetime, instant: int, comparison: Comparison
+) -> list[Difference]:
     """The native rows that were told of an instant at one of two known times, in one reading (V6)."""
     found = known(files, second)
     users = history_of(found.table, found.shape).user_columns
@@ -82,21 +115,33 @@ def _told_at_either(files: Files, first: datetime, second: datetime, instant: in
     rows = own.select([each.name for each in users]).rename_columns(
         [shown_name(each.source) for each in users]
     )
-    return _told(files, rows, places, lambda _: None)
+    return _told(files, rows, places, lambda _: None, comparison)
 
 
-def _told(files: Files, users: pa.Table, places: list[tuple[int, bool]], start_of: Any) -> list[Difference]:
+def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[list[str], pa.Table]:
+    """The key, and the columns that are compared."""
     shape = files.table.shape
     key = shown_key(shape)
     if any(pa.types.is_map(each.type) for each in users.schema if not key or each.name in key):
         raise Unreadable("maps in a key")
-    timed = _timed(files, shape)
+    return key, users.select(comparison.names(shape.table, key, users.column_names))
+
+
+def _told(
+    files: Files,
+    users: pa.Table,
+    places: list[tuple[int, bool]],
+    start_of: Any,
+    comparison: Comparison,
+) -> list[Difference]:
+    key, users = _compared(files, users, comparison)
+    timed = _timed(files, files.table.shape)
     rows = rows_of(users.take(integers([place for place, _ in places])))
     sides: Iterable[Side] = (
         Side(row, after, start_of(place) if timed else None)
         for row, (place, after) in zip(rows, places, strict=True)
     )
-    return differences(_whole(sides, key), key)
+    return comparison.listed(differences(_whole(sides, key), key))
 
 
 def _whole(sides: Iterable[Side], key: list[str]) -> Iterator[Side]:

@@ -1,26 +1,47 @@
 """What is true of a small table, now or at an instant."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import DELETED, Layout
+from backstory.model.schema import Shape
 from backstory.reading.arrow.known import KnownTable, known
-from backstory.reading.arrow.versions import versions
-from backstory.reading.frames.versions import HISTORIES
+from backstory.reading.arrow.records import is_record
+from backstory.reading.arrow.versions import VersionRows, versions
+from backstory.reading.frames.versions import HISTORIES, shown_key
+from backstory.reading.rules.versions import SpannedRow
+from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import integers
 
 
-def current(files: Files, known_at: datetime | None = None) -> pa.Table:
+def current(files: Files, known_at: datetime | None = None, selection: Selection = EVERYTHING) -> pa.Table:
     """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads."""
     found = known(files, known_at)
-    if found.shape.layout not in HISTORIES:
-        return live(found)
-    held = versions(found)
-    return held.chosen([each for each in held.found if each.end is None])
+    if found.shape.layout in HISTORIES:
+        return _selected(versions(found), found.shape, selection, lambda each: each.end is None)
+    rows = live(found)
+    if selection.key is not None:
+        matches = is_record(rows, found.shape, selection.key)
+        rows = rows.take(integers([place for place in range(rows.num_rows) if matches(place)]))
+    return rows.select(selection.chosen(found.shape.table, shown_key(found.shape), rows.column_names))
+
+
+def _selected(
+    held: VersionRows, shape: Shape, selection: Selection, holds: Callable[[SpannedRow], bool | None]
+) -> pa.Table:
+    """The versions that hold, of the record and with the columns that were chosen."""
+    places = [each for each in held.found if holds(each)]
+    if selection.key is not None:
+        matches = is_record(held.users, shape, selection.key)
+        places = [each for each in places if matches(each.place)]
+    rows = held.chosen(places)
+    return rows.select(selection.chosen(shape.table, shown_key(shape), rows.column_names))
 
 
 def live(found: KnownTable) -> pa.Table:
@@ -37,8 +58,10 @@ def live(found: KnownTable) -> pa.Table:
     return rows.select([each.name for each in users]).rename_columns(names)
 
 
-def as_of(files: Files, time: datetime, known_at: datetime | None = None) -> pa.Table:
+def as_of(
+    files: Files, time: datetime, known_at: datetime | None = None, selection: Selection = EVERYTHING
+) -> pa.Table:
     """The rows that were true at an instant, as `as_of` of frames has them."""
-    held = versions(known(files, known_at))
+    found = known(files, known_at)
     instant = micros_of(time)
-    return held.chosen([each for each in held.found if each.holds(instant)])
+    return _selected(versions(found), found.shape, selection, lambda each: each.holds(instant))

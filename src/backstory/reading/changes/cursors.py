@@ -119,6 +119,15 @@ def drop(store: Store, name: TableName, cursor: str) -> Cursor:
     return Cursor(str(name), cursor, None)
 
 
+def advance_or_drop(store: Store, name: TableName, cursor: str | None, version: int | None) -> Cursor:
+    """Move a cursor to a version, or without one drop it; UsageError where none is named for that alone."""
+    if cursor is None:
+        raise bad_option(
+            "--advance or --drop moves a cursor, and does nothing else.", "Give --cursor beside it."
+        )
+    return drop(store, name, cursor) if version is None else advance(store, name, cursor, version)
+
+
 def _commit(store: Store, name: TableName, plan: Callable[[], tuple[StoredTable, Change | None]]) -> None:
     from backstory.engine.deliver import TableChange, deliver
 

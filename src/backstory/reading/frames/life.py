@@ -1,6 +1,6 @@
 """The statements of one record, with the commit that made each."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -8,11 +8,15 @@ from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
-from backstory.reading.frames.knowledge import require_known
-from backstory.reading.frames.statements import is_record, statements
+from backstory.reading.frames.knowledge import require_known, rows_known
+from backstory.reading.frames.records import of_record
+from backstory.reading.frames.statements import statements
 from backstory.reading.frames.versions import versions
+from backstory.reading.keys import shown_key_of
+from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.in_session import InSession
@@ -24,14 +28,15 @@ RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system
 def life(
     store: Store,
     table: TableName,
-    key: Mapping[str, object],
+    key: object,
     axis: Axis = "valid",
     known_at: datetime | None = None,
+    columns: Sequence[str] = (),
 ) -> Timeline:
     """One record's life: what is told of it now, was at `known_at`, or, on `axis` both, ever was.
 
-    The key's values may be given as text. Raises UsageError for another key and for a table that keeps no
-    history, and what reading at a known time raises.
+    With `columns` only these are told, beside the key. Raises UsageError for what is no key of the table and
+    for a table that keeps no history, and what reading at a known time raises.
     """
     stored = existing(store, table)
     shape = stored.shape
@@ -41,11 +46,14 @@ def life(
         told = statements(store, table, key)
     else:
         rows = versions(store, table, known_at)
-        told = rows.where(is_record(store, shape, rows, key))
+        shape = rows_known(store, stored, known_at)[1]
+        told = of_record(rows, shape, key)
+    wanted = shown_key_of(shape, key)
+    names = Selection(columns=columns).chosen(table, list(wanted), told.columns)
     with translate_faults(table):
-        found = told.toArrow().to_pylist(maps_as_pydicts="strict")
+        found = told.select(*map(column, names)).toArrow().to_pylist(maps_as_pydicts="strict")
     commits = commits_of(InSession(store).describe(table))
-    return timeline_of(table, key, found, commits, axis, known_at)
+    return timeline_of(table, wanted, found, commits, axis, known_at)
 
 
 def commits_of(found: Described | None) -> dict[datetime, int]:

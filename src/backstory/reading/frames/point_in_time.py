@@ -1,6 +1,5 @@
 """Questions about points in time, on every layout of a warehouse."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -9,8 +8,9 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.knowledge import rows_known
-from backstory.reading.frames.statements import is_record
-from backstory.reading.frames.versions import HISTORIES, versions, with_ends
+from backstory.reading.frames.records import of_record
+from backstory.reading.frames.versions import HISTORIES, shown_key, versions, with_ends
+from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.stores.iceberg.store import Store, existing
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _UNTIL = "backstory: valid until"  # no column of a source is called so
 
 
-def current(store: Store, table: TableName, known_at: datetime | None = None) -> "DataFrame":
+def current(
+    store: Store, table: TableName, known_at: datetime | None = None, selection: Selection = EVERYTHING
+) -> "DataFrame":
     """The rows that are true now: the user's columns, and `valid_from` and `valid_to` with a history.
 
     With `known_at` those that were held to be true then.
@@ -30,9 +32,17 @@ def current(store: Store, table: TableName, known_at: datetime | None = None) ->
     stored = existing(store, table)
     rows, shape = rows_known(store, stored, known_at)
     if shape.layout in HISTORIES:
-        return versions(store, table, known_at).where(col(VALID_TO).isNull())
+        return selected(versions(store, table, known_at).where(col(VALID_TO).isNull()), shape, selection)
     users = (column(each.name).alias(each.source) for each in shape.user_columns)
-    return _not_deleted(rows, shape).select(*users)
+    return selected(_not_deleted(rows, shape).select(*users), shape, selection)
+
+
+def selected(rows: "DataFrame", shape: Shape, selection: Selection) -> "DataFrame":
+    """Those of the rows and columns that were chosen; what can hold the record is all that Spark reads."""
+    if selection.key is not None:
+        rows = of_record(rows, shape, selection.key)
+    names = selection.chosen(shape.table, shown_key(shape), rows.columns)
+    return rows.select(*map(column, names))
 
 
 def keeps_all(shape: Shape) -> bool:
@@ -59,12 +69,21 @@ def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
     return rows
 
 
-def as_of(store: Store, table: TableName, time: datetime, known_at: datetime | None = None) -> "DataFrame":
+def as_of(
+    store: Store,
+    table: TableName,
+    time: datetime,
+    known_at: datetime | None = None,
+    selection: Selection = EVERYTHING,
+) -> "DataFrame":
     """The rows that were true at `time`, by what is known now or was at `known_at`.
 
     Raises UsageError for a table that keeps no history, and what `rows_known` raises.
     """
-    return versions(store, table, known_at).where(valid(time))
+    held = versions(store, table, known_at).where(valid(time))
+    if selection == EVERYTHING:
+        return held
+    return selected(held, rows_known(store, existing(store, table), known_at)[1], selection)
 
 
 def valid(time: datetime) -> "Column":
@@ -75,7 +94,6 @@ def valid(time: datetime) -> "Column":
     return (col(VALID_FROM) <= when) & (col(VALID_TO).isNull() | (col(VALID_TO) > when))
 
 
-def timeline(store: Store, table: TableName, key: Mapping[str, object]) -> "DataFrame":
-    """The versions of one record by their start; the key's values may be given as text."""
-    found = versions(store, table)
-    return found.where(is_record(store, existing(store, table).shape, found, key)).orderBy(VALID_FROM)
+def timeline(store: Store, table: TableName, key: object) -> "DataFrame":
+    """The versions of one record by their start; UsageError for what is no key of the table."""
+    return of_record(versions(store, table), existing(store, table).shape, key).orderBy(VALID_FROM)

@@ -1,22 +1,20 @@
 """What a table told of its records: each version as it was told from one recorded time to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from backstory.errors import UsageError
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
-from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames import event_logs
+from backstory.reading.frames.records import of_record
 from backstory.reading.frames.versions import history_of, users_of, versions
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
-from backstory.stores.iceberg.literals import column, literal
+from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 _STEPS: Final = "backstory: steps"
 _STEP: Final = "backstory: step"
@@ -24,12 +22,12 @@ _NTH: Final = "backstory: nth"
 _FOLLOWING: Final = "backstory: following"
 
 
-def statements(store: Store, table: TableName, key: Mapping[str, object] | None = None) -> "DataFrame":
+def statements(store: Store, table: TableName, key: object = None) -> "DataFrame":
     """What was told of a record, or of every one: user's columns, `valid_from`, `valid_to` and two more.
 
     `TOLD_FROM` and `TOLD_TO` say while the table told so (native.md V97; NULL: still). On layout `versions`
     by its rows (V6), for an event log by its system time; elsewhere the versions as they are known now, and
-    NULL. The key's values, by the source's names, may be given as text; UsageError for another key.
+    NULL. UsageError for what is no key of the table.
     """
     from pyspark.sql.functions import lit
 
@@ -41,43 +39,7 @@ def statements(store: Store, table: TableName, key: Mapping[str, object] | None 
     else:
         unknown = lit(None).cast("timestamp")
         told = versions(store, table).withColumns({TOLD_FROM: unknown, TOLD_TO: unknown})
-    return told if key is None else told.where(is_record(store, stored.shape, told, key))
-
-
-def is_record(store: Store, shape: Shape, rows: "DataFrame", key: Mapping[str, object]) -> "Column":
-    """Whether a row is of the record with this key; UsageError for one that is none of the table."""
-    from pyspark.sql.functions import lit
-
-    require_key(shape, key)
-    types = {name: rows.schema[name].dataType for name in key}
-    _refuse_unlike(store, key, types)
-    found = lit(True)
-    for name, value in key.items():
-        found &= column(name) == literal(value).cast(types[name])
-    return found
-
-
-def require_key(shape: Shape, key: Mapping[str, object]) -> None:
-    """Raise UsageError for a key of other columns than the table's."""
-    if set(key) != set(shape.source_key):
-        raise UsageError(
-            "other-key",
-            f"The key of {shape.table} is ({', '.join(shape.source_key)}).",
-            "Give a value for each of its columns.",
-        )
-
-
-def _refuse_unlike(store: Store, key: Mapping[str, object], types: "Mapping[str, DataType]") -> None:
-    """Raise UsageError for a value that no key of its type is written as; Spark needs no job to tell."""
-    given = [name for name, value in key.items() if value is not None]
-    asked = [literal(key[name]).try_cast(types[name]) for name in given]
-    (read,) = store.spark.sql("VALUES (1)").select(*asked).collect()
-    for name, value in zip(given, read, strict=True):
-        if value is None:
-            kind = types[name].simpleString()
-            raise UsageError(
-                "other-key", f"{name} is of type {kind}, and {key[name]!r} is none.", "Give one."
-            )
+    return told if key is None else of_record(told, stored.shape, key)
 
 
 def _native(store: Store, table: StoredTable) -> "tuple[DataFrame, Column, Column]":

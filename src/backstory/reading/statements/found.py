@@ -12,8 +12,12 @@ from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
+from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import Side, differences, in_order
+from backstory.reading.rules.passages import Lived, passages
+from backstory.reading.selection import EVERYTHING, Selection
+from backstory.reading.statements.keys import literal, type_in
 from backstory.reading.statements.point_in_time import valid
 from backstory.reading.statements.stored_history import Shown, StoredHistory, select
 from backstory.reading.timelines import Timeline, timeline_of
@@ -22,7 +26,7 @@ from backstory.stores.sql.dialects.registry import get_dialect
 from backstory.stores.sql.engines.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
-_AFTER: Final = "is after"  # no column of a model has a blank in its name
+_BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
 
 Rows = list[dict[str, Any]]
 
@@ -61,20 +65,45 @@ class FoundHistory:
                 f"Its columns are {', '.join(self.users)}.",
             )
 
+    def is_record(self, key: Mapping[str, object]) -> str:
+        """Whether a version is of the record with these values; UsageError for what no key of its type is."""
+        history, dialect = self.history, self.history.dialect
+        table = history.model.shape.table
+        self.require_key(list(key))
+        return " AND ".join(
+            f"{history.of('h', name)} = "
+            + dialect.cast_expression(
+                literal(dialect, table, name, value, type_in(self.types[name])), self.types[name]
+            )
+            for name, value in key.items()
+        )
 
-def rows_of(url: str, table: TableName, time: datetime | None = None) -> tuple[list[str], Rows]:
+
+def rows_of(
+    url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
+) -> tuple[list[str], Rows]:
     """The columns and rows of a history that are true now, or were at a time: as a warehouse answers.
 
     The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
     that is not there or keeps no history, and Refused for a time before what was pruned.
     """
     with _found(url, table) as found:
-        history = found.history
-        return found.ask(f"{history.ended('h')} IS NULL" if time is None else valid(history, "h", time))
+        history, key = found.history, selection.key
+        condition = f"{history.ended('h')} IS NULL" if time is None else f"({valid(history, 'h', time)})"
+        if isinstance(key, Mapping):
+            condition += f" AND {found.is_record(key)}"
+        names, rows = found.ask(condition)
+        of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
+        names = selection.chosen(table, of_key, names)
+        return names, [{name: row[name] for name in names} for row in rows]
 
 
 def differences_of(
-    url: str, table: TableName, between: tuple[datetime, datetime], key: Sequence[str]
+    url: str,
+    table: TableName,
+    between: tuple[datetime, datetime],
+    key: Sequence[str],
+    comparison: Comparison = ENDS,
 ) -> Rows:
     """How the records at one instant differ from those at another, by these columns: as a warehouse tells it.
 
@@ -82,27 +111,44 @@ def differences_of(
     """
     with _found(url, table) as found:
         found.require_key(key)
-        before, after = (f"({valid(found.history, 'h', time)})" for time in between)
-        marks = Shown(_AFTER, f"CASE WHEN {after} THEN 1 ELSE 0 END")
-        _, rows = found.ask(f"({before} AND NOT {after}) OR ({after} AND NOT {before})", marks)
-        users = [shown_name(name) for name in found.users]
-        sides = [Side({name: row[name] for name in users}, bool(row[_AFTER])) for row in rows]
-    key = [shown_name(name) for name in key]
-    return [dict(each) for each in in_order(differences(sides, key), ["key"])]
+        at_either = [f"({valid(found.history, 'h', time)})" for time in between]
+        marks = [
+            Shown(name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
+            for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
+        ]
+        low, high = map(found.history.instant, sorted(between))
+        touched = " OR ".join(
+            f"({border} > {low} AND {border} <= {high})"
+            for border in (found.history.started("h"), found.history.ended("h"))
+        )
+        _, rows = found.ask(touched, *marks)
+        of_key = [shown_name(name) for name in key]
+        names = comparison.names(table, of_key, [shown_name(name) for name in found.users])
+    lived = [
+        Lived(
+            {name: row[name] for name in names},
+            row[VALID_FROM],
+            row[VALID_TO],
+            bool(row[_BEFORE]),
+            bool(row[_AFTER]),
+        )
+        for row in rows
+    ]
+    if comparison.through:
+        told = passages(lived, of_key)
+    else:
+        sides = [Side(each.row, each.after) for each in lived if each.before != each.after]
+        told = differences(sides, of_key)
+    return [dict(each) for each in in_order(comparison.listed(told), ["key"])]
 
 
-def life_of(url: str, table: TableName, key: Mapping[str, str]) -> Timeline:
+def life_of(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
     """The life of the record with these values, as text, in columns; raises what `differences_of` raises."""
     with _found(url, table) as found:
-        found.require_key(list(key))
-        history, dialect = found.history, found.history.dialect
-        equal = (
-            f"{history.of('h', name)} = "
-            f"{dialect.cast_expression(dialect.string_literal(value), found.types[name])}"
-            for name, value in key.items()
-        )
-        _, rows = found.ask(" AND ".join(equal))
-    return timeline_of(table, {shown_name(name): value for name, value in key.items()}, rows, {})
+        names, rows = found.ask(found.is_record(key))
+    wanted = {shown_name(name): value for name, value in key.items()}
+    names = Selection(columns=columns).chosen(table, list(wanted), names)
+    return timeline_of(table, wanted, [{name: row[name] for name in names} for row in rows], {})
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from backstory.errors import UsageError
 from backstory.model.history import History
 from backstory.model.instant import instant_of
-from backstory.stores.sql.columns import Datatype, SqlColumn
+from backstory.reading.statements import keys
+from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects.dialect import Dialect
 
 LONGEST_NAME = 63
@@ -162,13 +163,14 @@ class StoredHistory:
         return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
 
     def _literal(self, column: SqlColumn, value: Any) -> str:
-        """A value of a column, which may be given as text; UsageError for one that has no literal."""
-        if column.datatype is Datatype.TIMESTAMP and value is not None:
-            value = instant_of(value)
+        """A value of a key's column, which may be given as text; UsageError for one that is none of it."""
+        if value is None:
+            return self.nothing(column)
+        table, type_ = self.model.shape.table, keys.type_of(column)
         try:
-            literal = self.dialect.render_literal(value)
-        except ValueError as stop:
-            raise UsageError("wrong-key", f"{column.name}: {stop}.", "Give it as text.") from None
+            literal = keys.literal(self.dialect, table, column.name, value, type_)
+        except UsageError as stop:
+            raise UsageError("wrong-key", stop.message, stop.remedy) from None
         return self.dialect.cast_expression(literal, self.dialect.type_of(column))
 
     def nothing(self, column: SqlColumn) -> str:

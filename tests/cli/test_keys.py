@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.read import key_of_words
+from backstory.cli.keys import key_of_words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""What the words of a command say of keys, columns and times."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backstory.cli.options import names_given
+from backstory.errors import UsageError
+from backstory.model.schema import Shape
+from backstory.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The words of `--key` and `--columns`: which record, and which of its columns, are shown."""
+
+    key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def of(self, shape: Shape) -> Any:
+        """The selection that they mean on a table."""
+        from backstory.reading.selection import Selection
+
+        return Selection(key_of_words(shape.source_key, self.key) if self.key else None, self.names)
+
+    def arguments(self, table: Table) -> Mapping[str, Any]:
+        """The arguments that they mean on a table of a warehouse."""
+        return {"key": key_given(table, self.key) if self.key else None, "columns": self.names}
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return names_given(self.columns)
+
+
+def require_key(given: tuple[str, ...]) -> None:
+    """Raise UsageError if no key is given."""
+    if not given:
+        raise UsageError("no-key", "No key is given.", "Write its value, or a=1 b=2.")
+
+
+def key_given(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
+    """What the words of a command say of a key of the table."""
+    from backstory.stores.iceberg.store import existing
+
+    return key_of_words(existing(table.store, table.name).shape.source_key, given)
+
+
+def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:
+    """The value of a key of one column, whatever is in it; else `name=value` for each column of `names`."""
+    found = {}
+    for word in given:
+        known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
+        name = word.partition("=")[0] if known is None else known
+        if known is None and len(given) == 1 and (len(names) == 1 or name == word):
+            return word
+        found[name] = word[len(name) + 1 :]
+    return found
+
+
+def named_key(given: tuple[str, ...]) -> dict[str, str]:
+    """The key of a record in a database, which does not tell its columns: each is named."""
+    wanted = key_of_words((), given)
+    if isinstance(wanted, str):
+        raise UsageError("other-key", "A database does not tell the key's columns.", "Write name=value.")
+    return wanted
+
+
+def no_known_times() -> UsageError:
+    """The error for a question of known times to a database."""
+    return UsageError(
+        "bad-option", "A history in a database keeps no known times.", "Leave them out, or --url."
+    )

@@ -1,0 +1,105 @@
+"""The command `timeline`: one record's life."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backstory.cli.asking import answer_from_files, opened
+from backstory.cli.keys import (
+    key_given,
+    key_of_words,
+    named_key,
+    no_known_times,
+    require_key,
+)
+from backstory.cli.options import Limit, Names, Options, names_given
+from backstory.cli.output import console, errors, show
+from backstory.cli.starting import busy
+from backstory.model.instant import optional_instant
+from backstory.model.table import table_name
+from backstory.reading.timelines import Axis, Timeline, require_axis
+
+if TYPE_CHECKING:
+    from backstory.stores.metadata.rows import Files
+
+DEFAULTS = Options()
+
+
+def timeline(
+    table: str,
+    *key: str,
+    axis: Axis = "valid",
+    known_at: str | None = None,
+    columns: Names = (),
+    svg: Path | None = None,
+    url: str | None = None,
+    limit: Limit = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Draw one record's life: a bar for each version, and what changed in it.
+
+    As json or csv its statements: the values, valid_from and valid_to, while they were told (known_from,
+    known_to), and the commit that said so. With --axis both also what is no longer told: a lane for each
+    time at which the table learnt something else.
+
+    Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
+
+    Args:
+        table: The table, as schema.table.
+        key: The key's value, or name=value for each column of a key of several.
+        axis: valid: when it was true. both: also when it was known.
+        known_at: Tell what the table held at this time.
+        columns: Only these columns, a,b, beside the key and the times.
+        svg: Write the picture into this file too.
+        url: A model's history in a database, whose key is given as name=value.
+        limit: At most so many versions, the oldest first; a drawing has all.
+        options: Common options.
+    """
+    known = optional_instant(known_at)
+    require_key(key)
+    require_axis(axis, known)
+    names = names_given(columns)
+    if url is None:
+        life = _life(options, table, key, axis, known, names)
+    else:
+        life = _life_in_database(url, table, key, names, plain=axis == "valid" and known is None)
+    if svg is not None:
+        life.save(svg)
+    if options.answer == "table":
+        console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
+    else:
+        show(life.versions[:limit], options.answer)
+        if not life.versions and not options.quiet:
+            errors.print(f"{life} ({life.title})", markup=False)
+
+
+def _life(
+    options: Options,
+    table: str,
+    key: tuple[str, ...],
+    axis: Axis,
+    known_at: datetime | None,
+    columns: list[str],
+) -> Timeline:
+    from backstory.reading.arrow import life
+
+    def of_files(files: "Files") -> Timeline:
+        wanted = key_of_words(files.table.shape.source_key, key)
+        return life.life(files, wanted, axis, known_at, columns)
+
+    small = answer_from_files(options, table, of_files)
+    if small is not None:
+        return small
+    with opened(options, table, brief=True) as store, busy(options, "Reading ..."):
+        stored = store.table(table)
+        return stored.timeline(key_given(stored, key), axis=axis, known_at=known_at, columns=columns)
+
+
+def _life_in_database(
+    url: str, table: str, key: tuple[str, ...], columns: list[str], *, plain: bool
+) -> Timeline:
+    from backstory.reading.statements.found import life_of
+
+    if not plain:
+        raise no_known_times()
+    return life_of(url, table_name(table), named_key(key), columns)

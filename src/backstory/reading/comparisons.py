@@ -1,0 +1,72 @@
+"""What of the differences between two times is asked for."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from backstory.errors import UsageError, option
+from backstory.model.table import TableName
+from backstory.reading.rules.passages import BETWEEN
+from backstory.reading.selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Change = Literal["added", "changed", "removed", "returned", "reverted", "passed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The columns that are compared, none for all; the one kind of change that is told, None for all.
+
+    `through` looks at all that happened between the times, and not at the two ends alone.
+    """
+
+    columns: Sequence[str] = ()
+    change: Change | None = None
+    through: bool = False
+
+    @classmethod
+    def of(
+        cls, columns: str | Sequence[str] | None, change: Change | None, *, through: bool, axis: str
+    ) -> "Comparison":
+        """What a caller asks for; UsageError for what is no change, or none of this comparison."""
+        if change is not None and change not in get_args(Change):
+            words = ", ".join(get_args(Change))
+            raise UsageError("bad-option", f"{change!r} is no change.", f"Choose one of {words}.")
+        if through and axis != "valid":
+            raise UsageError(
+                "bad-option",
+                f"{option('through', value=True)} is of the axis valid.",
+                f"Leave out {option('axis', axis)}.",
+            )
+        if change in BETWEEN and not through:
+            raise UsageError(
+                "bad-option",
+                f"Between the two ends alone no record is {change}.",
+                f"Say {option('through', value=True)}, too.",
+            )
+        return cls(Selection.of(None, columns).columns, change, through)
+
+    def names(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
+        """The columns that are compared; UsageError for one that is not there, and where nothing is a key."""
+        if self.through and not key:
+            raise UsageError(
+                "no-key",
+                f"Nothing tells the records of {table} apart.",
+                f"Compare the two ends, without {option('through', value=True)}.",
+            )
+        return Selection(columns=self.columns).chosen(table, key, names)
+
+    def chosen(self, found: "DataFrame") -> "DataFrame":
+        """Those of the differences that are asked for."""
+        from pyspark.sql.functions import col
+
+        return found if self.change is None else found.where(col("change") == self.change)
+
+    def listed(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The same of differences that are rows."""
+        return [dict(each) for each in found if self.change in {None, each["change"]}]
+
+
+ENDS: Final = Comparison()

@@ -1,0 +1,127 @@
+"""The whole history as one file: every version on either axis, in the file's own types, there at once or not at all."""
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from remembering import E13, remembered
+
+from backstory.cli.app import run
+from backstory.errors import UsageError
+from backstory.formats.memory import Memory
+from backstory.model.table import TableName
+from backstory.reading.arrow.export import export as export_small
+from backstory.reading.exports import Place
+from backstory.stores.iceberg.create import drop
+from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.rows import Files
+from backstory.table import Table
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.decimal128(9, 2))])
+
+
+def place(file, axis="valid", *, overwrite=False):
+    return Place(Path(file), axis, overwrite)
+
+
+def files_of(warehouse, name):
+    catalog = EmbeddedCatalog(warehouse)
+    with Memory(1 << 30).lease() as lease:
+        return Files(catalog.describe(name), catalog, lease)
+
+
+def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, warehouse, tmp_path):
+    """On Spark and from its files: the same file; what `timeline` tells, in the order of key and times."""
+    found = remembered(store, "exported", E13, value="known_from")
+    for axis, rows in (("valid", 3), ("both", 5)):
+        large, small = tmp_path / f"{axis}.parquet", tmp_path / f"{axis}-small.parquet"
+        assert found.export(large, axis=axis).rows == rows
+        assert export_small(files_of(warehouse, found.name), place(small, axis)).rows == rows
+        assert pq.read_table(large).equals(pq.read_table(small))
+        told = found.timeline("k", axis=axis).versions
+        names = ["valid_from", "valid_to", *(["known_from", "known_to"] if axis == "both" else [])]
+        value = "known_from_src" if axis == "both" else "known_from"
+        assert [(each[value], *(each[name] for name in names)) for each in pq.read_table(large).to_pylist()] == [
+            (each["known_from_src"], *(each[name] for name in names)) for each in told
+        ]
+    assert pq.read_schema(large).field("valid_from").type == pa.timestamp("us", "UTC")
+
+
+def test_a_table_without_a_history_gives_its_rows_and_no_second_axis(store, warehouse, tmp_path, capsys):
+    """With values of every kind; CSV has them as cells that files are read by."""
+    name = TableName("reading", "exported_live")
+    drop(store, name)
+    store.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.reading")
+    columns = "k STRING, raw BINARY, s STRUCT<x: INT, m: MAP<STRING, DOUBLE>>, f DOUBLE, at TIMESTAMP, d DATE"
+    store.spark.sql(f"CREATE TABLE backstory.{name} ({columns}) USING iceberg")
+    store.spark.sql(
+        f"INSERT INTO backstory.{name} VALUES ('a \"q\", b', X'FF00', named_struct('x', 1, 'm', map('y', double('NaN'))),"
+        " 0.5, TIMESTAMP '1500-01-01 00:00:00.000001Z', DATE '0001-01-01'), ('', null, null, null, null, null)"
+    )
+    large, small = tmp_path / "large.csv", tmp_path / "small.csv"
+    assert Table(store, name).export(large).rows == 2
+    assert run(["export", str(name), str(small), "--warehouse", str(warehouse), "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "table": str(name), "file": str(small), "axis": "valid", "rows": 2,
+    }  # fmt: skip
+    assert sorted(large.read_text().splitlines()) == sorted(small.read_text().splitlines())
+    lines = sorted(csv.reader(small.open()))
+    assert lines[0] == ["", "", "", "", "", ""]
+    assert lines[1] == [
+        'a "q", b', "/wA=", '{"x": 1, "m": {"y": "NaN"}}', "0.5", "1500-01-01 00:00:00.000001Z", "0001-01-01",
+    ]  # fmt: skip
+    with pytest.raises(UsageError) as caught:
+        Table(store, name).export(tmp_path / "both.csv", axis="both")
+    assert caught.value.code == "no-history"
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".") or "both" in each.name]
+
+
+@pytest.mark.parametrize(
+    ("file", "axis", "code"),
+    [
+        ("there.csv", "valid", "file-exists"),
+        ("no/folder.csv", "valid", "no-file"),
+        ("history.json", "valid", "bad-option"),
+        ("history.csv", "sideways", "bad-option"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_wrong_usage(tmp_path, file, axis, code):
+    """Before anything is read."""
+    (tmp_path / "there.csv").write_text("mine")
+    with pytest.raises(UsageError) as caught:
+        place(tmp_path / file, axis)
+    assert caught.value.code == code
+    assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
+    """Also where the rows end in an error half way, and where it replaces another."""
+    file, batch = tmp_path / f"x.{ending}", pa.RecordBatch.from_pylist([{"k": "a", "n": None}], SCHEMA)
+    file.write_text("mine")
+
+    def broken():
+        yield batch
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        place(file, overwrite=True).write(TableName("a", "b"), SCHEMA, broken())
+    assert [file.read_text(), *tmp_path.iterdir()] == ["mine", file]
+    assert place(file, overwrite=True).write(TableName("a", "b"), SCHEMA, [batch] * 3).rows == 3
+    assert [*tmp_path.iterdir()] == [file]
+    assert place(tmp_path / f"none.{ending}").write(TableName("a", "b"), SCHEMA, []).rows == 0
+
+
+def test_a_full_disk_is_told(tmp_path):
+    """The kernel says so of a device that is always full."""
+    from backstory.errors import TryAgain
+    from backstory.reading.exports import _unwritten
+
+    with pytest.raises(OSError, match="No space") as full, Path("/dev/full").open("w") as device:
+        device.write("x")
+        device.flush()
+    told = _unwritten(full.value, tmp_path)
+    assert (type(told), told.code) == (TryAgain, "disk-full")
