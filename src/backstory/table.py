@@ -6,11 +6,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.table import TableName
-from backstory.reading.comparisons import Change, Comparison
+from backstory.reading.comparisons import Change, Comparison, require_times
 from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.spark.settled import in_settled_session
@@ -53,7 +52,8 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.current(self.store, self.name, optional_instant(known_at), Selection.of(key, columns))
+        chosen = Selection.of(key, columns)
+        return point_in_time.current(self.store, self.name, optional_instant(known_at), chosen)
 
     def as_of(
         self,
@@ -69,8 +69,8 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        chosen = Selection.of(key, columns)
-        return point_in_time.as_of(self.store, self.name, instant_of(time), optional_instant(known_at), chosen)
+        known, chosen = optional_instant(known_at), Selection.of(key, columns)
+        return point_in_time.as_of(self.store, self.name, instant_of(time), known, chosen)
 
     def diff(
         self,
@@ -98,21 +98,14 @@ class Table:
         from backstory.reading.notebook import drawn_in_notebooks
 
         comparison = Comparison.of(columns, change, through=through, axis=axis)
+        require_times(axis, known_at, at)
         between = instant_of(first), instant_of(second)
-        if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
-            raise UsageError(
-                "bad-option",
-                "The axis `valid` goes with known_at, and `recorded` with at.",
-                "Give one of the two.",
-            )
         if axis == "recorded":
             then = optional_instant(at) or datetime.now(UTC)
-            return drawn_in_notebooks(
-                differences.diff_known(self.store, self.name, *between, then, comparison)
-            )
-        return drawn_in_notebooks(
-            differences.diff(self.store, self.name, *between, optional_instant(known_at), comparison)
-        )
+            frame = differences.diff_known(self.store, self.name, *between, then, comparison)
+        else:
+            frame = differences.diff(self.store, self.name, *between, optional_instant(known_at), comparison)
+        return drawn_in_notebooks(frame)
 
     def join_as_of(
         self,

@@ -7,6 +7,7 @@ import pytest
 from backstory.cli.app import run
 from backstory.cli.diff import show_differences
 from backstory.cli.options import Options
+from backstory.reading.comparisons import Comparison
 
 TOLD = [
     {
@@ -40,6 +41,27 @@ def test_csv_has_a_row_for_each_changed_column(capsys):
     assert capsys.readouterr().out == "key,change,column,before,after\n"
 
 
+def test_one_kind_of_change_is_told_with_its_values(capsys):
+    """What went, or came: in JSON beside the key, else a row a column."""
+    gone = {
+        "key": {"id": 1},
+        "change": "removed",
+        "before": {"id": 1, "city": "Rome"},
+        "after": None,
+        "changed": [],
+    }
+    removed = Comparison(change="removed", through=True)
+    show_differences([gone | {"away": True}], Options(output="json"), removed)
+    assert json.loads(capsys.readouterr().out) == [
+        {"key": {"id": 1}, "change": "removed", "away": True, "before": {"city": "Rome"}}
+    ]
+    show_differences([gone | {"away": True}], Options(output="csv"), removed)
+    assert capsys.readouterr().out.splitlines() == [
+        "id,change,away,column,before,after",
+        "1,removed,true,city,Rome,",
+    ]
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -47,6 +69,9 @@ def test_csv_has_a_row_for_each_changed_column(capsys):
         ["a.b", "2024-01-01", "2024-02-01", "--at", "2024-01-01"],
         ["a.b", "2024-01-01", "2024-02-01", "--axis", "recorded", "--known-at", "2024-01-01"],
         ["a.b", "2024-01-01", "2024-02-01", "--axis", "sideways"],
+        ["a.b", "2024-01-01", "2024-02-01", "--change", "lost"],
+        ["a.b", "2024-01-01", "2024-02-01", "--change", "returned"],
+        ["a.b", "2024-01-01", "2024-02-01", "--axis", "recorded", "--through"],
     ],
 )
 def test_wrong_usage_starts_nothing(given):

@@ -5,6 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from backstory.cli import output
 from backstory.cli.wide import lay_out
 from backstory.reading.drawing import draw
 from backstory.reading.timelines import Timeline
@@ -109,3 +110,19 @@ def test_a_text_goes_on_in_a_second_line():
     counts = "new 1, changed 249, closed 1"
     lines = seen(["recorded_at", "from", "counts"], [[time, time, counts]], 78)
     assert [line[58:].strip() for line in lines[1:]] == ["new 1, changed 249,", "closed 1"]
+
+
+def test_wide_cuts_and_folds_nothing(monkeypatch):
+    """On a terminal of 80 columns: one line a row, with all of its cells."""
+    told = StringIO()
+    terminal = Console(
+        file=told, width=WIDTH, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
+    )
+    monkeypatch.setattr(output, "console", terminal)
+    row = {f"column_{number}": "value " * 3 for number in range(9)} | {"text": "x" * 200}
+    output.show([row], "table", wide=True)
+    head, line = told.getvalue().splitlines()
+    assert (head.split(), line.count("value"), "x" * 200 in line) == (list(row), 27, True)
+    told.truncate(told.seek(0))
+    output.show([row], "table")
+    assert len(told.getvalue().splitlines()) > len(row)

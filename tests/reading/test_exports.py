@@ -44,9 +44,9 @@ def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, ware
         told = found.timeline("k", axis=axis).versions
         names = ["valid_from", "valid_to", *(["known_from", "known_to"] if axis == "both" else [])]
         value = "known_from_src" if axis == "both" else "known_from"
-        assert [(each[value], *(each[name] for name in names)) for each in pq.read_table(large).to_pylist()] == [
-            (each["known_from_src"], *(each[name] for name in names)) for each in told
-        ]
+        assert [
+            (each[value], *(each[name] for name in names)) for each in pq.read_table(large).to_pylist()
+        ] == [(each["known_from_src"], *(each[name] for name in names)) for each in told]
     assert pq.read_schema(large).field("valid_from").type == pa.timestamp("us", "UTC")
 
 
@@ -120,8 +120,10 @@ def test_a_full_disk_is_told(tmp_path):
     from backstory.errors import TryAgain
     from backstory.reading.exports import _unwritten
 
-    with pytest.raises(OSError, match="No space") as full, Path("/dev/full").open("w") as device:
-        device.write("x")
-        device.flush()
+    with (
+        Path("/dev/full").open("wb", buffering=0) as device,
+        pytest.raises(OSError, match="No space") as full,
+    ):
+        device.write(b"x")
     told = _unwritten(full.value, tmp_path)
     assert (type(told), told.code) == (TryAgain, "disk-full")

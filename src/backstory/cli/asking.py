@@ -194,12 +194,12 @@ def show_state(
             if limit is not None:
                 frame = frame.orderBy(*sortable(frame, first))
             rows = rows_of_frame(frame, limit, options)
-    show(in_order(rows, first)[:limit], options.answer, names)
+    show(in_order(rows, first)[:limit], options.answer, names, wide=options.wide)
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
     """Print the rows of a frame; Refused or Failed if they cannot be computed."""
-    show(rows_of_frame(frame, limit, options), options.answer, frame.columns)
+    show(rows_of_frame(frame, limit, options), options.answer, frame.columns, wide=options.wide)
 
 
 def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> list[dict[str, Any]]:

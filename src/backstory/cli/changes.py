@@ -103,4 +103,4 @@ def _answer(
     if options.answer == "json":
         show_document(document)
     else:
-        show(rows, options.answer, columns)
+        show(rows, options.answer, columns, wide=options.wide)

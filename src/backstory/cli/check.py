@@ -46,7 +46,7 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     if options.answer == "table":
         _tell(told)
     else:
-        show(told, options.answer, and_error(RECORD, told))
+        show(told, options.answer, and_error(RECORD, told), wide=options.wide)
     for table in () if options.quiet else strange:
         errors.print(f"{table}: of no layout that backstory knows; it was not checked.", markup=False)
     broken = Violated.exit_code if any(each["violations"] for each in told) else 0

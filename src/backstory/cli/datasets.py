@@ -49,7 +49,7 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
             rows = warehouse.datasets(namespace=namespace)
     if options.answer == "table":
         rows = [_listed(row) for row in rows]
-    show(rows, options.answer, LISTED)
+    show(rows, options.answer, LISTED, wide=options.wide)
 
 
 def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | None:
@@ -160,7 +160,7 @@ def tail(
     if options.answer == "table":
         for name, words in symbols(found).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
-    show(rows, options.answer, names)
+    show(rows, options.answer, names, wide=options.wide)
 
 
 def verify(
@@ -186,7 +186,7 @@ def verify(
         _tell_verdicts(found)
     else:
         rows = [_told(each) for each in found]
-        show(rows, options.answer, and_error(VERDICT, rows))
+        show(rows, options.answer, and_error(VERDICT, rows), wide=options.wide)
     failed = exit_code(each.error for each in found if each.error is not None)
     return failed or (0 if all_valid(found) else Violated.exit_code)
 

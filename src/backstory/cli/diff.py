@@ -149,7 +149,8 @@ def show_differences(told: Sequence[Difference], options: Options, comparison: C
     names = list(dict.fromkeys(name for each in told for name in each["key"])) or ["key"]
     rows = [row for each in told for row in _lines(each, whole=whole)]
     away = ["away"] if comparison.through else []
-    show(rows, options.answer, [*names, "change", *away, "column", "before", "after"])
+    columns = [*names, "change", *away, "column", "before", "after"]
+    show(rows, options.answer, columns, wide=options.wide)
 
 
 def as_object(told: Difference, *, whole: bool = False) -> Difference:

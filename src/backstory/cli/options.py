@@ -30,6 +30,7 @@ class Options:
         warehouse: Folder of the embedded warehouse (BACKSTORY_WAREHOUSE; ./warehouse).
         config: Configuration file (BACKSTORY_CONFIG; ./backstory.toml if it is there).
         output: table, json or csv; a table on a terminal, else json.
+        wide: Cut and fold nothing to the width of the terminal.
         quiet: Say nothing but the answer and errors.
         verbose: Show Spark's own log, and a trace with an error.
     """
@@ -37,6 +38,7 @@ class Options:
     warehouse: Path | None = None
     config: Path | None = None
     output: Output | None = None
+    wide: Annotated[bool, Parameter(negative="", show_default=False)] = False
     quiet: Annotated[bool, Parameter(negative="", alias="-q", show_default=False)] = False
     verbose: Annotated[bool, Parameter(negative="", alias="-v", show_default=False)] = False
 

@@ -26,8 +26,13 @@ def chosen(output: Output | None) -> Output:
     return output or ("table" if sys.stdout.isatty() else "json")
 
 
-def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[str] = ()) -> None:
-    """Print the rows; `columns` names the columns of a table that may have no rows."""
+def show(
+    rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[str] = (), *, wide: bool = False
+) -> None:
+    """Print the rows; `columns` names the columns of a table that may have no rows.
+
+    A table fits the terminal, unless it shall be `wide`.
+    """
     names = list(columns) or list(rows[0] if rows else ())
     if output == "json":
         sys.stdout.write(as_json([error_in_flags(row) for row in rows]) + "\n")
@@ -36,7 +41,7 @@ def show(rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[st
         sys.stdout.writelines(_line([row.get(name) for name in names]) for row in rows)
     else:
         cells = [[_told(name, row.get(name)) for name in names] for row in rows]
-        _draw(lay_out(names, cells, console.width if console.is_terminal else None))
+        _draw(lay_out(names, cells, room(wide=wide)), wide=wide)
 
 
 def and_error(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -96,13 +101,18 @@ def _spelled(value: object) -> object:
     return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if endless else value
 
 
-def _draw(table: RenderableType) -> None:
-    """Print a table; what is no terminal has no width, and nothing is folded there."""
+def room(*, wide: bool) -> int | None:
+    """The width that lines have; None where nothing is cut or folded: what is no terminal has no width."""
+    return console.width if console.is_terminal and not wide else None
+
+
+def _draw(table: RenderableType, *, wide: bool = False) -> None:
+    """Print a table as wide as it is laid out."""
     before = console.width
-    if not console.is_terminal:
+    if room(wide=wide) is None:
         console.width = WIDE
     console.print(table)
-    if not console.is_terminal:
+    if room(wide=wide) is None:
         console.width = before
 
 

@@ -35,8 +35,8 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
-        columns = without_idle(columns, found, ("memory_rows", "settled"))
-    show(found, options.answer, columns)
+        columns = columns if options.wide else without_idle(columns, found, ("memory_rows", "settled"))
+    show(found, options.answer, columns, wide=options.wide)
 
 
 def _inventory(options: Options) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def _show_from_database(
         raise no_known_times()
     selection = Selection(named_key(chosen.key) if chosen.key else None, chosen.names)
     columns, rows = rows_of(url, table_name(table), time, selection)
-    show(rows[:limit], options.answer, columns)
+    show(rows[:limit], options.answer, columns, wide=options.wide)
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
@@ -176,8 +176,8 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
         found = [_block(commit) for commit in found] if of_dataset else found
         found = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in found]
         for_programs = {"token", "operation", "committed_at" if of_versions else ""}
-        columns = [name for name in columns if name not in for_programs]
-    show(found, options.answer, columns)
+        columns = [name for name in columns if options.wide or name not in for_programs]
+    show(found, options.answer, columns, wide=options.wide)
 
 
 def _second(instant: datetime | None) -> str | None:

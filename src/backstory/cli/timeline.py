@@ -13,7 +13,7 @@ from backstory.cli.keys import (
     require_key,
 )
 from backstory.cli.options import Limit, Names, Options, names_given
-from backstory.cli.output import console, errors, show
+from backstory.cli.output import console, errors, room, show
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant
 from backstory.model.table import table_name
@@ -66,7 +66,7 @@ def timeline(
     if svg is not None:
         life.save(svg)
     if options.answer == "table":
-        console.print(life.drawn(console.width if console.is_terminal else None), markup=False)
+        console.print(life.drawn(room(wide=options.wide)), markup=False)
     else:
         show(life.versions[:limit], options.answer)
         if not life.versions and not options.quiet:

@@ -24,6 +24,6 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
     """
     with opened(options, table) as store:
         found = store.table(table).views(dry_run=dry_run)
-    show(found, options.answer, ["view", "made", "sql"])
+    show(found, options.answer, ["view", "made", "sql"], wide=options.wide)
     if not dry_run and not any(each["made"] for each in found) and not options.quiet:
         errors.print("Nothing was made: this catalog holds no views.", markup=False)

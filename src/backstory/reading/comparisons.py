@@ -70,3 +70,13 @@ class Comparison:
 
 
 ENDS: Final = Comparison()
+
+
+def require_times(axis: str, known_at: object, at: object) -> None:
+    """Raise UsageError for an axis that is none, or a time that is of the other one."""
+    if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
+        raise UsageError(
+            "bad-option",
+            "The axis `valid` goes with known_at, and `recorded` with at.",
+            "Give one of the two.",
+        )

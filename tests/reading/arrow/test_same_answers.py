@@ -21,6 +21,7 @@ from backstory.reading.arrow import differences, point_in_time
 from backstory.reading.arrow.known import known
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.versions import statements, versions
+from backstory.reading.comparisons import Comparison
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.reading.frames.life import life as life_of_frames
 from backstory.reading.frames.statements import statements as statements_of_frames
@@ -258,6 +259,12 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
         assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
         learnt = differences.diff_known(files, first, then, at)
         same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
+        through = Comparison(through=bool(of_key), change=None)
+        gone = differences.diff(files, day(1.5), day(6.5), None, through)
+        assert same_differences(gone, spark.diff(day(1.5), day(6.5), through=through.through)) > 1
+        for chosen in (Comparison(("v",), "removed"), Comparison(("v",), "changed")):
+            few = differences.diff(files, day(2.5), at, None, chosen)
+            same_differences(few, spark.diff(day(2.5), at, columns="v", change=chosen.change))
     if name in BROKEN:
         assert checked_twice(store, found)
     if name in DELETED:

@@ -60,6 +60,24 @@ def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
     assert len(asked(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
 
 
+def test_one_record_some_columns_and_what_happened_between(url, capsys):
+    """As of a warehouse; a key names exactly one value there, too."""
+    hist = ("rawcore.rc_c_hist", "--url", url)
+    code, rows = asked(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", "k=x", "--columns", "a")
+    assert (code, rows) == (0, [{"k": "x", "a": "p", "valid_from": FIRST, "valid_to": SECOND}])
+    assert asked(capsys, "current", hist[0], *hist[1:], "--key", "k=y")[1] == []
+    span = (hist[0], "2025-01-01", "2025-01-03", *hist[1:], "--key", "k", "--through")
+    told = asked(capsys, "diff", *span)[1]
+    assert [(each["key"]["k"], each["change"], each["away"]) for each in told] == [
+        ("x", "added", False),
+        ("y", "passed", False),
+    ]
+    removed = asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k", "--change", "removed")
+    assert removed == (0, [{"key": {"k": "y"}, "change": "removed", "before": {"a": "p"}}])
+    for words in (["--columns", "none"], ["--key", "x"]):
+        assert asked(capsys, "current", hist[0], *hist[1:], *words)[0] == 2
+
+
 def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path, capsys):
     """Validity is the history's, whatever the model's columns are called."""
     address = request.getfixturevalue("duckdb_url")
