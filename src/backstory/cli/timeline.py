@@ -65,12 +65,13 @@ def timeline(
         life = _life_in_database(url, table, key, names, plain=axis == "valid" and known is None)
     if svg is not None:
         life.save(svg)
+    nothing = "" if life.versions else f"{life} ({life.title})"
     if options.answer == "table":
-        console.print(life.drawn(room(wide=options.wide)), markup=False)
+        console.print(nothing or life.drawn(room(wide=options.wide)), markup=False)
     else:
         show(life.versions[:limit], options.answer)
-        if not life.versions and not options.quiet:
-            errors.print(f"{life} ({life.title})", markup=False)
+        if nothing and not options.quiet:
+            errors.print(nothing, markup=False)
 
 
 def _life(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from committing import append_past, make
+from remembering import E13, remembered
 from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
@@ -87,3 +88,16 @@ def test_a_key_is_of_its_columns_type(history):
     with pytest.raises(UsageError, match="id is of type bigint, and 'abc' is none"):
         found.timeline("abc")
     assert datetime(2024, 2, 29, tzinfo=UTC) < found.timeline(7).versions[0]["valid_from"]
+
+
+def test_for_one_record_iceberg_is_asked_for_what_can_hold_it(history, store):
+    """`as_of` and `current` by key: files without the key are passed over, on either kind of history."""
+    sent, native = history("id v start end active\n7 a T1 TMAX true"), remembered(store, "one_record", E13)
+    for found, key, condition in ((sent, 7, "id = 7"), (native, "k", "k = 'k'")):
+        for frame in (found.as_of(instant("T2"), key=key), found.current(key=key)):
+            plan = frame._jdf.queryExecution().executedPlan().toString()
+            assert condition in plan.partition("filters=")[2].partition("]")[0], plan
+    assert [row["v"] for row in sent.as_of(instant("T2"), key="7", columns="v").collect()] == ["a"]
+    assert sent.as_of(instant("T2"), key=8).count() == 0
+    with pytest.raises(UsageError, match=r"The key of reading.lives is \(id\): .* 'id2=7' is none"):
+        sent.current(key="id2=7")
