@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backstory.errors import Refused
 from backstory.model.layout import YEAR
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -134,8 +135,18 @@ def _sort_order(store: Store, schema: object, shape: Shape) -> object:
 def location_of(store: Store, table: TableName) -> str | None:
     """A folder below an embedded warehouse that holds nothing yet; None lets the catalog choose.
 
-    A name never becomes a path as it is: it could climb out of the warehouse.
+    A name never becomes a path as it is: it could climb out of the warehouse. Raises Refused for one that
+    would, in a catalog that makes paths of names.
     """
+    if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
+        for name in (table.schema, table.name):
+            if "/" in name or name in {".", ".."}:
+                raise Refused(
+                    "no-folder",
+                    f"{name!r} cannot name a folder, which a Hadoop catalog would make of it.",
+                    "Choose another name, or a catalog of another type (jdbc, rest, hive).",
+                )
+        return None
     root = store.folder
     if root is None:
         return None

@@ -64,9 +64,12 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         for piece in _pieces(part)
     ]
 
+    here = _is_on_disk(table, pieces[0][0])
+
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
         location, partition, part = piece
-        return _write(table, location, partition, part.cast(schema))
+        path = _made_file(location) if here else None
+        return _write(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
         undo.callback(lambda: delete_files(table.iceberg.io(), [location for location, _, _ in pieces]))
@@ -152,8 +155,10 @@ def _known(field: pa.Field, number: int, told: Any) -> pa.Field:
     return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(number)})
 
 
-def _write(table: StoredTable, location: str, partition: str, rows: pa.Table) -> WrittenFile:
-    local = _local_path(location)
+def _write(
+    table: StoredTable, location: str, local: Path | None, partition: str, rows: pa.Table
+) -> WrittenFile:
+    """Write a file to this machine's disk, or through the table's own file system where it has no path."""
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
     with (
         sink,
@@ -211,8 +216,22 @@ def ending_of(content: pa.Buffer) -> bytes:
     return content.slice(end - length, length).to_pybytes()
 
 
-def _local_path(location: str) -> Path | None:
-    """The path of a new file on this machine's disk, made without content; None for any other storage."""
+def _is_on_disk(table: StoredTable, location: str) -> bool:
+    """Whether the table's own file system writes there to the disk of this machine.
+
+    A path without a scheme may be one of HDFS, of Java's memory, or of whatever Hadoop is set to.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        system = table.iceberg.io().newInputFile(location).getFileSystem()
+    except Py4JError:  # a storage that is none of Hadoop's
+        return False
+    return str(system.getUri().getScheme()) == "file"
+
+
+def _made_file(location: str) -> Path | None:
+    """The path of a new file on this machine's disk, made without content; None for what names none."""
     found = _path(location)
     if found is not None:
         found.touch(_made(found.parent) & 0o666)
