@@ -55,7 +55,7 @@ DATABASES = {
 
 def _on_spark(chosen):
     """Whether the parameters put the test on Spark: a history's place, or where a door's tables stand."""
-    return chosen.get("place") == "spark" or chosen.get("tables_on") == "iceberg"
+    return chosen.get("place") == "spark" or str(chosen.get("tables_on")).startswith(("iceberg", "own "))
 
 
 def pytest_collection_modifyitems(items):

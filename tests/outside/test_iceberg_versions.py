@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from destination import serving
 from java import PLANS
+from own_sessions import ANSWERS, catalog_of, own_session, walk
 from store_contract import check
 import backstory
 from backstory.settings import Settings
@@ -31,12 +32,18 @@ store = Store(spark)
 print("Iceberg", version(store.jvm), flush=True)
 with serving({"backstory": store}) as address:
     check(Sender.to(address, folder), store, "contract")
+settings = catalog_of("jdbc", folder)
+found = walk(own_session(spark, "own", settings), "own", own_session(spark, "own", settings, "false"))
+assert found == ANSWERS, found
 print("done", flush=True)
 """
 
 
 def test_the_store_does_the_same_on_the_older_iceberg(tmp_path):
-    """Iceberg's package among the settings takes the place of ours, and keeps the store's contract."""
+    """Iceberg's package among the settings takes the place of ours, and keeps the store's contract.
+
+    So does it in a session that caches: to this Iceberg tables of one name are equal, whatever their snapshot.
+    """
     assert ICEBERG != OTHER
     package = runtime().replace(ICEBERG, OTHER)
     tests = Path(__file__).parents[1]

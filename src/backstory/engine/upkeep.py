@@ -12,6 +12,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import compaction, erasing, expiry
 from backstory.stores.iceberg.compaction import Compacted
 from backstory.stores.iceberg.erasing import Erased
+from backstory.stores.iceberg.session_caches import announce
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def compact(
 
     def act() -> Compacted:
         table = existing(store, name)
-        return compaction.compact(store, table, told(table), dry_run=dry_run)
+        done = compaction.compact(store, table, told(table), dry_run=dry_run)
+        announce(store, name)
+        return done
 
     return attempt(store, [name], act)
 
@@ -44,7 +47,9 @@ def expire(
     def act() -> int:
         table = existing(store, name)
         found = chosen(table)
-        return 0 if found is None else expiry.expire(table, *found)
+        expired = 0 if found is None else expiry.expire(table, *found)
+        announce(store, name)
+        return expired
 
     return attempt(store, [name], act)
 
@@ -63,6 +68,8 @@ def erase(
         if found is None:
             return None
         holding, properties, tags = found
-        return erasing.erase(store, table, holding, keeping, properties, tags)
+        erased = erasing.erase(store, table, holding, keeping, properties, tags)
+        announce(store, name)
+        return erased
 
     return attempt(store, [name], act)

@@ -1,12 +1,14 @@
 """Ask a warehouse in SQL; what is asked can only read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError
+from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, tables_read
 from backstory.stores.iceberg.faults import java_fault, lost_file
+from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.workers import carried
 
@@ -29,11 +31,19 @@ def asked(store: Store, query: str) -> "DataFrame":
 
     with _here(store):
         if not _looks_up(store, query):
-            tables_read(store.spark, query)
+            _refresh(store, tables_read(store.spark, query))
         try:
             return store.spark.sql(query)
         except AnalysisException as wrong:
             raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
+
+
+def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
+    """The session reads these tables as they stand, or a table of metadata of one as this one stands."""
+    for name in names:
+        own = name[1:] if name[0] == store.catalog else name
+        if len(own) > 1:
+            refresh(store, TableName(*own[:2]))
 
 
 def _looks_up(store: Store, query: str) -> bool:

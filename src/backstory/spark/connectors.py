@@ -63,10 +63,10 @@ def _java_home() -> Path:
         return Path.home()
 
 
-def runtime() -> str:
-    """The package of Iceberg for this Spark."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{ICEBERG}"
+def runtime(spark: str | None = None) -> str:
+    """The package of Iceberg for a Spark of this version, or for the one that is installed."""
+    told = ".".join((spark or version("pyspark")).split(".")[:2])
+    return f"org.apache.iceberg:iceberg-spark-runtime-{told}_2.13:{ICEBERG}"
 
 
 def _packages() -> list[str]:

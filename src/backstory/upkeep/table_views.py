@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.versions import versions_sql
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.jvm import EXTENSIONS, holds_views
 from backstory.stores.iceberg.literals import quoted, text_literal
 from backstory.stores.iceberg.store import Store, existing, load
 
@@ -21,7 +22,7 @@ def views(store: Store, table: TableName, *, dry_run: bool = False) -> list[dict
     The last is no view but the query of an instant on the versions, with the parameter `:time`: no Iceberg
     catalog holds functions. A view has the columns that the table had when it was made. `made` is false
     where nothing was: in a dry run, and where the catalog holds no views. Raises UsageError for a table that
-    keeps no history, and Refused for a name that something else has.
+    keeps no history and for a session that cannot make views, and Refused for a name that something else has.
     """
     wanted = {TableName(table.schema, f"{table.name}{name}"): sql for name, sql in _definitions(store, table)}
     told = make_views(store, table, wanted, dry_run=dry_run)
@@ -35,8 +36,10 @@ def make_views(
 ) -> list[dict[str, Any]]:
     """Make views of a table, anew if they are there; for each its name, its SQL, and whether it was made.
 
-    Raises Refused for a name that something else has.
+    Raises Refused for a name that something else has, UsageError for a session that can make none.
     """
+    if not dry_run:
+        _require_extensions(store)
     there = None if dry_run else _views_of(store, table.schema)
     holds = there is not None
     for name in wanted if there is not None else ():
@@ -46,6 +49,19 @@ def make_views(
         with translate_faults(name):
             store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
     return [{"view": str(name), "made": holds, "sql": sql} for name, sql in wanted.items()]
+
+
+def _require_extensions(store: Store) -> None:
+    """Raises UsageError where the catalog holds views, but the session's SQL cannot make them."""
+    setting = "spark.sql.extensions"
+    told = store.setting(setting) or ""
+    if EXTENSIONS not in told and holds_views(store.jvm, store.iceberg()):
+        both = ",".join(filter(None, [told, EXTENSIONS]))
+        raise UsageError(
+            "no-extensions",
+            f"The session can make no views in the catalog {store.catalog}: it lacks Iceberg's extensions.",
+            f'Start the session with .config("{setting}", "{both}").',
+        )
 
 
 def _views_of(store: Store, schema: str) -> set[str] | None:

@@ -24,6 +24,12 @@ FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in ("scripts.py", "vector_script.py")}
 # What settings name: jars and classes that Spark loads by itself.
 SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
+# Classes that errors tell users to put into their settings.
+IN_SETTINGS = {
+    "spark.SparkCatalog",
+    "spark.SparkSessionCatalog",
+    "spark.extensions.IcebergSparkSessionExtensions",
+}
 # Spark's own Java, which is no part of a store.
 OF_SPARK = {"spark/parsed_queries.py", "strategies/observed.py"}
 
@@ -42,7 +48,7 @@ def test_all_that_is_called_is_asked_for_at_the_start(spark):
     """Each class that the module calls stands in the list that a session is asked for, and no other does."""
     text = "".join(path.read_text(encoding="utf-8") for path in (FACADE, *SCRIPTS))
     called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
-    called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - {"spark.SparkCatalog"}
+    called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - IN_SETTINGS
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)
     assert not jvm.lacking(spark._jvm)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from committing import commit
 from destination import LIVE, Place, definition, gives, serving
+from own_sessions import ANSWERS, own_session, walk
 from rest_catalog import serving_rest
 from serving import SECONDS, within
 from store_contract import STORED, check
@@ -73,6 +74,12 @@ def sender(rest, tmp_path) -> Iterator[Sender]:
 def test_a_store_on_a_rest_catalog_does_what_any_does(rest, sender):
     """Tables are made, written, read, evolved, hidden by vectors and rewritten there."""
     check(sender, rest, "contract")
+
+
+def test_a_session_with_default_settings_works_on_it(spark, catalog):
+    """Its cached tables are never taken for what another program has written since."""
+    session, other = (own_session(spark, "own_rest", catalog, cached) for cached in (None, "false"))
+    assert walk(session, "own_rest", other) == ANSWERS
 
 
 def test_a_change_of_properties_alone_is_noticed(rest, sender):

@@ -18,6 +18,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.lineage import without_row_ids
 from backstory.stores.iceberg.positions import positions_of
+from backstory.stores.iceberg.session_caches import announce
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
 from backstory.stores.refusals import conflict
@@ -33,6 +34,12 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
     true. Raises TryAgain if another writer came first, or if other rows come than were counted, and Refused
     for a name that no table can have. The files of a commit that failed are taken away.
     """
+    made = _commit(store, table, change, note)
+    announce(store, *{each.table for each in (table and table.shape, change.into) if each})
+    return made
+
+
+def _commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
     if table is None or change.anew:
         return _make(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):

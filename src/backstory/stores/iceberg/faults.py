@@ -9,6 +9,7 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
+from backstory.stores.iceberg.causes import first_line, root_cause, spark_cause
 from backstory.stores.iceberg.workers import carried
 from backstory.stores.refusals import conflict, file_lost
 
@@ -42,6 +43,7 @@ CLOCK_BACK = (
     "Expected sorted previous metadata",
 )
 SPARK_GONE = "spark-gone"
+UNCHANGED: Final = "The table is as it was; `verbose=True` shows the whole cause."
 # A file that is not there any more: its own name alone is told, for folders may be named by values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
@@ -53,7 +55,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
     An error of our own that a Python worker met is raised as itself.
 
-    The text of a fault is not passed on: it may quote statements or values.
+    Of a fault's text the first line is passed on, without what may be a value.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
@@ -82,8 +84,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             or lost_file(fault, table)
             or Failed(
                 "spark-failed",
-                f"Spark could not read or write {table} ({fault.getCondition() or type(fault).__name__}).",
-                "The table is as it was; see the log for the cause.",
+                f"Spark could not read or write {table} ({spark_cause(fault)}).",
+                UNCHANGED,
             )
         ) from fault
 
@@ -91,7 +93,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> BackstoryError:
     """The error for what Java could not do with a table."""
     told = carried(str(fault)) or lost_file(fault, table)
-    return told or _told(table, _names(fault.java_exception))
+    return told or _told(table, _names(fault.java_exception), root_cause(fault.java_exception))
 
 
 def lost_file(fault: Exception, table: TableName | str = "the table") -> Failed | None:
@@ -102,7 +104,7 @@ def lost_file(fault: Exception, table: TableName | str = "the table") -> Failed 
 
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
-        return _failed(table, type(fault).__name__)
+        return _failed(table, first_line(type(fault).__name__, str(fault)))
     return KeyboardInterrupt() if broken_off() else _gone(table)
 
 
@@ -165,7 +167,7 @@ def _state(fault: Any) -> str:
     return "busy" if state.startswith(BUSY_STATES) else "closed" if state.startswith(CLOSED_STATES) else ""
 
 
-def _told(table: TableName | str, names: list[str]) -> BackstoryError:
+def _told(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
     if TOO_MUCH in names:
         return TooLarge()
     if {*CLOCK_BACK} & set(names):
@@ -184,12 +186,12 @@ def _told(table: TableName | str, names: list[str]) -> BackstoryError:
             f"The catalog did not answer in time for {table}.",
             "Nothing was written; send it again.",
         )
-    return _failed(table, names[-1])
+    return _failed(table, cause)
 
 
 def _failed(table: TableName | str, what: str) -> Failed:
     return Failed(
         "store-failed",
         f"Iceberg could not read or write {table} ({what}).",
-        "The table is as it was; see the log for the cause.",
+        UNCHANGED,
     )

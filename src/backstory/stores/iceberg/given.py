@@ -4,56 +4,83 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import UsageError
 from backstory.spark.connectors import runtime
-from backstory.stores.iceberg.jvm import ICEBERG_CATALOG, SPARK_CATALOG, found, gateway, lacking, version
+from backstory.stores.iceberg.jvm import (
+    ICEBERG_CATALOG,
+    SPARK_CATALOG,
+    SPARK_SESSION_CATALOG,
+    found,
+    gateway,
+    lacking,
+    version,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Its writers keep the ids of rows; what else is needed of it is asked for by name.
 OLDEST = (1, 11)
+OLDEST_SPARK = (4, 0)
+# The catalog that every session has, in which Iceberg's stands beside Spark's own.
+SESSION_CATALOG = "spark_catalog"
 
 
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Look at a session before anything is asked of it.
 
-    Raises UsageError for one of Spark Connect, for a catalog that is none of Iceberg's, and for an
+    Raises UsageError for one of Spark Connect, for a catalog that is none of Iceberg's, and for a Spark or an
     Iceberg that lacks what is needed here, by its name (interface, section 7).
     """
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
             "spark-connect",
             "The session is one of Spark Connect, which has no Java to commit with.",
-            "Give a classic session (SparkSession.builder.master(...)), or backstory.open(FOLDER).",
+            "Give a classic session (SparkSession.builder.master(...), no .remote(...) and no SPARK_REMOTE), "
+            "or backstory.open(FOLDER).",
         )
-    jvm = gateway(spark)
-    _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog)
+    if _older(str(spark.version), OLDEST_SPARK):
+        raise UsageError(
+            "other-spark",
+            f"Spark {spark.version} cannot be worked with.",
+            "Use Spark 4.0 or 4.1, with which backstory is tested.",
+        )
+    jvm, package = gateway(spark), runtime(str(spark.version))
+    _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog, package)
     missing, told = lacking(jvm), version(jvm)
-    if missing or _older(told):
+    if missing or _older(told, OLDEST):
         raise UsageError(
             "other-iceberg",
             f"Iceberg {told} cannot be worked with{f': it lacks {missing[0]}' if missing else ''}.",
-            "Give the session Iceberg 1.11 or 1.12, with which backstory is tested.",
+            f"Start the session with Iceberg 1.11 or 1.12, and without the other: "
+            f"{_line('spark.jars.packages', package)}.",
         )
 
 
-def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str) -> None:
-    kind = found(jvm, named) if named else None
-    if named and not kind:
+def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package: str) -> None:
+    kind, iceberg = found(jvm, named) if named else None, found(jvm, ICEBERG_CATALOG)
+    if iceberg is None or (named and not kind):
         raise UsageError(
             "no-iceberg",
-            f"The session's Java does not find {named}, the catalog {catalog}.",
-            f"Add {runtime()} to spark.jars.packages.",
+            f"The session's Java does not find {named or ICEBERG_CATALOG}.",
+            f"Start the session with {_line('spark.jars.packages', package)}; one that runs loads no jars.",
         )
-    iceberg = found(jvm, ICEBERG_CATALOG)
-    if not kind or iceberg is None or not iceberg.isAssignableFrom(kind):
+    if not kind or not iceberg.isAssignableFrom(kind):
+        setting, fitting = f"spark.sql.catalog.{catalog}", SPARK_CATALOG
+        if catalog == SESSION_CATALOG:
+            fitting = SPARK_SESSION_CATALOG
         raise UsageError(
             "no-iceberg-catalog",
             f"The session's catalog {catalog} is {named or 'not configured'}, and no catalog of Iceberg's.",
-            f"Set spark.sql.catalog.{catalog} to {SPARK_CATALOG}, or give another catalog=.",
+            f"Start the session with {_line(setting, fitting)} and {_line(f'{setting}.type', 'rest')} "
+            "(hive, glue, jdbc or hadoop, each with its own settings), or give another `catalog=NAME`.",
         )
 
 
-def _older(version: str) -> bool:
+def _line(setting: str, value: str) -> str:
+    """The line of a builder that sets it."""
+    return f'.config("{setting}", "{value}")'
+
+
+def _older(version: str, oldest: tuple[int, int]) -> bool:
     """Whether a version is known to be too old; a vendor's own spelling is not."""
     parts = version.split(".")[:2]
-    return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST
+    return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest

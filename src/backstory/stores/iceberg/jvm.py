@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 ICEBERG: Final = "org.apache.iceberg"
 SPARK_CATALOG: Final = f"{ICEBERG}.spark.SparkCatalog"
+SPARK_SESSION_CATALOG: Final = f"{ICEBERG}.spark.SparkSessionCatalog"
+EXTENSIONS: Final = f"{ICEBERG}.spark.extensions.IcebergSparkSessionExtensions"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
 PARQUET: Final = "org.apache.parquet"
 _NEEDED: Final = """
-BaseFileScanTask CatalogUtil ContentFile DataFile DataFiles DeleteFile FileContent FileFormat
+BaseFileScanTask CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile FileContent FileFormat
 FileMetadata FileScanTask IcebergBuild MetadataColumns MetricsConfig NullOrder PartitionSpec
 PartitionSpecParser SchemaParser Snapshot SortOrder Table TableMetadataParser TableScan
 catalog.Namespace catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
@@ -60,10 +62,27 @@ def found(jvm: Any, name: str) -> Any:
 
 
 def catalog(spark: "SparkSession", name: str) -> Any:
-    """Iceberg's object for a catalog; found in the session's settings, which are a thread's own."""
+    """Iceberg's object for a catalog as the session has it, which by default caches tables.
+
+    It is looked up in the session's settings, which are a thread's own.
+    """
     session = spark._jsparkSession  # noqa: SLF001
     _java(gateway(spark), "org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
     return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
+
+
+def caches(jvm: Any, catalog: Any) -> bool:
+    """Whether a catalog keeps tables as they were when it first loaded them."""
+    return bool(_class(jvm, f"{ICEBERG}.CachingCatalog").isInstance(catalog))
+
+
+def behind_cache(jvm: Any, catalog: Any) -> Any:
+    """The catalog that a caching one wraps, which alone knows of schemas, views and newer tables."""
+    if not caches(jvm, catalog):
+        return catalog
+    wrapped = _class(jvm, f"{ICEBERG}.CachingCatalog").getDeclaredField("catalog")
+    wrapped.setAccessible(True)
+    return wrapped.get(catalog)
 
 
 def catalog_of(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:

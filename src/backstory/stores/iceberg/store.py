@@ -15,8 +15,17 @@ from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
 from backstory.spark.late import LateSpark
 from backstory.stores.iceberg.faults import is_missing, translate_faults
-from backstory.stores.iceberg.jvm import catalog, catalog_of, gateway, identifier, is_reserved, namespace
+from backstory.stores.iceberg.jvm import (
+    behind_cache,
+    catalog,
+    catalog_of,
+    gateway,
+    identifier,
+    is_reserved,
+    namespace,
+)
 from backstory.stores.iceberg.schema import columns_of
+from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table, property_garbled
 
@@ -55,13 +64,13 @@ class Store:
         return self.session.session if isinstance(self.session, LateSpark) else self.session
 
     def iceberg(self) -> Any:
-        """Iceberg's catalog object; found in the session's settings, which are a thread's own."""
+        """Iceberg's catalog object, which caches nothing."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             made = self.session.catalogs
             if self.catalog not in made:
                 made[self.catalog] = catalog_of(self.jvm, self.catalog, self.session.properties)
             return made[self.catalog]
-        return catalog(self.spark, self.catalog)
+        return behind_cache(self.jvm, catalog(self.spark, self.catalog))
 
     def setting(self, name: str) -> str | None:
         """A setting of the session, for which it is not started."""
@@ -198,6 +207,7 @@ def load(store: Store, table: TableName) -> StoredTable | None:
                 return None
             raise
         metadata = iceberg.operations().current().metadataFileLocation()
+        refresh(store, table, metadata)  # after it was loaded: what the session reads is no older
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
 

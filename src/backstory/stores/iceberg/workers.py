@@ -1,6 +1,8 @@
 """Python workers: rows for them, and their errors, carried to the driver as themselves."""
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -45,9 +47,33 @@ def carry(error: BackstoryError) -> str:
 
 
 def carried(fault: str) -> BackstoryError | None:
-    """On the driver: the error of a worker that Spark's text of a failed job holds, if it does."""
+    """On the driver: the error of a worker, or of all workers, that Spark's text of a failed job holds."""
     _, mark, rest = fault.partition(MARK)
     if not mark:
-        return None
+        return _unable(fault)
     (kind, told), _ = json.JSONDecoder().raw_decode(rest)
     return _KINDS[kind](told["code"], told["message"], told["remedy"], told["keys"])
+
+
+def _unable(fault: str) -> UsageError | None:
+    """The error for workers whose Python is not there, is of another version, or lacks a module."""
+    from pyspark import SparkContext
+
+    program = re.search(r'Cannot run program "([^"]*py[^"/]*)"', fault)
+    module = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", fault)
+    if "PYTHON_VERSION_MISMATCH" in fault:
+        lack = f"are not of the driver's version, {sys.version_info.major}.{sys.version_info.minor}"
+    elif program:
+        lack = "cannot be started"
+    elif module:
+        lack = f"do not find the module {module[1]}"
+    else:
+        return None
+    context = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no name for it
+    python = program[1] if program else getattr(context, "pythonExec", "python3")
+    return UsageError(
+        "python-workers",
+        f"Spark's Python workers ({python}) {lack}.",
+        f"Nothing was written; set PYSPARK_PYTHON={sys.executable} before the session starts. On a cluster "
+        "every worker needs a Python that has backstory.",
+    )

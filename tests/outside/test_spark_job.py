@@ -1,0 +1,92 @@
+"""The page of one's own Spark job, followed as it stands; then its session does all that sessions of others do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import java
+import pytest
+from depth import deep
+from documented import ROOT, blocks
+
+from backstory.spark.connectors import connectors
+
+pytestmark = pytest.mark.process
+
+PAGE = ROOT / "docs" / "how-to" / "spark-job.md"
+# Beside the catalog of the page one of each type, all of them as Iceberg sets them: cached, without extensions.
+WALKS = """
+import sys
+from pathlib import Path
+from own_sessions import ANSWERS, catalog_of, own_session, walk
+folder = Path(sys.argv[1])
+assert "spark.sql.extensions" not in dict(spark.sparkContext.getConf().getAll())
+assert spark._jvm.java.util.TimeZone.getDefault().getID() == "America/New_York"
+for kind in sys.argv[2:]:
+    name = kind if kind == "spark_catalog" else f"own_{kind}"
+    settings = catalog_of(kind, folder / "own")
+    other = None if kind == "in-memory" else own_session(spark, name, settings, "false")
+    session = own_session(spark, name, settings)
+    found = walk(session, name, other)
+    assert found == ANSWERS, (kind, found)
+    print("walked", kind, flush=True)
+try:
+    backstory.open(spark=session, catalog=name).table("crm.c").views()
+except backstory.UsageError as refusal:
+    print(refusal.code, refusal.remedy)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """What a user's program prints; the jars are those that were fetched already."""
+    folder = tmp_path_factory.mktemp("job")
+    (page,) = (each.text for each in blocks(PAGE) if each.language == "python")
+    known = connectors({})
+    jars = "".join(f'    .config("{name}", "{value}")\n' for name, value in {**known, **java.PLANS}.items())
+    line = next(each for each in page.splitlines(keepends=True) if "spark.jars.packages" in each)
+    program = folder / "job.py"
+    program.write_text(page.replace(line, jars) + WALKS, encoding="utf-8")
+    kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
+    options = {
+        "SPARK_SUBMIT_OPTS": f"{java.OPTIONS} -Duser.timezone=America/New_York",
+        "TZ": "America/New_York",
+    }
+    env = {
+        **os.environ,
+        **options,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    done = subprocess.run(
+        [sys.executable, program, folder, *kinds],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout, kinds
+
+
+def test_the_page_does_what_it_shows(job):
+    """Two copies of a frame become versions, in a session that its author configured alone."""
+    printed, _ = job
+    assert "{'new': 1, 'changed': 1, 'closed': 1, 'reopened': 0, 'unchanged': 0}" in printed
+    assert "Bonn → Köln" in printed
+
+
+def test_catalogs_of_each_type_do_the_same_in_it(job):
+    """Without extensions, not in ANSI mode, by the clock of New York, names without case."""
+    printed, kinds = job
+    assert [line for line in printed.splitlines() if line.startswith("walked")] == [
+        f"walked {each}" for each in kinds
+    ]
+
+
+def test_views_name_the_setting_that_they_need(job):
+    """Nothing else needs Iceberg's extensions."""
+    printed, _ = job
+    assert 'no-extensions Start the session with .config("spark.sql.extensions", ' in printed

@@ -1,0 +1,165 @@
+"""Sessions of others: what they cache is never taken for what stands in the table."""
+
+import subprocess
+import sys
+
+import pytest
+from destination import fresh
+from own_sessions import ANSWERS, catalog_of, copy, own_session, records, walk
+
+import backstory
+from backstory.errors import Failed, Refused, UsageError
+from backstory.model.table import TableName
+from backstory.stores.iceberg.causes import first_line
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.store import load
+from backstory.stores.iceberg.workers import map_batches
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory):
+    return catalog_of("jdbc", tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def session(spark, catalog):
+    """A session with Iceberg's default settings, and none of ours."""
+    return own_session(spark, "own", catalog)
+
+
+@pytest.fixture(scope="module")
+def other(spark, catalog):
+    """The session of another program on the same catalog."""
+    return own_session(spark, "own", catalog, cached="false")
+
+
+@pytest.fixture
+def own(session):
+    return backstory.open(spark=session, catalog="own")
+
+
+def test_a_table_lives_in_a_session_with_default_settings(session, other):
+    """Written and read by each method; the session's own SQL sees what was committed at once."""
+    assert walk(session, "own", other) == ANSWERS
+
+
+@pytest.fixture
+def kept(session, own):
+    """A table with a copy, which the session read by name; and that name."""
+    name = f"kept.{fresh()}"
+    own.snapshot(copy(session, "a", "b", "c"), into=name, key="id", at="2026-01-01")
+    assert session.table(f"own.{name}").count() == 3
+    return name
+
+
+def test_another_writers_table_in_the_same_name_is_seen(session, other, own, kept):
+    """Dropped and made anew by another program: the next command reads the new one."""
+    other.sql(f"DROP TABLE own.{kept} PURGE")
+    elsewhere = backstory.open(spark=other, catalog="own")
+    elsewhere.snapshot(copy(other, "z"), into=kept, key="id", at="2026-02-01")
+    assert records(own.table(kept).current()) == {1: "z"}
+    own.snapshot(copy(session, "y"), into=kept, key="id", at="2026-02-02")
+    assert records(elsewhere.table(kept).current()) == {1: "y"}
+
+
+def test_a_table_that_another_writer_dropped_is_not_there(other, own, kept):
+    other.sql(f"DROP TABLE own.{kept} PURGE")
+    assert load(own.store, TableName(*kept.split("."))) is None
+    with pytest.raises(UsageError) as caught:
+        own.table(kept)
+    assert caught.value.code == "no-table"
+
+
+def test_a_plan_is_never_made_on_cached_rows(session, other, own, kept):
+    """The cached version is two commits old; a copy equal to it changes what the others wrote."""
+    elsewhere = backstory.open(spark=other, catalog="own")
+    elsewhere.snapshot(copy(other, "A", "b", "."), into=kept, key="id", at="2026-01-02")
+    session.table(f"own.{kept}").cache().count()
+    elsewhere.snapshot(copy(other, "A", "b", "C"), into=kept, key="id", at="2026-01-03")
+    done = own.snapshot(copy(session, "a", "b", "c"), into=kept, key="id", at="2026-01-04")
+    assert (done.counts["changed"], done.counts["unchanged"]) == (2, 1)
+    assert records(elsewhere.table(kept).current()) == {1: "a", 2: "b", 3: "c"}
+    assert not any(each["violations"] for each in elsewhere.table(kept).check())
+    session.catalog.clearCache()
+
+
+def test_rows_that_somebody_cached_stay_cached_while_the_table_does(session, own, kept):
+    """Reading costs nobody their cache."""
+    rows = session.table(f"own.{kept}").cache()
+    own.table(kept).current()
+    assert rows.count() == 3
+    own.table(kept).current()
+    cached = session._jsparkSession.sharedState().cacheManager().lookupCachedData(rows._jdf).get()
+    assert cached.cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
+    rows.unpersist()
+
+
+@pytest.fixture
+def workers(spark, monkeypatch):
+    """Lets Spark's Python workers be those of another program."""
+    return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+
+
+@pytest.mark.parametrize(("python", "told"), [("bare", "module"), ("/nowhere/python", "cannot be started")])
+def test_workers_that_cannot_work_are_named(store, workers, tmp_path, python, told):
+    """A Python without backstory or pyarrow, or none at all: the error names PYSPARK_PYTHON."""
+    if python == "bare":
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+        python = tmp_path / "bare" / "bin" / "python"
+    workers(python)
+    rows = map_batches(store.spark.range(1), iter, "id long")
+    with pytest.raises(UsageError, match=told) as caught, translate_faults("crm.c"):
+        rows.collect()
+    assert caught.value.code == "python-workers"
+    assert str(python) in caught.value.message
+    assert f"PYSPARK_PYTHON={sys.executable}" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("No space left on device\n\tat java.base", "IOException: No space left on device"),
+        ('For input string: "Meier"', "IOException: For input string: …"),
+        ("cannot cast 'Meier' to INT", "IOException: cannot cast … to INT"),
+        ("/lake/name=Meier/a.parquet (Permission denied)", "IOException: … (Permission denied)"),
+        ("refused: jdbc:postgresql://u:secret@host/db", "IOException: refused: …"),
+        ("overflow of 3000000000L", "IOException: overflow of …"),
+        (None, "IOException"),
+    ],
+)
+def test_the_first_line_of_a_cause_tells_no_values(text, shown):
+    """Neither quotes, nor paths that values may name, nor addresses with logins, nor long numbers."""
+    assert first_line("IOException", text) == shown
+    assert first_line("NumberFormatException", text) == "NumberFormatException"
+
+
+def test_an_error_of_a_worker_is_named_by_its_class(store):
+    """Its words may hold a value; what to do for the rest is said."""
+
+    def fail(_batches):
+        raise ValueError("Meier, Anna")
+
+    with pytest.raises(Failed) as caught, translate_faults("crm.c"):
+        map_batches(store.spark.range(1), fail, "id long").collect()
+    assert "ValueError" in caught.value.message
+    assert "Meier" not in str(caught.value)
+    assert "`verbose=True`" in caught.value.remedy
+
+
+def test_a_path_is_not_made_of_a_name_that_climbs(spark, tmp_path):
+    """A Hadoop catalog makes folders of names: one that would leave the warehouse is refused."""
+    session = own_session(spark, "paths", catalog_of("hadoop", tmp_path))
+    warehouse = backstory.open(spark=session, catalog="paths")
+    with pytest.raises(Refused) as caught:
+        warehouse.snapshot(copy(session, "a"), into="crm.../../../out", key="id")
+    assert caught.value.code == "no-folder"
+    assert not list(tmp_path.parent.rglob("out*"))
+
+
+def test_rows_are_written_where_the_table_reads_them(spark, tmp_path):
+    """A path without a scheme may be one of another storage than this machine's disk, here Java's memory."""
+    session = own_session(spark, "aside", catalog_of("in-memory", tmp_path))
+    warehouse = backstory.open(spark=session, catalog="aside")
+    warehouse.snapshot(copy(session, "a", "b"), into="crm.c", key="id")
+    assert records(session.table("aside.crm.c")) == {1: "a", 2: "b"}
+    assert not list(tmp_path.rglob("*.parquet"))
