@@ -13,7 +13,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.causes import first_line
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import load
-from backstory.stores.iceberg.workers import map_batches
+from backstory.stores.iceberg.workers import carried, map_batches
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,16 @@ def test_the_first_line_of_a_cause_tells_no_values(text, shown):
     """Neither quotes, nor paths that values may name, nor addresses with logins, nor long numbers."""
     assert first_line("IOException", text) == shown
     assert first_line("NumberFormatException", text) == "NumberFormatException"
+
+
+def test_workers_of_another_version_are_named():
+    """As Spark itself refuses them."""
+    told = carried(
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11"
+    )
+    assert told.code == "python-workers"
+    assert f"PYSPARK_PYTHON={sys.executable}" in told.remedy
+    assert carried('Cannot run program "chmod": error=2') is None
 
 
 def test_an_error_of_a_worker_is_named_by_its_class(store):
