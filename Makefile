@@ -49,16 +49,16 @@ bench-full: setup ## The same at full size, each door against its floor, and a c
 soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and what grows
 	@$(PY) benchmarks/many_tables.py soak
 
-reference: setup ## Write the reference pages anew from the code
+reference: setup ## Write the reference pages again from the code
 	@$(PY) scripts/reference.py
 
 docs: reference ## The documentation as a site, in build/site
 	@.venv/bin/uv tool run --quiet --from zensical==$(strip $(ZENSICAL)) zensical build --strict
 
-protos: setup   ## Generate the gRPC stubs anew
+protos: setup   ## Generate the gRPC stubs again
 	@$(PY) scripts/generate_wire.py
 
-lock: setup     ## Resolve the dependencies anew
+lock: setup     ## Resolve the dependencies again
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes \
 	  --no-emit-index-url --no-header --quiet --upgrade -o requirements.lock
 

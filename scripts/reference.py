@@ -14,7 +14,7 @@ from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it anew. -->"
+WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
 EXIT_CODES = (

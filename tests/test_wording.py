@@ -142,6 +142,18 @@ def test_flags_are_written_by_the_command_line_alone(room):
             assert (module, flag) in FLAGS, f"{module}, line {line}: {flag} in {text!r}"
 
 
+def test_options_in_texts_are_options_of_commands():
+    """What a text writes as `name=value` in backticks, the command line prints as a flag that it has."""
+    flags = set(FLAG.findall((ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")))
+    named = {
+        (module, f"--{name.replace('_', '-')}")
+        for module, _, text in texts("")
+        for name in re.findall(r"`([a-z][a-z_]*)=", text)
+    }
+    assert len(named) > 10
+    assert [] == sorted((module, flag) for module, flag in named if flag not in flags)
+
+
 @pytest.mark.parametrize("schema", [json_schema(), Model.model_json_schema()], ids=["manifests", "models"])
 def test_schemas_say_it_plainly(schema):
     """Editors show the descriptions of a JSON Schema beside what is typed."""

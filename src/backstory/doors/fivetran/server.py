@@ -138,7 +138,7 @@ def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None"
     """End the process after so long, whatever still runs in it: nothing waits for a stuck request."""
 
     def end() -> None:
-        log.critical(f"what still runs {seconds:.0f} s after the end was asked for is cut off")
+        log.critical(f"requests that still run after {seconds:.0f} s are cut off")
         if java is not None:
             java.kill()
         os._exit(code)
