@@ -20,6 +20,7 @@ ROOMS = (
     "cli/datasets.py",
     "cli/demo.py",
     "cli/historize.py",
+    "cli/options.py",
     "cli/outcomes.py",
     "cli/pull.py",
     "cli/send.py",

@@ -27,12 +27,12 @@ class Options:
     """Where the warehouse is and how a command answers.
 
     Attributes:
-        warehouse: Folder of the embedded warehouse (BACKSTORY_WAREHOUSE; ./warehouse).
-        config: Configuration file (BACKSTORY_CONFIG; ./backstory.toml if it is there).
-        output: table, json or csv; a table on a terminal, else json.
-        wide: Cut and fold nothing to the width of the terminal.
-        quiet: Say nothing but the answer and errors.
-        verbose: Show Spark's own log, and a trace with an error.
+        warehouse: Folder of the embedded warehouse. Default: BACKSTORY_WAREHOUSE, or ./warehouse.
+        config: Configuration file. Default: BACKSTORY_CONFIG, or ./backstory.toml if it exists.
+        output: table, json or csv. Default: a table on a terminal, json elsewhere.
+        wide: Show whole values, whatever the width of the terminal.
+        quiet: Print only the result and errors.
+        verbose: Show Spark's own log, and the trace of an error.
     """
 
     warehouse: Path | None = None
