@@ -136,7 +136,7 @@ def _refusal(error: Exception, wanted: Wanted, done: int) -> BackstoryError:
         )
     if done:
         return _broken(wanted, done)
-    answers = f"gives no data: the server answers {told}"
+    answers = f"returns no data: the server answers {told}"
     broke = f"cannot be reached: {told or 'the connection broke'}"
     return Unreachable(
         "unreachable",

@@ -122,7 +122,7 @@ def refusal(response: httpx2.Response, wanted: Wanted) -> BackstoryError:
     told = redacted(f"{status}: {sample}" if sample else status, wanted.secrets)
     return Unreachable(
         "unreachable",
-        f"{wanted.name} gives no data: the server answers {told}.",
+        f"{wanted.name} returns no data: the server answers {told}.",
         "Try again later; if it persists, check the url and the headers of the source.",
         seconds_of(response.headers.get("Retry-After")),
     )

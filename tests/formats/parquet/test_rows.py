@@ -388,7 +388,7 @@ def test_broken_pages(file):
     whole[4:2000] = b"\xff" * 1996
     path.write_bytes(whole)
 
-    assert "it is not whole Parquet" in refusal(path, kind="Parquet").message
+    assert "it is not complete Parquet" in refusal(path, kind="Parquet").message
 
 
 BYTE_LIST = {"kind": "List", "itemType": optional("UInt8")}

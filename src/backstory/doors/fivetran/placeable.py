@@ -70,5 +70,5 @@ def _refuse(place: "_Place", column: str, wrong: pa.Array | pa.ChunkedArray, why
     raise Refused(
         "unplaceable-row",
         f"{place.file}, row {row}, column {column}: {why}.",
-        "Nothing was written; send the batch again with whole rows.",
+        "Nothing was written; send the batch again with complete rows.",
     )

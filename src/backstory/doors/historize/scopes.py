@@ -66,7 +66,7 @@ def _bound(text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias:
         found = [ours for theirs, ours in names if theirs == name]
         found = found or [ours for theirs, ours in names if _normal(theirs) == _normal(name)]
         if len(found) != 1:
-            raise wrong(f"names {name!r}, which is {'several' if found else 'none'} of its columns.")
+            raise wrong(f"names {name!r}, which matches {'several' if found else 'none'} of its columns.")
         return exp.column(exp.to_identifier(found[0], quoted=True), table=alias)
 
     def bind(node: exp.Expression) -> exp.Expression:

@@ -195,7 +195,7 @@ def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *,
     if missing:
         raise Refused(
             "missing-column",
-            f"The batch has no column {', '.join(missing)}, which merge names.",
+            f"The batch lacks the column {', '.join(missing)}, which merge needs.",
             f"It has {', '.join(sorted(known))}; names are compared exactly.",
             missing,
         )

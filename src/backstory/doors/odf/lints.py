@@ -213,7 +213,7 @@ def _l5(desk: _Desk) -> Iterator[Lint]:
             "L5",
             ("merge", "kind"),
             "each push is a whole snapshot: what it leaves out counts as deleted",
-            "Push whole copies, or write upsertStream.",
+            "Push whole copies, or use upsertStream.",
         )
 
 

@@ -70,7 +70,7 @@ def delivered_source(
         except OSError:
             raise file.unreadable(f"it is not {encoding.compression}; the key may be wrong") from None
 
-    whole = "Nothing was written; send the batch again with whole files"
+    whole = "Nothing was written; send the batch again with complete files"
     return CsvSource(file.name, blocks, mend or f"{whole}.", mend or f"{whole} and their own keys.")
 
 

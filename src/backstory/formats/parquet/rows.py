@@ -112,7 +112,7 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
             try:
                 batch = next(batches, None)
             except (pa.ArrowException, OSError) as stop:
-                raise malformed(name, f"after row {done}", f"it is not whole Parquet ({stop})") from None
+                raise malformed(name, f"after row {done}", f"it is not complete Parquet ({stop})") from None
             if batch is None:
                 return
             first = done + 1

@@ -112,5 +112,5 @@ class BatchFile:
         return Refused(
             "unreadable-file",
             f"{self.name} cannot be read: {why}.",
-            "Nothing was written; send the batch again with whole files and their own keys.",
+            "Nothing was written; send the batch again with complete files and their own keys.",
         )
