@@ -28,6 +28,7 @@ def life(
     if told and known_at is not None:
         require_known(files.table, known_at)
     then = known(files, None if told else known_at)
+    Selection(key, columns).require(then.shape)
     found = statements(then) if told else versions(then)
     matches, wanted = is_record(found.users, then.shape, key), shown_key_of(then.shape, key)
     rows = found.chosen([each for each in found.found if matches(each.place)], known=told)

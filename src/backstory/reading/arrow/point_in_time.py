@@ -23,6 +23,7 @@ from backstory.stores.metadata.values import integers
 def current(files: Files, known_at: datetime | None = None, selection: Selection = EVERYTHING) -> pa.Table:
     """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads."""
     found = known(files, known_at)
+    selection.require(found.shape)
     if found.shape.layout in HISTORIES:
         return _selected(versions(found), found.shape, selection, lambda each: each.end is None)
     rows = live(found)
@@ -63,5 +64,6 @@ def as_of(
 ) -> pa.Table:
     """The rows that were true at an instant, as `as_of` of frames has them."""
     found = known(files, known_at)
+    selection.require(found.shape)
     instant = micros_of(time)
     return _selected(versions(found), found.shape, selection, lambda each: each.holds(instant))
