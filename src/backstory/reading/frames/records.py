@@ -18,14 +18,18 @@ def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Colum
     """Whether a row is of the record with these values, as `key_of` reads them; never NULL."""
     from pyspark.sql.functions import coalesce, lit
 
-    equal = (column(name) == literal(value).cast(types[name]) for name, value in key.items())
-    return coalesce(reduce(and_, equal), lit(False))
+    return coalesce(_equal(key, types), lit(False))
+
+
+def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
+    """The same, NULL where a row has no value: so Iceberg knows which files cannot hold the record."""
+    return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
 
 
 def of_record(rows: "DataFrame", shape: Shape, key: object) -> "DataFrame":
     """The rows, as readers show them, of one record; UsageError for what is no key of the table."""
     wanted = shown_key_of(shape, key)
-    return rows.where(is_record(wanted, {name: rows.schema[name].dataType for name in wanted}))
+    return rows.where(_equal(wanted, {name: rows.schema[name].dataType for name in wanted}))
 
 
 def sortable(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
