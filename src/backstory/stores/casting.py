@@ -41,8 +41,8 @@ def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
         except DoesNotFit:
             raise Refused(
                 "type-changed",
-                f"{column.name} has a value of type {old} that is no {column.type}.",
-                "Nothing was written; give the column a type that has all of its values.",
+                f"Column {column.name} has a {old} value that does not fit {column.type} exactly.",
+                "Nothing was written; use a type that holds all of its values.",
                 [column.name],
             ) from None
     return pa.record_batch(columns)

@@ -241,13 +241,13 @@ def _wider(
 def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps: bool = False) -> Refused:
     """The error for a column that comes in a type that does not hold what is stored (N2)."""
     both = None if keeps else common(stored, delivered)
-    remedy = "cast it to the table's type, or bring it under another name."
+    remedy = "cast it to the table's type, or give it another name."
     if both is not None:
         retype = option("retype", {name: str(both)})
-        remedy = f"{retype} gives the column a type that holds both, or {remedy}"
+        remedy = f"use {retype} for a type that holds both, {remedy}"
     return Refused(
         "type-changed",
-        f"{name} is of type {stored} in the table, and {delivered} in the copy.",
+        f"Column {name} has type {stored} in the table and {delivered} in the copy.",
         f"Nothing was written; {remedy}",
         [name],
     )

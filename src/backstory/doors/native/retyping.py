@@ -119,12 +119,12 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: Evolved) -> None:
     changes = [
         (each, evolved.retyped[each.name]) for each in evolved.shape.columns if each.name in evolved.retyped
     ]
-    for each, old in changes:
+    for each, _ in changes:
         if former.get(each.name, each.name) in parted:
             raise Refused(
                 "type-changed",
-                f"{each.name} keeps its type {old}: the table is partitioned by it.",
-                "Nothing was written; take it out of the partitions first.",
+                f"Column {each.name} cannot change its type: the table is partitioned by it.",
+                "Nothing was written; drop the partition field first.",
                 [each.name],
             )
     rows = store.spark.table(store.sql_name(table.shape.table))
@@ -141,8 +141,8 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: Evolved) -> None:
             remedy = option("retype", {each.name: str(Kind.STRING)})
             raise Refused(
                 "type-changed",
-                f"{each.name} has stored values of type {old} that are no {each.type}.",
-                f"Nothing was written; give it a type that has all of its values, such as {remedy}.",
+                f"Column {each.name} has stored {old} values that do not fit {each.type} exactly.",
+                f"Nothing was written; use a type that holds all of its values, such as {remedy}.",
                 keys_of(found.where(column(NAME) == each.name).select(*map(quoted, key)), key),
             )
 
