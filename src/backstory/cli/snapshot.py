@@ -34,6 +34,7 @@ def snapshot(
     rename: Names = (),
     retype: Names = (),
     backfill: Flag = False,
+    remember: Flag = False,
     backfill_added: Flag = False,
     restate: Flag = False,
     format: Format | None = None,  # noqa: A002 - the option's name
@@ -51,7 +52,8 @@ def snapshot(
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
         into: The table, as schema.table.
         key: The columns that tell records apart: a,b.
-        at: The instant of which the copy is, ISO 8601; now if it is left out.
+        at: The time the copy was taken, ISO 8601; now if it is left out. A copy that changes nothing leaves
+            no trace of its time unless the table remembers its copies: see --remember.
         deletes: What becomes of records that the copy lacks.
         max_delete_ratio: At most this part of the records may be closed by one copy.
         max_null_ratio: At most this part of the records with a value in a column may lose it by one copy.
@@ -62,6 +64,8 @@ def snapshot(
         rename: New names of columns: old=new.
         retype: New types of columns: amount=DOUBLE; refused where a stored value would change.
         backfill: Let the copy be older than all that is stored; from then on the table remembers its copies.
+        remember: From now on keep the time of every copy, also of those that change nothing, so that no older
+            copy is taken after a newer one. Once is enough: the table keeps it.
         backfill_added: Write the values of a new column into the open versions, without new ones.
         restate: Put the copy in the place of the one that is stored of its instant.
         format: csv, parquet, jsonl or json, whatever the files' endings.
@@ -84,6 +88,7 @@ def snapshot(
         rename=_pairs(rename, "--rename old=new"),
         retype=_pairs(retype, "--retype column=TYPE"),
         backfill=backfill,
+        remember=remember,
         backfill_added=backfill_added,
         restate=restate,
         format=format,

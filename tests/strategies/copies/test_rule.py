@@ -86,6 +86,40 @@ def test_E19_the_same_again_and_a_copy_replaced():
     assert life.marks() == [10, 20, 30]
 
 
+def test_a_copy_that_changes_nothing_leaves_its_time_once_the_table_remembers():
+    """V27, V28, V31: without a memory a different copy of an earlier time is taken after it."""
+    forgetful, life = Life(), Life()
+    for each, options in ((forgetful, {}), (life, {"remember": True})):
+        each.copy(1, "k:a", **options)
+        assert each.copy(5, "k:a") == {"unchanged": 1}
+    forgetful.copy(3, "k:b")
+    assert forgetful.shown("k") == "a[1,3) b[3,)"
+    life.copy(3, "k:b")
+    assert (life.shown("k"), life.marks()) == ("a[1,3) b[3,5) a[5,)", [1, 3, 5])
+    before = life.table
+    assert life.copy(5, "k:a", remember=True) == {"unchanged": 1}
+    assert life.table is before
+
+
+def test_a_memory_that_begins_later_settles_what_stands_and_takes_no_older_copy():
+    """V28, V40: that is what `backfill` is for, and both may be said."""
+    life = Life()
+    life.copy(10, "k:a")
+    life.copy(20, "k:b")
+    assert life.refused(15, "k:c", remember=True) == "time-backwards"
+    assert life.refused(20, "k:b", remember=True) == "settled"
+    assert life.refused(20, "k:c", remember=True, restate=True) == "settled"
+    assert life.refused(30, "k:b", remember=True, closes=False) == "partial-copy"
+    assert life.copy(30, "k:b", remember=True) == {"unchanged": 1}
+    assert (life.table.settled, life.marks()) == ((10, 20), [30])
+    life.copy(5, "k:z", remember=True)
+    assert life.shown("k") == "z[5,10) a[10,20) b[20,)"
+    both = Life()
+    both.copy(20, "k:b")
+    both.copy(10, "k:a", remember=True, backfill=True)
+    assert (both.shown("k"), both.marks()) == ("a[10,20) b[20,)", [10])
+
+
 def test_E13_what_did_we_know_row_by_row():
     """An end that moves twice: its row tells the last two, a row of the past the first."""
     life = Life()

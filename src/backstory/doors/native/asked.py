@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
 from backstory.errors import UsageError
@@ -14,15 +14,21 @@ Format = Literal["csv", "parquet", "jsonl", "json"]
 RATIO: Final = 0.5
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
     """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
 
-    `at` is None for now, which is asked for when the copy is planned.
+    `at` is None for `begun`: when the call began, before anything of the source was read. A copy that is
+    planned anew keeps it, for its rows are no younger.
     """
 
     key: tuple[str, ...] | None = None
     at: datetime | None = None
+    begun: datetime = field(default_factory=_now)
     deletes: Deletes = "close"
     max_delete_ratio: float = RATIO
     max_null_ratio: float = RATIO
@@ -33,10 +39,21 @@ class SnapshotRequest:
     rename: Mapping[str, str] = field(default_factory=dict)
     retype: Mapping[str, ColumnType] = field(default_factory=dict)
     backfill: bool = False
+    remember: bool = False
     restate: bool = False
     backfill_added: bool = False
     format: Format | None = None
     dry_run: bool = False
+
+    @property
+    def instant(self) -> datetime:
+        """The time of which the copy is."""
+        return self.at or self.begun
+
+    @property
+    def begins_memory(self) -> bool:
+        """Whether a table without a memory begins one with this copy (V28)."""
+        return self.backfill or self.remember
 
     def __post_init__(self) -> None:
         if self.deletes not in {"close", "ignore"}:
@@ -62,7 +79,7 @@ class SnapshotOptions(TypedDict, total=False):
 
     Attributes:
         key: the column or columns that tell records apart; a table that is there keeps them.
-        at: the instant of which the copy is, now by default.
+        at: the instant of which the copy is; by default when the call began.
         deletes: what becomes of records that the copy lacks: `close` (the default) or `ignore`.
         max_delete_ratio: at most this part of the records may be closed by one copy, 0.5 by default.
         max_null_ratio: at most this part of the records that have a value in a column may lose it by one
@@ -74,6 +91,8 @@ class SnapshotOptions(TypedDict, total=False):
         rename: new names of columns, by the old ones.
         retype: new types of columns, by their names; every stored value stays exactly the same.
         backfill: whether a copy may be older than all that is stored; the table then remembers.
+        remember: whether the table remembers the time of each copy from now on, also of those that change
+            nothing, so that no older copy is taken after them.
         backfill_added: whether a new column's values come into the open versions, and make none.
         restate: whether the copy takes the place of the one that is stored of its instant.
         format: that of the source's files, where their endings do not tell it.
@@ -92,6 +111,7 @@ class SnapshotOptions(TypedDict, total=False):
     rename: Mapping[str, str] | None
     retype: Mapping[str, str] | None
     backfill: bool
+    remember: bool
     backfill_added: bool
     restate: bool
     format: Format | None

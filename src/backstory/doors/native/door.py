@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
+from backstory.formats.wrapping.room import disk_told
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store
@@ -25,9 +28,11 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     """Bring a full copy into its table; its receipt, or the plan of a dry run.
 
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
-    one, of a folder, or a glob.
+    one, of a folder, or a glob. A copy without an instant is of now, before anything of it is read: what
+    others store meanwhile is then newer, and not taken back.
     """
-    with _rows(store, source, into, given) as rows:
+    given = replace(given, begun=datetime.now(UTC))
+    with disk_told("the source"), _rows(store, source, into, given) as rows:
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
 
 

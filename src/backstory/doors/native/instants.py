@@ -71,20 +71,23 @@ def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Pla
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
     on a table with memory.
     """
-    now = datetime.now(UTC)
-    at = asked.at or now
+    now, at = datetime.now(UTC), asked.instant
     told = None if table is None else table.iceberg.properties().get(SETTLED)
-    if asked.deletes == "ignore" and (told is not None or asked.backfill):
+    if asked.deletes == "ignore" and (told is not None or asked.begins_memory):
         raise UsageError(
             "partial-copy",
             "The table remembers, and a copy that may lack records says nothing of those that it lacks.",
-            "Such a source is a feed of changes; or leave deletes=ignore out.",
+            "Such a source is a feed of changes; or leave `deletes='ignore'` out.",
         )
     if table is None:
-        return Placing(at, now, settled=() if asked.backfill else None, begins=asked.backfill)
+        return Placing(at, now, settled=() if asked.begins_memory else None, begins=asked.begins_memory)
     recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
     if told is None and not asked.backfill:
-        return _without_memory(table, rows, at, recorded, restate=asked.restate)
+        newest = newest_instant(table, rows)
+        _refuse_backwards(newest, asked)
+        if not asked.remember:
+            stored = at == newest
+            return Placing(at, recorded, stored=stored, in_order=not (stored and asked.restate))
     settled = _interval(told) if told is not None else _all_of(rows)
     _refuse_settled(at, settled)
     marks = [] if told is None else marks_since(rows, at)
@@ -97,21 +100,20 @@ def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Pla
     return Placing(at, recorded, stored, following, in_order, settled, begins, mark)
 
 
-def _without_memory(
-    table: StoredTable, rows: Rows, at: datetime, recorded: datetime, *, restate: bool
-) -> Placing:
-    """Only the newest copy, or one that is newer, has a place (N3)."""
-    newest = newest_instant(table, rows)
-    if newest is None or at > newest:
-        return Placing(at, recorded)
-    if at < newest:
-        raise Refused(
-            "time-backwards",
-            f"The copy is of {iso(at)}, and one of {iso(newest)} is stored.",
-            "Nothing was written; backfill adds copies older than all that is stored; to replace newer ones, "
-            "rewind and send them again.",
-        )
-    return Placing(at, recorded, stored=True, in_order=not restate)
+def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
+    """Without a memory only the newest copy, or one that is newer, has a place (N3)."""
+    if newest is None or asked.instant >= newest:
+        return
+    meanwhile = "Nothing was written; read the source anew and send that copy."
+    on_purpose = (
+        "Nothing was written; `backfill=True` adds copies older than all that is stored; to replace newer "
+        "ones, rewind and send them again."
+    )
+    raise Refused(
+        "time-backwards",
+        f"The copy is of {iso(asked.instant)}, and one of {iso(newest)} is stored.",
+        on_purpose if asked.at else meanwhile,
+    )
 
 
 def newest_instant(table: StoredTable, rows: Rows) -> datetime | None:

@@ -103,6 +103,7 @@ class Copy:
     closes: bool = True
     restate: bool = False
     backfill: bool = False
+    remember: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +140,19 @@ def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
 
 
 def _remembering(table: StoredCopies, copy: Copy) -> StoredCopies:
-    """The table with a memory from now on, where the copy is the first that asks for it (V28)."""
-    if table.settled is not None or not copy.backfill:
+    """The table with a memory from now on, where the copy is the first that asks for it (V28, N3, V40)."""
+    if table.settled is None and not copy.backfill and table.newest is not None and copy.at < table.newest:
+        raise Refused("time-backwards", "A newer copy is stored.")
+    if table.settled is not None or not (copy.backfill or copy.remember):
         return table
     ends = [each for row in table.versions for each in (row.start, row.end) if each is not None]
     return replace(table, settled=(min(ends), max(ends)) if ends else ())
 
 
 def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
-    if table.settled is None:
-        if table.newest is not None and copy.at < table.newest:
-            raise Refused("time-backwards", "A newer copy is stored.")
-    elif table.settled and table.settled[0] <= copy.at <= table.settled[1]:
+    if table.settled and table.settled[0] <= copy.at <= table.settled[1]:
         raise Refused("settled", "The time is settled.")
-    elif not copy.closes:
+    if table.settled is not None and not copy.closes:
         raise Refused("partial-copy", "A copy that may lack records is a feed.")
     following = _following(table, copy.at)
     if any(row.is_mark and row.start == following and row.columns is not None for row in table.rows):

@@ -1,0 +1,116 @@
+"""The time of a copy: fixed when the call begins, and kept where the table remembers."""
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from backstory.doors.native.asked import asked
+from backstory.doors.native.snapshot import NativeSnapshot
+from backstory.doors.native.source import rows_of_arrow
+from backstory.engine.deliver import deliver_once
+from backstory.errors import Refused, UsageError
+from backstory.formats.memory import Memory
+from backstory.model.instant import parse_instant
+from backstory.model.remembered import SETTLED
+from backstory.model.table import table_name
+from backstory.stores.iceberg.store import existing
+from backstory.stores.locks import writing
+from backstory.warehouse import Warehouse
+
+
+def rows(value, count=2):
+    return pa.table({"k": [f"k{number}" for number in range(count)], "v": [value] * count})
+
+
+class Blocked(threading.Thread):
+    """A copy without a time that cannot go on: its table is being written."""
+
+    def __init__(self, warehouse, name, source):
+        super().__init__()
+        self.warehouse, self.name, self.source = warehouse, name, source
+        self.told, self.receipt = None, None
+
+    def run(self):
+        try:
+            self.receipt = self.warehouse.snapshot(self.source, into=self.name, key="k")
+        except Refused as told:
+            self.told = told
+
+
+def test_a_copy_is_of_the_time_at_which_its_call_began(store):
+    """A copy that waited while a newer one was stored is refused: it would take back what the newer one said."""
+    warehouse, name = Warehouse(store, embedded=False), "native_instants.late"
+    warehouse.snapshot(rows("first"), into=name, key="k")
+    before = datetime.now(UTC)
+    with writing(store, table_name(name)):
+        late = Blocked(warehouse, name, rows("old"))
+        late.start()
+        late.join(2)
+        assert late.is_alive()
+        newer = NativeSnapshot(table_name(name), rows_of_arrow(store, rows("new", 3)), asked())
+        deliver_once(store, newer)
+    late.join(60)
+    assert late.told is not None, late.receipt
+    assert late.told.code == "time-backwards"
+    assert "read the source anew" in late.told.remedy
+    assert before < parse_instant(late.told.message.split()[4].rstrip(",")) < datetime.now(UTC)
+    current = warehouse.table(name).current().orderBy("k").collect()
+    assert [(row.k, row.v) for row in current] == [("k0", "new"), ("k1", "new"), ("k2", "new")]
+    assert warehouse.snapshot(rows("old"), into=name).counts["changed"] == 2  # read anew, it is the newest
+
+
+@pytest.mark.parametrize("by_frames", [False, True], ids=["driver", "frames"])
+def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(store, by_frames):
+    """V27, V28, V31: `remember` begins the memory, once; another copy of an earlier time then ends at it."""
+    held = replace(store, memory=Memory(0)) if by_frames else store
+    warehouse, name = Warehouse(held, embedded=False), f"native_instants.kept_{by_frames}".lower()
+
+    def copy(at, value, **options):
+        return warehouse.snapshot(rows(value), into=name, key="k", at=f"2026-01-{at:02}", **options)
+
+    def values(at):
+        return {row.v for row in warehouse.table(name).as_of(f"2026-01-{at:02}").collect()}
+
+    copy(2, "a")
+    assert copy(3, "a").snapshot_id is None
+    with pytest.raises(Refused, match="2026-01-02") as told:
+        copy(1, "a", remember=True)
+    assert told.value.code == "time-backwards"
+    assert "`backfill=True`" in told.value.remedy
+    for options in ({}, {"restate": True}):
+        with pytest.raises(Refused) as told:
+            copy(2, "b", remember=True, **options)
+        assert told.value.code == "settled"
+    with pytest.raises(UsageError) as partial:
+        copy(4, "a", remember=True, deletes="ignore")
+    assert partial.value.code == "partial-copy"
+    assert SETTLED not in existing(store, table_name(name)).properties
+    plan = copy(5, "a", remember=True, dry_run=True)
+    assert plan.counts["unchanged"] == 2
+    begun = copy(5, "a", remember=True)
+    assert begun.snapshot_id is not None
+    again = copy(5, "a", remember=True)
+    assert (again.snapshot_id, again.counts["unchanged"]) == (None, 2)
+    settled = existing(store, table_name(name)).properties[SETTLED]
+    assert settled == '["2026-01-02T00:00:00.000000Z", "2026-01-02T00:00:00.000000Z"]'
+    copy(4, "b")
+    copy(1, "z", remember=True)
+    assert [values(at) for at in (1, 2, 3, 4, 5)] == [{"z"}, {"a"}, {"a"}, {"b"}, {"a"}]
+    assert existing(store, table_name(name)).properties[SETTLED] == settled
+    broken = [each["law"] for each in warehouse.table(name).check() if each["violations"]]
+    assert broken == []
+
+
+def test_the_first_copy_may_begin_the_memory_alone_or_with_a_backfill(store):
+    """V28: nothing is settled then."""
+    warehouse = Warehouse(store, embedded=False)
+    for number, options in enumerate(({"remember": True}, {"remember": True, "backfill": True})):
+        name = f"native_instants.first_{number}"
+        for at, value in ((5, "a"), (7, "a"), (6, "b")):
+            warehouse.snapshot(rows(value), into=name, key="k", at=f"2026-01-{at:02}", **options)
+        assert existing(store, table_name(name)).properties[SETTLED] == "[]"
+        told = warehouse.table(name).as_of("2026-01-07").collect()
+        assert {row.v for row in told} == {"a"}
