@@ -8,9 +8,10 @@ from datasets import Dataset
 from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import door
+from backstory.doors.odf.adding import add_one
 from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.registry import Registered, stored
-from backstory.doors.odf.wanted import refuse_repeated
+from backstory.doors.odf.wanted import meant, refuse_repeated
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 
@@ -184,6 +185,19 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     assert add(tmp_path / "1.yaml")[0].status == "updated"
     known = stored(store, "odf_names").find("LONE")
     assert (known.name.name, known.dataset.account) == ("lone", "acc")
+
+
+def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_path):
+    """Who comes second finds it added, or brings what is new in his manifest."""
+    path, datasets = tmp_path / "twice.yaml", stored(store, "odf_twice")
+    told = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
+    wanted = []
+    for text in told:
+        path.write_text(text.replace("cities", "twice"))
+        wanted += meant(datasets, [path])
+
+    assert [add_one(store, each).status for each in wanted] == ["added", "unchanged", "updated"]
+    assert datasets.existing("twice").dataset.document == wanted[-1].dataset.document
 
 
 def test_schemes_that_no_source_has_are_refused_by_add(store, tmp_path):

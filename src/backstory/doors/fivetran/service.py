@@ -25,7 +25,9 @@ from backstory.errors import BackstoryError
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.change import Change
 from backstory.observe.metrics import count_batch
+from backstory.stores import tables
 from backstory.stores.port import Store
+from backstory.stores.refusals import table_exists
 
 log = structlog.get_logger()
 
@@ -83,8 +85,13 @@ class Destination(DestinationConnectorServicer):
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         shape = shape_from(where.store, table, request.table)
-        built = note("create", table)
-        deliver(where.store, TableChange([table], built, lambda: (None, Change(into=shape))))
+
+        def plan() -> tuple[None, Change]:
+            if tables.load(where.store, table) is not None:
+                raise table_exists(table)
+            return None, Change(into=shape)
+
+        deliver(where.store, TableChange([table], note("create", table), plan))
         return sdk.CreateTableResponse(success=True)
 
     @answered(sdk.AlterTableResponse)

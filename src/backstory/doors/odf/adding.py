@@ -28,7 +28,7 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.spark_types import columns_from
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import Store, StoredTable, load
 
 Status = Literal["added", "updated", "unchanged", "failed"]
 
@@ -95,8 +95,14 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     dataset = wanted.dataset
     told = looked_at(dataset, partial(foreseen, store, wanted))
     if wanted.table is None:
-        registry.refuse_taken(store, wanted.name)
-        _create(store, wanted, dry_run=dry_run)
+        try:
+            registry.refuse_taken(store, wanted.name)
+            _create(store, wanted, dry_run=dry_run)
+        except BackstoryError:
+            meanwhile = load(store, wanted.name)  # another process may have added it since it was looked for
+            if meanwhile is None or registry.registered(meanwhile) is None:
+                raise
+            return add_one(store, replace(wanted, table=meanwhile), dry_run=dry_run)
         return Added(dataset.name, None, "added", told)
     before = registry.registered(wanted.table)
     assert before is not None

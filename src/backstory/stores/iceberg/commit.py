@@ -11,7 +11,7 @@ from backstory.errors import BackstoryError
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.observe.metrics import COMMITS, timed
-from backstory.stores.iceberg.create import builder, drop, refuse_existing, rename
+from backstory.stores.iceberg.create import builder, drop, rename
 from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
 from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import translate_faults
@@ -81,7 +81,10 @@ def _needs_snapshot(table: StoredTable, change: Change) -> bool:
 
 
 def _make(store: Store, change: Change, note: Note) -> Committed:
-    """Create the table of the change's shape, with the rows that come; one that is there makes way."""
+    """Create the table of the change's shape, with the rows that come; one that is there makes way.
+
+    Or, where none was seen when the change was planned, another writer came first.
+    """
     shape = change.into
     assert shape is not None
     with translate_faults(shape.table):
@@ -89,7 +92,6 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
         for name, value in change.properties.items():
             building = building.withProperty(name, value)
         if change.come is None:
-            refuse_existing(store, shape.table)
             building.create()
             return Committed(None, change.counts)
         staged = building.createOrReplaceTransaction() if change.anew else building.createTransaction()

@@ -16,7 +16,7 @@ from backstory.observe.metrics import COMMITS
 from backstory.stores.memory.store import MemoryStore, MemoryTable, TableState, WrittenRows
 from backstory.stores.names import refuse_names
 from backstory.stores.port import DISORDER, Snapshot
-from backstory.stores.refusals import conflict, table_exists
+from backstory.stores.refusals import conflict
 
 Value = TypeVar("Value", str, int)
 
@@ -46,8 +46,6 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
     name = shape.table
     refuse_names(store.reserves, shape.names)
     before = store.states.get(name)
-    if before is not None and change.come is None:
-        raise table_exists(name)
     if before is not None and not change.anew:
         raise conflict(name)
     state = _reshaped(TableState(shape, {}, 0), shape, NOTHING)
