@@ -38,8 +38,9 @@ def open(  # noqa: A001 - the public name
 ) -> "Warehouse":
     """A warehouse: an embedded one in a folder, or `catalog` of the caller's own session.
 
-    With a session, `config` is read for `[odf]` only. Raises UsageError for a wrong configuration, when
-    Spark or Java is missing, and for a session or an Iceberg that cannot be worked with.
+    With a session, `config` is read for `[odf]` only. A process forked after this must not use it (`forked`).
+    Raises UsageError for a wrong configuration, without Spark or Java, and for a session or an Iceberg that
+    cannot be worked with.
     """
     from backstory.formats.memory import Memory
     from backstory.stores.iceberg.given import require_usable

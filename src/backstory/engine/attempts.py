@@ -7,13 +7,14 @@ import structlog
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     stop_after_attempt,
     stop_before_delay,
     wait_exponential_jitter,
 )
 
 from backstory.errors import TryAgain
+from backstory.formats.wrapping.room import DISK_FULL
 from backstory.model.table import TableName
 from backstory.observe.metrics import CONFLICTS, RETRIES
 from backstory.stores.locks import writing
@@ -37,6 +38,11 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
     """
     with writing(store, *tables):
         return retry(act)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether it may be otherwise in a moment; room on a disk must be made."""
+    return isinstance(error, TryAgain) and error.code != DISK_FULL
 
 
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
@@ -65,7 +71,7 @@ def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
             raise
 
     retrying = Retrying(
-        retry=retry_if_exception_type(TryAgain),
+        retry=retry_if_exception(_may_pass),
         stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(SECONDS),
         wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST, jitter=SPREAD),
         before_sleep=tell,

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
+from backstory.formats.wrapping.room import disk_told
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.stores.commit import commit
@@ -62,9 +63,11 @@ class TableChange:
 def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """Bring the delivery into its table: one commit, or none when nothing changes.
 
-    A conflict with another writer is planned anew on the newer table, a few times; then TryAgain.
+    A conflict with another writer is planned anew on the newer table, a few times; then TryAgain, as for a
+    disk that is full.
     """
-    return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
+    with disk_told(", ".join(map(str, delivery.tables))):
+        return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 
 def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:

@@ -5,6 +5,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 from backstory.settings import Settings
+from backstory.spark.forks import of_another_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +73,11 @@ class LateSpark:
             return self.started
 
     def stop(self) -> None:
-        """End the session, if it was started; Java ends with this process."""
+        """End the session, if it was started; Java ends with this process. Nothing ends in a forked one."""
         from py4j.protocol import Py4JError
 
+        if of_another_process(self.jvm):
+            return
         with self._lock:
             for each in self.catalogs.values():
                 with suppress(Py4JError, OSError):  # a Java that died has closed them

@@ -10,6 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from backstory.spark.forks import hold_to_this_process
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,6 +42,7 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
             wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
             gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+        hold_to_this_process(java())
     return java()
 
 

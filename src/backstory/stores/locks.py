@@ -1,5 +1,6 @@
 """One writer a table in this process; writers of different tables do not wait for each other."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,16 @@ from backstory.stores.port import Store
 
 _guard = threading.Lock()
 _locks: dict[tuple[str, TableName], threading.Lock] = {}
+
+
+def _anew() -> None:
+    """No thread that held one is in a process that forks off."""
+    global _guard  # noqa: PLW0603 - it may be held, too
+    _guard = threading.Lock()
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_anew)
 
 
 @contextmanager

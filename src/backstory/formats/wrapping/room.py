@@ -12,6 +12,9 @@ from backstory.formats.memory import BOMB_BYTES, BOMB_RATIO
 
 BLOCK: Final = 1 << 20
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+# What the system and SQLite say of it.
+FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "SQLITE_FULL")
+DISK_FULL: Final = "disk-full"
 
 
 class Readable(Protocol):
@@ -69,17 +72,25 @@ def disk_told(what: str) -> Iterator[None]:
         raise no_room(fault) or Failed(
             "file-failed",
             f"A file of {what} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "Nothing was written; check its permissions and the disk, then pull again.",
+            "Nothing was written; check its permissions and the disk, then try again.",
         ) from fault
 
 
 def no_room(fault: OSError) -> BackstoryError | None:
     """The error for a full disk; None for any other fault."""
-    if fault.errno not in FULL:
-        return None
+    return disk_full() if fault.errno in FULL else None
+
+
+def no_room_by(told: str) -> TryAgain | None:
+    """The same, where the words of Java's, Spark's or SQLite's error tell of one."""
+    return disk_full() if any(word in told for word in FULL_WORDS) else None
+
+
+def disk_full() -> TryAgain:
+    """The error for a disk on which a file, of a table or one to work with, finds no room."""
     return TryAgain(
-        "disk-full",
-        "The disk is full: what was fetched cannot be kept, unpacked or read.",
-        "Nothing was written; make room, or name another folder for temporary files with TMPDIR; then pull "
+        DISK_FULL,
+        "The disk is full: a file could not be written.",
+        "Nothing was committed; make room, or name another folder for temporary files with TMPDIR, then try "
         "again.",
     )

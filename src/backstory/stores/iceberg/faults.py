@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
+from backstory.formats.wrapping.room import no_room, no_room_by
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
 from backstory.stores.iceberg.causes import first_line, root_cause, spark_cause
@@ -51,7 +52,7 @@ _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Excep
 
 @contextmanager
 def translate_faults(table: TableName | str) -> Iterator[None]:
-    """Raises TryAgain for conflicts and a busy catalog, Failed for anything else of JVM and storage.
+    """Raises TryAgain for conflicts, a busy catalog and a full disk, Failed for all else of JVM and storage.
 
     An error of our own that a Python worker met is raised as itself.
 
@@ -69,10 +70,10 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
         raise _unanswered(table, fault) from fault
     except OSError as fault:
-        raise Failed(
+        raise no_room(fault) or Failed(
             "store-failed",
             f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "The table is as it was; make room or mend the storage, then send it again.",
+            "The table is as it was; mend the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
         if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
@@ -81,6 +82,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise _clock_back(table) from fault
         raise (
             carried(str(fault))
+            or no_room_by(str(fault))
             or lost_file(fault, table)
             or Failed(
                 "spark-failed",
@@ -92,7 +94,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> BackstoryError:
     """The error for what Java could not do with a table."""
-    told = carried(str(fault)) or lost_file(fault, table)
+    told = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault))
     return told or _told(table, _names(fault.java_exception), root_cause(fault.java_exception))
 
 

@@ -37,9 +37,12 @@ NEEDED: Final = tuple(_NEEDED.split())
 
 def gateway(session: "SparkSession | LateSpark") -> Any:
     """The session's Java; Iceberg has no other door for commits."""
+    from backstory.spark.forks import hold_to_this_process
     from backstory.spark.java_names import remembering
 
-    return remembering(session.jvm if isinstance(session, LateSpark) else session._jvm)  # noqa: SLF001
+    jvm = session.jvm if isinstance(session, LateSpark) else session._jvm  # noqa: SLF001
+    hold_to_this_process(jvm)
+    return remembering(jvm)
 
 
 def version(jvm: Any) -> str:

@@ -1,0 +1,84 @@
+"""A process that forks off after Spark was started: it is refused, and its parent goes on."""
+
+import gc
+import json
+import os
+import threading
+
+import pyarrow as pa
+
+from backstory.errors import BackstoryError
+from backstory.model.table import table_name
+from backstory.stores.locks import writing
+from backstory.warehouse import Warehouse
+
+NAME = "forks.kept"
+
+
+def in_a_child(calls):
+    """What each call was refused for in a process that forked off, and came to its end."""
+    reading, writing_end = os.pipe()
+    child = os.fork()
+    if not child:
+        told = []
+        for call in calls:
+            try:
+                told.append(f"it went through: {call()}")
+            except BackstoryError as error:
+                told.append([error.code, error.remedy])
+            except BaseException as error:  # noqa: BLE001 - the parent looks at it
+                told.append(repr(error))
+        os.write(writing_end, json.dumps(told).encode())
+        gc.collect()
+        os._exit(0)
+    os.close(writing_end)
+    with os.fdopen(reading) as end:
+        told = json.load(end)
+    assert os.waitpid(child, 0)[1] == 0
+    return told
+
+
+class Working(threading.Thread):
+    """A thread with a connection to Java, which it uses before and after."""
+
+    def __init__(self, ask):
+        super().__init__(daemon=True)
+        self.ask, self.begun, self.go_on, self.found = ask, threading.Event(), threading.Event(), []
+
+    def run(self):
+        self.found.append(self.ask())
+        self.begun.set()
+        self.go_on.wait(60)
+        self.found.append(self.ask())
+
+
+def test_a_process_that_forked_off_is_refused_and_its_parent_goes_on(store, spark):
+    """Every call that needs the parent's Java, also of a table that is being written; and Spark's own."""
+    warehouse = Warehouse(store, embedded=False)
+    rows = pa.table({"k": [1], "v": ["a"]})
+    warehouse.snapshot(rows, into=NAME, key="k", at="2026-01-01")
+    table, frame = warehouse.table(NAME), spark.range(3)
+    beside = Working(lambda: table.current().count())
+    beside.start()
+    assert beside.begun.wait(60)
+    calls = [
+        lambda: warehouse.snapshot(rows, into=NAME),
+        warehouse.tables,
+        lambda: warehouse.table(NAME),
+        table.current,
+        table.check,
+        table.log,
+        lambda: warehouse.sql("SELECT 1"),
+        lambda: warehouse.check(all=True),
+        lambda: warehouse.maintain(NAME),
+        frame.count,
+    ]
+    with writing(store, table_name(NAME)):
+        told = in_a_child(calls)
+    assert [code for code, _ in told] == ["forked"] * len(calls)
+    assert "get_context('spawn')" in told[0][1]
+    assert warehouse.snapshot(rows, into=NAME, at="2026-01-02").counts["unchanged"] == 1
+    beside.go_on.set()
+    beside.join(60)
+    assert beside.found == [1, 1]
+    assert frame.count() == 3

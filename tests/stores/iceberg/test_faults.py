@@ -1,0 +1,72 @@
+"""What Java, Spark and the system say of a full disk: `disk-full`, 75, whoever met it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from backstory.engine import attempts
+from backstory.errors import Failed, TryAgain
+from backstory.formats.wrapping.room import no_room_by
+from backstory.stores.iceberg.faults import translate_faults
+
+FULL = "/dev/full"
+
+
+def by_java(spark):
+    """Iceberg's own files are written so."""
+    spark._jvm.java.io.FileOutputStream(FULL).write(1)
+
+
+def by_a_task(spark):
+    """As a task tells of it that spills or shuffles."""
+    spark.range(1).selectExpr("raise_error('java.io.IOException: No space left on device')").collect()
+
+
+def by_a_worker(spark):
+    """In Python, beside Spark."""
+
+    def write(rows):
+        Path(FULL).write_bytes(b"1")
+        return rows
+
+    spark.range(1).mapInArrow(write, "id long").collect()
+
+
+def by_the_driver(_):
+    Path(FULL).write_bytes(b"1")
+
+
+@pytest.mark.parametrize("write", [by_java, by_a_task, by_a_worker, by_the_driver])
+def test_a_full_disk_is_told_and_not_tried_again(spark, write):
+    """Room does not come by itself: one attempt, and the call may be made again later."""
+    tries = []
+
+    def act():
+        tries.append(1)
+        with translate_faults("crm.customer"):
+            write(spark)
+
+    with pytest.raises(TryAgain) as told:
+        attempts.retry(act)
+    assert (told.value.code, told.value.exit_code, len(tries)) == ("disk-full", 75, 1)
+    assert "make room" in told.value.remedy
+
+
+def test_other_faults_of_files_are_not_taken_for_it(spark):
+    place = "/dev/null/x"
+    for write in (lambda: spark._jvm.java.io.FileOutputStream(place), Path(place).touch):
+        with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+            write()
+        assert told.value.code == "store-failed"
+
+
+def test_a_catalog_without_room_says_it_in_sqlites_words():
+    """The embedded catalog's driver puts the name of SQLite's code before its text."""
+    with sqlite3.connect(":memory:") as catalog:
+        catalog.execute("CREATE TABLE t (x)")
+        catalog.execute("PRAGMA max_page_count = 2")
+        with pytest.raises(sqlite3.OperationalError) as full:
+            catalog.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert full.value.sqlite_errorname == "SQLITE_FULL"
+    assert no_room_by(f"[{full.value.sqlite_errorname}] {full.value}").code == "disk-full"
