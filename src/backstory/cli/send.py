@@ -1,6 +1,7 @@
 """`backstory send`: play Fivetran's part."""
 
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -32,7 +33,8 @@ def send(
     """Send the difference between two full copies to a destination, as one batch.
 
     The table is created if it is missing, and missing columns are added. Use an empty file as BEFORE to
-    send everything.
+    send everything. The same pair sent again is the same batch, with the same times: the destination
+    recognises it and commits nothing, unless it has taken another one since.
 
     Args:
         before: The older copy, CSV or Parquet.
@@ -42,7 +44,7 @@ def send(
         table: Name of the table.
         key: Key columns, separated by commas.
         history: Send a history batch, for a table that keeps history.
-        at: The time when the source changed, ISO 8601. Default: now.
+        at: The time when the source changed, ISO 8601. Default: when the pair was first sent.
         format: Format of the batch files; the destination's --batch-format must be the same.
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
@@ -52,17 +54,28 @@ def send(
     from backstory.testing.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
     from backstory.testing.sender.client import Sender, text_columns
     from backstory.testing.sender.copies import difference, read_copy
+    from backstory.testing.sender.sent import SentBatches, pair_of
 
     names = [name.strip() for name in key.split(",")]
-    time = parse_instant(at) if at else datetime.now(UTC)
+    time = parse_instant(at) if at else None
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
     with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
         sender = Sender.to(to, Path(folder), encoding=encoding)
         texts = text_columns(None if dry_run else sender.describe(schema, table))
-        newer = read_copy(after, names, texts)
-        rows = difference(read_copy(before, names, texts), newer, time, history=history)
-        if not dry_run:
-            sender.bring(schema, table, newer, rows, history=history)
+        newer, older = read_copy(after, names, texts), read_copy(before, names, texts)
+        if dry_run:
+            rows = difference(older, newer, time or datetime.now(UTC), history=history)
+        else:
+            definition = sender.prepare(schema, table, newer, history=history)
+            texts = text_columns(definition)  # of a table that is new they are told only now
+            newer, older = read_copy(after, names, texts), read_copy(before, names, texts)
+            sent = SentBatches.of(to, schema, table)
+            pair = pair_of((before, after), names, time, history, encoding)
+            batch = sent.batch(pair, time)
+            rows = difference(older, newer, batch.time, history=history)
+            if not rows.empty:
+                replace(sender, secret=batch.secret).write(schema, definition, rows)
+                sent.taken(pair)
     answer = {
         "table": f"{schema}.{table}",
         "sent": not dry_run and not rows.empty,

@@ -3,9 +3,10 @@
 import base64
 import csv
 import gzip
+import hashlib
+import hmac
 import io
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -29,7 +30,11 @@ Row = Mapping[str, object]
 
 
 def write_batch_file(
-    folder: Path, rows: Iterable[Row], columns: Sequence[str], encoding: Encoding = AS_FIVETRAN
+    folder: Path,
+    rows: Iterable[Row],
+    columns: Sequence[str],
+    encoding: Encoding = AS_FIVETRAN,
+    secret: bytes | None = None,
 ) -> BatchFile:
     """A new file in the folder with these rows, and its key if it is encrypted.
 
@@ -37,19 +42,29 @@ def write_batch_file(
     a column that a row lacks is NULL.
     """
     content = _content(rows, columns, encoding)
-    return seal(folder, content, encoding)
+    return seal(folder, content, encoding, secret)
 
 
-def seal(folder: Path, content: bytes, encoding: Encoding) -> BatchFile:
-    """A new file with this content, compressed and encrypted with a key and an IV of its own."""
+def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None = None) -> BatchFile:
+    """A new file with this content, compressed and encrypted with a key and an IV of its own.
+
+    With a secret its name, key and IV follow from that and the content: the same file again, to the byte.
+    """
+    clear = hashlib.sha256(content).digest()
+
+    def drawn(what: str, size: int) -> bytes:
+        if secret is None:
+            return os.urandom(size)
+        return hmac.digest(secret, what.encode() + clear, "sha256")[:size]
+
     if encoding.compression is Compression.ZSTD:
         content = _zstd(content)
     elif encoding.compression is Compression.GZIP:
-        content = gzip.compress(content)
-    key = os.urandom(32) if encoding.encrypted else None
+        content = gzip.compress(content, mtime=0)
+    key = drawn("key", 32) if encoding.encrypted else None
     if key is not None:
-        content = encrypt(content, key, os.urandom(16))
-    path = folder / f"{uuid.uuid4().hex}.{encoding.format}"
+        content = encrypt(content, key, drawn("iv", 16))
+    path = folder / f"{drawn('name', 16).hex()}.{encoding.format}"
     path.write_bytes(content)
     return BatchFile(path, key)
 

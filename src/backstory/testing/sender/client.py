@@ -29,12 +29,13 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection to a destination, and how batch files are written."""
+    """A connection to a destination, and how batch files are written: with a `secret`, always alike."""
 
     stub: Any
     folder: Path
     encoding: Encoding = AS_FIVETRAN
     configuration: Mapping[str, str] = field(default_factory=dict)
+    secret: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def to(cls, address: str, folder: Path, **more: Any) -> "Sender":
@@ -65,16 +66,23 @@ class Sender:
         )
         self._call("AlterTable", request)
 
+    def prepare(self, schema: str, name: str, copy: SourceCopy, *, history: bool) -> common.Table:
+        """The table of a copy, as the destination has it: it is created, or gets the columns it lacks."""
+        known = self.describe(schema, name)
+        wanted = definition(name, copy, copy.key, history=history, known=known)
+        if known is None:
+            self.create(schema, wanted)
+        elif {column.name for column in wanted.columns} - {column.name for column in known.columns}:
+            self.alter(schema, wanted)
+        else:
+            return wanted
+        return definition(name, copy, copy.key, history=history, known=self.describe(schema, name))
+
     def bring(self, schema: str, name: str, copy: SourceCopy, rows: Difference, *, history: bool) -> None:
         """Bring a difference into the table of a copy: it is created, or gets the columns it lacks."""
-        known = self.describe(schema, name)
-        told = definition(name, copy, copy.key, history=history, known=known)
-        if known is None:
-            self.create(schema, told)
-        elif {column.name for column in told.columns} - {column.name for column in known.columns}:
-            self.alter(schema, told)
+        table = self.prepare(schema, name, copy, history=history)
         if not rows.empty:
-            self.write(schema, told, rows)
+            self.write(schema, table, rows)
 
     def write(self, schema: str, table: common.Table, rows: Difference) -> None:
         """Write the rows into batch files, one for each kind, and send them in one request."""
@@ -107,7 +115,7 @@ class Sender:
         listed = list(rows)
         if not listed:
             return []
-        return [write_batch_file(self.folder, listed, columns, self.encoding)]
+        return [write_batch_file(self.folder, listed, columns, self.encoding, self.secret)]
 
     def _call(self, rpc: str, request: Any) -> Any:
         """The reply; Refused for a task, TryAgain for a status."""

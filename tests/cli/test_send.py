@@ -1,0 +1,83 @@
+"""`backstory send`: the difference of two copies as one batch, and as the same batch when it is sent again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from destination import serving
+
+from backstory.cli.app import run
+from backstory.model.table import TableName
+from backstory.stores.memory.store import MemoryStore, load
+
+
+@pytest.fixture(scope="module")
+def destination():
+    store = MemoryStore()
+    with serving({"backstory": store}) as address:
+        yield store, address
+
+
+@pytest.fixture
+def send(destination, tmp_path, monkeypatch, capsys, request):
+    """Send two copies; how many commits their table has then, and how many changes were sent."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store, address = destination
+    name = request.node.name.replace("[", "_").strip("]")
+
+    def send(before, after, *options, code=0):
+        for path, text in (("before.csv", before), ("after.csv", after)):
+            Path(path).write_text(text)
+        words = ["--to", address, "--schema", "crm", "--table", name, "--key", "id", "--output", "json"]
+        assert run(["send", "before.csv", "after.csv", *words, *options]) == code
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server logs there, too
+        table = load(store, TableName("crm", name))
+        return len(table.snapshots) if code == 0 else told["error"]["code"]
+
+    return send
+
+
+ONE = "id,name,at\n1,ann,10:00\n"
+TWO = "id,name,at\n1,ann,10:00\n2,bob,11:30\n"
+THREE = "id,name,at\n2,bob,11:30\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--history",),
+        ("--compression", "gzip"),
+        ("--encryption", "none", "--compression", "off"),
+    ],
+)
+def test_the_same_pair_sent_twice_is_one_commit(send, options):
+    """F14: names, sizes and content of its files are the same, also of the batch for which the table was made."""
+    assert send("", ONE, *options) == 1
+    assert send("", ONE, *options) == 1
+    assert send(ONE, TWO, *options) == 2
+    assert send(ONE, TWO, *options) == 2
+    assert send(TWO, THREE, *options) == 3
+    assert send(ONE, TWO, *options) == 4  # another one came between
+    assert send(ONE, ONE, *options) == 4
+
+
+def test_the_same_pair_of_another_time_is_another_batch(send):
+    for time in ("2026-01-01", "2026-01-01", "2026-01-02"):
+        commits = send("", ONE, "--at", time)
+    assert commits == 2
+
+
+def test_one_that_is_refused_does_not_come_between(send):
+    """What the destination did not take was never there."""
+    assert send("", ONE) == 1
+    assert send(ONE, "id,name,at\n1,ann,10:00\n2,bob,12:00\n", "--at", "99999-01-01", code=2)
+    assert send("", ONE, "--format", "parquet", code=3) == "task"
+    assert send("", ONE) == 1
+
+
+def test_what_cannot_be_kept_is_sent_all_the_same(send, tmp_path):
+    """Then each batch is a new one."""
+    (tmp_path / ".cache").write_text("no folder")
+    assert (send("", ONE), send("", ONE)) == (1, 2)
