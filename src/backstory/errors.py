@@ -21,10 +21,12 @@ class BackstoryError(Exception):
     """What went wrong, where, and what to do; never raised itself, only its children are.
 
     `code` is stable and made for programs, `message` and `remedy` are one sentence each, `keys`
-    holds up to ten offending keys.
+    holds up to ten offending keys. `results` is what a call about several tables found of all of them.
     """
 
     exit_code: ClassVar[int] = 1
+    # What a call about several tables found, where it is raised once all of them were looked at.
+    results: Sequence[Any] = ()
 
     def __init__(self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()) -> None:
         super().__init__(code, message, remedy, tuple(keys))

@@ -242,7 +242,7 @@ class Table:
         return commits(InSession(self.store), self.name)
 
     def check(self) -> list[dict[str, Any]]:
-        """The laws of the table's layout, a record for each: `table`, `law`, `violations`, `keys` (V114)."""
+        """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status` (V114)."""
         from backstory.upkeep.checking import check
 
         return check(self.store, self.name)

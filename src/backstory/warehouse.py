@@ -38,9 +38,8 @@ def open(  # noqa: A001 - the public name
 ) -> "Warehouse":
     """A warehouse: an embedded one in a folder, or `catalog` of the caller's own session.
 
-    With a session, `config` is read for `[odf]` only. A process forked after this must not use it (`forked`).
-    Raises UsageError for a wrong configuration, without Spark or Java, and for a session or an Iceberg that
-    cannot be worked with.
+    With a session, `config` is read for `[odf]` only; a process forked later is refused (`forked`). Raises
+    UsageError for what is wrong with configuration, session or Iceberg, and without Spark or Java.
     """
     from backstory.formats.memory import Memory
     from backstory.stores.iceberg.given import require_usable
@@ -253,7 +252,7 @@ class Warehouse:
         return adopt(self.store, table_name(table), layout, key, dry_run=dry_run)
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
-        """The laws of tables, or of all: records of `table`, `law`, `violations` and `keys` (V114)."""
+        """The laws of tables, as records (V114); if some could not be checked, `results` of the error."""
         from backstory.upkeep.checking import checked
 
         return checked(self.store, [self.table(each).name for each in tables], every=all)

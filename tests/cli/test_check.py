@@ -146,6 +146,8 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
         assert gone.name in told[str(lost)]["error"]["message"]
         assert told[str(garbled)]["error"]["code"] == "file-garbled"
         assert told[str(spoilt)]["violations"] == 1
+        found = [told[str(each)]["status"] for each in (lost, garbled, spoilt)]
+        assert found == ["unchecked", "unchecked", "violated"]
     code, said = asked("check", "--all", "--output", "table")
     assert (code, f"{spoilt}: 3 of 13 laws are broken" in said) == (1, True)
     assert asked("check", "--all", "--output", "csv")[1].count("file-lost") == 1

@@ -61,7 +61,8 @@ def test_every_law_of_versions(store):
 
     assert broken(found) == BROKEN_VERSIONS
     assert [each["violations"] for each in found if each["law"] == "start-before-end"] == [2]
-    assert list(found[0]) == ["table", "law", "violations", "keys"]
+    assert list(found[0]) == ["table", "law", "violations", "keys", "status"]
+    assert all(each["status"] == ("violated" if each["violations"] else "ok") for each in found)
     assert {each["table"] for each in found} == {"spoilt.versions"}
 
 
@@ -170,16 +171,22 @@ def test_a_property_that_somebody_garbled_is_named(store):
 
 
 def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
-    """Its record has the error and no law; of a single table the error is raised."""
+    """It is raised once all were checked, with the records of all: nobody takes it for healthy."""
     store = lake(spark, "lost_lake", tmp_path)
     names = [written(store, each, Layout.VERSIONS, "k from to recorded\na T1 - T1\n") for each in "ab"]
     for row in spark.table(store.sql_name(names[0], "files")).collect():
         local(row.file_path).unlink()
 
-    told = checked(store, [], every=True)
+    for named in ([], names):
+        with pytest.raises(
+            Failed, match=r"1 of 2 tables could not be checked: spoilt\.a \(file-lost\)"
+        ) as stop:
+            checked(store, named, every=not named)
 
-    assert {each["table"] for each in told if each["law"]} == {"spoilt.b"}
-    assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
+        assert (stop.value.code, stop.value.keys) == ("unchecked", ["spoilt.a"])
+        told = stop.value.results
+        assert {each["table"]: each["status"] for each in told} == {"spoilt.a": "unchecked", "spoilt.b": "ok"}
+        assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
     with pytest.raises(Failed, match=r"A file of spoilt\.a is gone"):
         checked(store, names[:1])
 

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     Checked = dict[Any, list[dict[str, Any]] | BackstoryError | None]
 
 DEFAULTS = Options()
-RECORD = ("table", "law", "violations", "keys")
+RECORD = ("table", "law", "violations", "keys", "status")
 
 
 def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int:  # noqa: A002 - the option's name
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. Exit code 4 if a law is broken: `backstory repair TABLE` shows what mends it.
-    What keeps one of several tables from being read is told beside the laws of the others: exit code 1.
+    What keeps one of several tables from being checked is told beside the laws of the others, with the status
+    unchecked: the exit code is that error's, 1 for most.
 
     Example: `backstory check crm.customer`
 
@@ -178,7 +179,7 @@ def _tell(found: list[dict[str, Any]]) -> None:
     """Print what is broken, and a line for each table."""
     broken = [{**each, "keys": ", ".join(each["keys"])} for each in found if each["violations"]]
     if broken:
-        show(broken, "table", RECORD)
+        show(broken, "table", RECORD[:-1])
         console.print()
     for each in found:
         if each["law"] is None:

@@ -1,15 +1,15 @@
 """`check`: the laws of a table's layout, each with how often it is broken and by which keys (V114, V115)."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from backstory.errors import MAX_KEYS, BackstoryError, UsageError
+from backstory.errors import MAX_KEYS, BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.model import remembered
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
-from backstory.model.receipt import apart
+from backstory.model.receipt import apart, exit_code
 from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Column
 from backstory.model.table import TableName
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 Known = TypeVar("Known", bound=ToldTable)
 # The code of the error for a table of no layout that backstory knows.
 STRANGE: Final = "unknown-layout"
+# How a law stands, or that nobody could look.
+OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
 
 
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
-    """A record `{"table", "law", "violations", "keys"}` for each law of the table's layout, in one scan.
+    """A record `{"table", "law", "violations", "keys", "status"}` for each law of the layout, in one scan.
 
-    `violations` is 0 where the law holds; `keys` are up to ten, as people write them; of `offsets` they are
-    offsets, of `properties` names of properties and columns. UsageError for a table that is not there, or
-    of no layout that backstory knows.
+    `violations` is 0 and `status` is `ok` where the law holds, else `violated`; `keys` are up to ten, as
+    people write them; of `offsets` they are offsets, of `properties` names of properties and columns.
+    UsageError for a table that is not there, or of no layout that backstory knows.
     """
     with translate_faults(table):
         stored = known(existing(store, table))
@@ -55,7 +57,13 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
         broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
     found = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
     return [
-        {"table": str(table.shape.table), "law": law.value, "violations": times, "keys": keys}
+        {
+            "table": str(table.shape.table),
+            "law": law.value,
+            "violations": times,
+            "keys": keys,
+            "status": VIOLATED if times else OK,
+        }
         for law, times, keys in found
     ]
 
@@ -63,7 +71,8 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
 def checked(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
     """The records of the tables that are named, or of every one whose layout is known.
 
-    What keeps one of several from being read is its record; of a single one it is raised.
+    What keeps one from being checked is raised; of several once all were, and `results` of the error are the
+    records, with the status `unchecked` of what could not be.
     """
     names = tables(store) if every else named
     found = apart(
@@ -72,13 +81,32 @@ def checked(store: Store, named: Sequence[TableName], *, every: bool = False) ->
         every=every,
         alone=len(named) == 1 and not every,
     )
-    return [record for table in names for record in records(table, found[table])]
+    told = [record for table in names for record in records(table, found[table])]
+    _refuse_unchecked(told, found)
+    return told
+
+
+def _refuse_unchecked(told: Sequence[dict[str, Any]], found: Mapping[TableName, object]) -> None:
+    failed = {str(table): each for table, each in found.items() if isinstance(each, BackstoryError)}
+    left = {table: error for table, error in failed.items() if error.code != STRANGE}
+    if not left:
+        return
+    kinds = {each.exit_code: each for each in (Failed, UsageError, Refused, TryAgain)}
+    why = ", ".join(f"{table} ({error.code})" for table, error in list(left.items())[:MAX_KEYS])
+    error = kinds[exit_code(left.values())](
+        UNCHECKED,
+        f"{len(left)} of {len({each['table'] for each in told})} tables could not be checked: {why}.",
+        "The error's `results` are the records of all of them, and what kept these from being checked.",
+        list(left),
+    )
+    error.results = told
+    raise error
 
 
 def records(
     table: TableName | str, found: list[dict[str, Any]] | BackstoryError | None
 ) -> list[dict[str, Any]]:
-    """The records of a table: of one that could not be read what kept it, with the law NULL.
+    """The records of a table: one of status `unchecked`, with the law NULL, for what could not be read.
 
     None of a table of no layout that backstory knows.
     """
@@ -86,7 +114,8 @@ def records(
         return found or []
     if found.code == STRANGE:
         return []
-    return [{"table": str(table), "law": None, "violations": None, "keys": [], "error": found.to_dict()}]
+    nothing: dict[str, Any] = {"table": str(table), "law": None, "violations": None, "keys": []}
+    return [{**nothing, "status": UNCHECKED, "error": found.to_dict()}]
 
 
 def known(found: Known) -> Known:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
@@ -25,7 +26,7 @@ class Maintained(Receipt):
 
     Data files before and after, the bytes of those that were rewritten, snapshots that expired, cursors that
     were dropped for their age, rows of memory that were settled or pruned, the share of rows that are memory,
-    and a time up to which to settle where that is more than a fifth.
+    and a time up to which to settle where that is more than a fifth. Of a failed one no more is known.
     """
 
     table: str
@@ -38,6 +39,7 @@ class Maintained(Receipt):
     rows_settled: int = 0
     memory_share: float | None = None
     propose_settle_before: str | None = None
+    status: Literal["done", "failed"] = "done"
     error: BackstoryError | None = None
 
 
@@ -79,7 +81,7 @@ def kept_in_order(
     """What `act` gives; an error of one table keeps the others not back, and stands in its receipt."""
     found = ((name, each) for name, each in apart(names, act, every=every).items())
     return [
-        Maintained(str(name), "", error=each) if isinstance(each, BackstoryError) else each
+        Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
         for name, each in found
     ]
 
