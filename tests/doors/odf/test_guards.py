@@ -64,6 +64,17 @@ def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a bat
     assert life.push("A,3", event_time=e(2)).counts == counts(corrected=1)
 
 
+def test_a_snapshot_without_a_time_that_others_overtook_is_late(dataset):
+    """It is of the time at which its run began, whatever system time its events then get."""
+    warned = dataset(SNAPSHOT, KV)
+    strict = dataset("{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", KV)
+    for life in (warned, strict):
+        life.push("A,1", event_time=None, system_time=s(5))
+        life.push("A,2", event_time=None, system_time=s(9))
+    assert "older than the last one" in str(warned.push("A,1", event_time=None, system_time=s(7)).notes)
+    assert strict.refused("A,1", code="late-snapshot", event_time=None, system_time=s(7)).remedy
+
+
 def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
     """With columns it retracts everything, once; without them only the source's state is saved."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", read=INFERRED, fetch=POLLING)

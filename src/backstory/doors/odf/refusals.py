@@ -88,9 +88,13 @@ def refuse_retractions(found: Happened, terms: EventTerms) -> list[str]:
 
 
 def refuse_late(work: Work, head: Head) -> list[str]:
-    """A warning for a snapshot that is older than the last one; Refused where the manifest says so."""
-    merge, time = work.source.merge, work.fetched.event_time
-    last = head.snapshot_time
+    """A warning for a snapshot that is older than the last one; Refused where the manifest says so.
+
+    One that is pushed without a time is of its run's: others may have come while it waited for them.
+    """
+    merge, time, last = work.source.merge, work.fetched.event_time, head.snapshot_time
+    if time is None and work.after is None:
+        time, last = work.run.system_time, head.system_time
     if not isinstance(merge, Snapshot) or time is None or last is None or time >= last:
         return []
     told = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
