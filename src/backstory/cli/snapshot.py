@@ -64,8 +64,8 @@ def snapshot(
         rename: New names of columns: old=new.
         retype: New types of columns: amount=DOUBLE; refused where a stored value would change.
         backfill: Let the copy be older than all that is stored; from then on the table remembers its copies.
-        remember: From now on keep the time of every copy, also of those that change nothing, so that no older
-            copy is taken after a newer one. Once is enough: the table keeps it.
+        remember: From now on keep the time of every copy, also of those that change nothing, so that a copy
+            that comes late is true only until the next one. Once is enough: the table keeps it.
         backfill_added: Write the values of a new column into the open versions, without new ones.
         restate: Put the copy in the place of the one that is stored of its instant.
         format: csv, parquet, jsonl or json, whatever the files' endings.

@@ -92,7 +92,7 @@ class SnapshotOptions(TypedDict, total=False):
         retype: new types of columns, by their names; every stored value stays exactly the same.
         backfill: whether a copy may be older than all that is stored; the table then remembers.
         remember: whether the table remembers the time of each copy from now on, also of those that change
-            nothing, so that no older copy is taken after them.
+            nothing, so that a copy that comes late is true only until the next one.
         backfill_added: whether a new column's values come into the open versions, and make none.
         restate: whether the copy takes the place of the one that is stored of its instant.
         format: that of the source's files, where their endings do not tell it.
