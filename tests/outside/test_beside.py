@@ -1,0 +1,71 @@
+"""A program of its own beside this one: its copy is overtaken, and a process is forked from it."""
+
+import json
+import subprocess
+import sys
+import time
+
+import java
+import pyarrow as pa
+import pytest
+
+from backstory.stores.iceberg.store import Store
+from backstory.warehouse import Warehouse
+
+NAME = "outside_beside.customer"
+# Each of its rows takes a while to be read.
+SLOW = (
+    "SELECT k, 'old' AS v FROM VALUES 'k0', 'k1' AS rows(k) "
+    "WHERE java_method('java.lang.Thread', 'sleep', 3000L) IS NOT NULL"
+)
+PROGRAM = f"""
+import json, os, sys
+import backstory
+
+def tell(told):
+    print(json.dumps(told), flush=True)
+
+def code(call):
+    try:
+        call()
+    except backstory.BackstoryError as error:
+        return error.code
+
+with backstory.open(sys.argv[1]) as warehouse:
+    slow = warehouse.spark.sql(\"\"\"{SLOW}\"\"\")
+    warehouse.snapshot(slow, into="{NAME}", dry_run=True)  # what it needs is loaded by now
+    tell("begins")
+    tell(code(lambda: warehouse.snapshot(slow, into="{NAME}")))
+    table = warehouse.table("{NAME}")
+    child = os.fork()
+    if not child:
+        tell([code(table.current), code(warehouse.tables)])
+        sys.exit(0)  # with all that Python does at its end
+    assert os.waitpid(child, 0)[1] == 0
+    tell(sorted(row.v for row in table.current().collect()))
+"""
+
+
+def rows(value, count):
+    return pa.table({"k": [f"k{number}" for number in range(count)], "v": [value] * count})
+
+
+@pytest.mark.process
+def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path):
+    """The older copy is not dated anew; the child is refused, and its end breaks nothing of its parent's."""
+    warehouse = Warehouse(Store(spark), embedded=False)
+    warehouse.snapshot(rows("first", 2), into=NAME, key="k")
+    settings = {"spark.master": "local[1]", "spark.driver.memory": "700m"} | java.PLANS
+    (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(settings)}")
+    words = [sys.executable, "-c", PROGRAM, str(Store(spark).folder)]
+    running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert json.loads(running.stdout.readline()) == "begins", running.communicate()
+    time.sleep(1)
+    warehouse.snapshot(rows("new", 3), into=NAME)
+
+    said, warned = running.communicate(timeout=240)
+
+    assert running.returncode == 0, (said, warned)
+    told = [json.loads(line) for line in said.splitlines() if line[0] in '"[']  # the others are of the log
+    assert "trying again" in said
+    assert told == ["time-backwards", ["forked", "forked"], ["new", "new", "new"]], warned
