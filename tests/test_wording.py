@@ -152,7 +152,8 @@ def test_options_in_texts_are_options_of_commands():
         for name in re.findall(r"`([a-z][a-z_]*)=", text)
     }
     assert len(named) > 10
-    assert [] == sorted((module, flag) for module, flag in named if flag not in flags)
+    python_alone = {("stores/iceberg/given.py", "--catalog")}  # of `backstory.open(spark=...)`
+    assert [] == sorted(named - python_alone - {each for each in named if each[1] in flags})
 
 
 @pytest.mark.parametrize("schema", [json_schema(), Model.model_json_schema()], ids=["manifests", "models"])
