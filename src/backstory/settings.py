@@ -12,6 +12,8 @@ from backstory.errors import UsageError
 
 CATALOG = "backstory"
 CATALOG_FILE = "catalog.db"  # of an embedded warehouse
+DEFAULT_FILE = "backstory.toml"  # in the working folder
+VARIABLE = "BACKSTORY_WAREHOUSE"
 SECTIONS = {"catalog", "catalogs", "delivery", "odf", "serve", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
 # How much of it a container may have, by the two versions of Linux's control groups.
@@ -47,7 +49,7 @@ class Settings:
     The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
     is named by no properties here. `driver_memory` is what all deliveries together may take of the
     driver's memory, in bytes. `rights` are those of manifests. `batch_folder` is where the batch files of
-    requests lie; None for anywhere.
+    requests lie; None for anywhere. `origin` says who named the warehouse.
     """
 
     warehouse: Path
@@ -57,6 +59,14 @@ class Settings:
     driver_memory: int = DRIVER_MEMORY
     rights: Rights = field(default_factory=Rights)
     batch_folder: Path | None = None
+    origin: str = ""
+
+    @property
+    def searched(self) -> str:
+        """The warehouse and who named it, for people who may have meant another one."""
+        if self.catalogs[CATALOG]:
+            return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
+        return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
@@ -67,7 +77,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
     in the file. Raises UsageError for a missing file, unknown sections or a missing variable.
     """
     path = config or os.environ.get("BACKSTORY_CONFIG")
-    document = _read(Path(path)) if path else _read_default(Path("backstory.toml"))
+    document = _read(Path(path)) if path else _read_default(Path(DEFAULT_FILE))
     unknown = sorted(set(document) - SECTIONS)
     if unknown:
         raise UsageError(
@@ -75,7 +85,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"The configuration has the unknown section {unknown[0]}.",
             f"Sections are {', '.join(sorted(SECTIONS))}.",
         )
-    folder = Path(warehouse or os.environ.get("BACKSTORY_WAREHOUSE") or "warehouse").absolute()
+    folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
     if "?" in str(folder):  # options of the catalog's address begin there
         raise UsageError(
             "no-warehouse",
@@ -93,7 +103,19 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         driver_memory=_driver_memory(document.get("delivery", {})),
         batch_folder=_batch_folder(document.get("serve", {})),
         rights=_rights(document.get("odf", {})),
+        origin=_origin(warehouse, path, configured="catalog" in document),
     )
+
+
+def _origin(warehouse: str | Path | None, config: str | Path | None, *, configured: bool) -> str:
+    """Who named the warehouse; options stand as errors spell them."""
+    if configured:
+        return f"from [catalog] in {Path(config or DEFAULT_FILE).absolute()}"
+    if warehouse:
+        return "from `warehouse=`"
+    if os.environ.get(VARIABLE):
+        return f"from {VARIABLE}"
+    return f"the default; name another with `warehouse=` or {VARIABLE}"
 
 
 def _read(path: Path) -> dict[str, Any]:

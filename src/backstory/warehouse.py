@@ -41,7 +41,6 @@ def open(  # noqa: A001 - the public name
     With a session, `config` is read for `[odf]` only; a process forked later is refused (`forked`). Raises
     UsageError for what is wrong with configuration, session or Iceberg, and without Spark or Java.
     """
-    from backstory.formats.memory import Memory
     from backstory.stores.iceberg.given import require_usable
     from backstory.stores.iceberg.store import Store
 
@@ -49,11 +48,10 @@ def open(  # noqa: A001 - the public name
         require_usable(spark, catalog)
         rights = settings.load(warehouse, config).rights if config is not None else settings.Rights()
         return Warehouse(Store(spark, catalog), embedded=False, rights=rights)
-    from backstory.spark.late import LateSpark
+    from backstory.stores.iceberg.embedded_store import open_store
 
     found = settings.load(warehouse, config)
-    session = LateSpark(found, verbose=verbose)
-    store = Store(session, catalog, found.format_version, Memory(found.driver_memory))
+    store = open_store(found, catalog, verbose=verbose)
     return Warehouse(store, embedded=True, rights=found.rights)
 
 
@@ -80,7 +78,7 @@ class Warehouse:
 
         table = named(name, lambda each: load(self.store, each) is not None)
         if table is None:
-            raise no_table(table_name(name))
+            raise no_table(table_name(name), searched=self.store.searched)
         return Table(self.store, table)
 
     def historize(

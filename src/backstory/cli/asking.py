@@ -164,7 +164,7 @@ def _require(options: Options, tables: Sequence[str]) -> None:
     there = set(catalog.tables())
     for name in tables:
         if named(name, there.__contains__) is None:
-            raise no_table(table_name(name), there)
+            raise no_table(table_name(name), there, catalog.searched)
 
 
 def show_state(

@@ -4,10 +4,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backstory.cli.asking import ask, each_from_metadata, opened, show_state
+from backstory.cli.flags import in_flags
 from backstory.cli.keys import Chosen, named_key, no_known_times
 from backstory.cli.options import Key, Limit, Names, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import show, without_idle
+from backstory.cli.output import and_error, errors, show, tell_error, without_idle
+from backstory.errors import UsageError
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import named, table_name
 
@@ -21,22 +23,32 @@ LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
-def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> None:
+def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     """List the tables of the warehouse: layout, rows, open versions, last commit.
 
     Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
-    that is settled. Spark is not started.
+    that is settled. Spark is not started. Where there is none the warehouse that was searched is named.
 
     Args:
         limit: At most so many tables.
         options: Common options.
     """
-    found = _inventory(options)[:limit]
+    found = _inventory(options)
+    moved = [each["error"] for each in found if "error" in each]
+    if moved and len(moved) == len(found):
+        raise UsageError(**moved[0])
+    if not found and not options.quiet:
+        errors.print(in_flags(f"There are no tables in {options.settings().searched}."), markup=False)
+    found = found[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
         found = [{**row, "last_commit": _second(row["last_commit"])} for row in found]
         columns = columns if options.wide else without_idle(columns, found, ("memory_rows", "settled"))
+        for each in moved:
+            tell_error(each)
+    columns = columns if options.answer == "table" else and_error(columns, found)
     show(found, options.answer, columns, wide=options.wide)
+    return UsageError.exit_code if moved else 0
 
 
 def _inventory(options: Options) -> list[dict[str, Any]]:

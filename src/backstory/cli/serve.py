@@ -54,6 +54,7 @@ def serve(
     from backstory.spark.launch import java_of
     from backstory.spark.session import start
     from backstory.stores.iceberg.store import Store
+    from backstory.stores.whereabouts import remember_if_writable
 
     settings = options.settings()
     asked = Serving(
@@ -82,6 +83,7 @@ def serve(
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
         _require_answer(store)
+        remember_if_writable(store.home)
     running = start_serving(stores, asked, _account())
     if unknown:
         structlog.get_logger().warning("unknown arguments are ignored", count=len(unknown))

@@ -11,6 +11,7 @@ from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.metadata.described import Catalog, Counts, Described, existing
+from backstory.stores.whereabouts import MOVED
 
 NOTHING = dict.fromkeys(("table", "layout", "rows", "open_versions", "last_commit"))
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
@@ -56,7 +57,8 @@ def inventory(catalog: Catalog, names: Iterable[TableName] | None = None) -> lis
     """For each table its layout, rows, open versions (NULL without a history) and last commit.
 
     Rows of layout `versions` are its versions; the rows that are none stand in `memory_rows`, and the
-    interval in which nothing changes any more in `settled` (V122). What cannot be told is NULL.
+    interval in which nothing changes any more in `settled` (V122). What cannot be told is NULL; a table that
+    lies where the warehouse stood before has an `error`.
     """
     asked = catalog.tables() if names is None else names
     return [row for name in asked if (row := _listed(catalog, name)) is not None]
@@ -68,7 +70,8 @@ def _listed(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
     except (Failed, UsageError) as unreadable:  # a file is gone, or a newer backstory wrote it
         if unreadable.code == SPARK_GONE:
             raise
-        return {**NOTHING, "table": str(name)}
+        moved = {"error": unreadable.to_dict()} if unreadable.code == MOVED else {}
+        return {**NOTHING, "table": str(name), **moved}
     return None if table is None else _held(catalog, table)
 
 

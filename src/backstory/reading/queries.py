@@ -9,7 +9,7 @@ from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, tables_read
 from backstory.stores.iceberg.faults import java_fault, lost_file
 from backstory.stores.iceberg.session_caches import refresh
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, require_here
 from backstory.stores.iceberg.workers import carried
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
+NAMED: Final = ("UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView")
 FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around odd names."
 
@@ -30,8 +31,11 @@ def asked(store: Store, query: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
     with _here(store):
-        if not _looks_up(store, query):
-            _refresh(store, tables_read(store.spark, query))
+        named = _looked_up(store, query)
+        read = [] if named is not None else list(tables_read(store.spark, query))
+        for name in read if named is None else named:
+            _require_here(store, name)
+        _refresh(store, read)
         try:
             return store.spark.sql(query)
         except AnalysisException as wrong:
@@ -46,15 +50,27 @@ def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
             refresh(store, TableName(*own[:2]))
 
 
-def _looks_up(store: Store, query: str) -> bool:
-    """Whether it is one of the statements that show what there is."""
+def _require_here(store: Store, name: Sequence[str]) -> None:
+    """Raise UsageError if a name, or what it begins with, is a table where the warehouse stood before."""
+    parts = name[name[0] == store.catalog :]
+    for end in range(2, len(parts) + 1):  # behind a table's name stands that of its snapshots, or a branch
+        require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))
+
+
+def _looked_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
+    """What is looked up by a statement that shows what there is; None for a query."""
     from pyspark.errors import AnalysisException
 
     try:
         plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except AnalysisException:
-        return False  # it is told where the query is looked at
-    return str(plan.getClass().getName()).removeprefix(PLANS) in LOOKING_UP
+        return None  # it is told where the query is looked at
+    if str(plan.getClass().getName()).removeprefix(PLANS) not in LOOKING_UP:
+        return None
+    children = plan.children()
+    places = [children.apply(place) for place in range(children.size())]
+    names = [each.multipartIdentifier() for each in places if each.nodeName() in NAMED]
+    return [tuple(each.apply(part) for part in range(each.size())) for each in names]
 
 
 @contextmanager

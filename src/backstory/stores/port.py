@@ -34,6 +34,10 @@ class Store(Protocol):
     def memory(self) -> Memory:
         """What deliveries may hold of this process."""
 
+    @property
+    def searched(self) -> str:
+        """What it is and who named it, for people who may have meant another one."""
+
     def reserves(self, name: str) -> bool:
         """Whether it keeps this name of a column for itself."""
 

@@ -7,11 +7,14 @@ from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.model.table import TableName
 
 
-def no_table(table: TableName, known: Iterable[TableName] = ()) -> UsageError:
-    """The error for a table that is not there; of the `known` ones it names that which is most alike."""
+def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = "") -> UsageError:
+    """The error for a table that is not there; of the `known` ones it names that which is most alike.
+
+    `searched` says which warehouse was searched, and where its name came from.
+    """
     near = get_close_matches(str(table), map(str, known), 1)
     remedy = f"Did you mean {near[0]}?" if near else "Create it first, or check its name."
-    return UsageError("no-table", f"There is no table {table}.", remedy)
+    return UsageError("no-table", f"There is no table {table}{searched and f' in {searched}'}.", remedy)
 
 
 def table_exists(table: TableName) -> Refused:

@@ -46,7 +46,7 @@ def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it stands now; UsageError if there is none."""
     found = load(store, table)
     if found is None:
-        raise no_table(table)
+        raise no_table(table, searched=store.searched)
     return found
 
 

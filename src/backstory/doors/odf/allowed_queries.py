@@ -12,7 +12,7 @@ from backstory.doors.odf.source_rules import INPUT
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.spark.parsed_queries import tables_read
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, require_here
 
 
 def steps(sql: Sql) -> list[tuple[str | None, str]]:
@@ -52,4 +52,5 @@ def others_read(store: Store, namespace: str, query: str, given: frozenset[str])
                 f"The query reads {'.'.join(table)}, which is neither an earlier step nor a dataset.",
                 f"It may read `{INPUT}`, and datasets as {store.catalog}.{namespace}.`name`.",
             )
+        require_here(store, TableName(namespace, last))
     return bool(found)

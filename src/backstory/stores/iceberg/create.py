@@ -14,8 +14,18 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import holds_views, partition_spec, sort_order
 from backstory.stores.iceberg.schema import iceberg_schema
-from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, LAYOUT_VERSION, Store, called, exists
+from backstory.stores.iceberg.store import (
+    CALLED,
+    KEY,
+    LAYOUT,
+    LAYOUT_VERSION,
+    Store,
+    called,
+    exists,
+    require_here,
+)
 from backstory.stores.refusals import table_exists
+from backstory.stores.whereabouts import remember
 
 PROPERTIES = {
     LAYOUT_VERSION: "1",
@@ -49,6 +59,7 @@ def builder(store: Store, shape: Shape) -> Any:
     Histories are partitioned so that open versions lie apart from closed ones. Raises Refused for a name
     that Iceberg cannot hold.
     """
+    require_here(store, shape.table)
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
     spec = partition_spec(jvm, schema)
@@ -66,12 +77,14 @@ def builder(store: Store, shape: Shape) -> Any:
 
 def drop(store: Store, table: TableName) -> bool:
     """Drop the table with its files; whether there was one."""
+    require_here(store, table)
     with translate_faults(table):
         return bool(store.iceberg().dropTable(store.identifier(table), True))
 
 
 def rename(store: Store, table: TableName, name: TableName) -> None:
     """Give the table another name; its data, columns and properties stay where they are."""
+    require_here(store, table)
     with translate_faults(table):
         store.iceberg().renameTable(store.identifier(table), store.identifier(name))
 
@@ -99,6 +112,7 @@ def create_view(
     there is such a table.
     """
     refuse_existing(store, name)
+    remember_here(store)
     catalog, identifier = store.iceberg(), store.identifier(name)
     if not holds_views(store.jvm, catalog):
         return
@@ -150,10 +164,17 @@ def location_of(store: Store, table: TableName) -> str | None:
     root = store.folder
     if root is None:
         return None
+    remember_here(store)
     folder = Path(root, _folder(table.schema), _folder(table.name))
     if folder.exists():
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     return str(folder)
+
+
+def remember_here(store: Store) -> None:
+    """Let an embedded warehouse remember the folder that a table or a view is put below."""
+    if store.home is not None:
+        remember(store.home)
 
 
 def _folder(name: str) -> str:

@@ -12,8 +12,9 @@ from backstory.model.change import TOKEN
 from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.settings import DRIVER_MEMORY
+from backstory.settings import CATALOG_FILE, DRIVER_MEMORY
 from backstory.spark.late import LateSpark
+from backstory.stores import whereabouts
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
     behind_cache,
@@ -28,6 +29,8 @@ from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table, property_garbled
+from backstory.stores.whereabouts import PLACES as TABLE_PLACES
+from backstory.stores.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,13 +48,14 @@ class Store:
     """An Iceberg catalog as a Spark session names it.
 
     `session` may be one that is not started yet. `format_version` is that of new tables; `memory` is what
-    deliveries may hold on the driver.
+    deliveries may hold on the driver; `origin` says who named the warehouse.
     """
 
     session: "SparkSession | LateSpark"
     catalog: str = "backstory"
     format_version: int = 3
     memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
+    origin: str = ""
 
     @property
     def jvm(self) -> Any:
@@ -89,12 +93,25 @@ class Store:
         return Path(root) if root and Path(root).is_absolute() else None
 
     @property
+    def home(self) -> Path | None:
+        """The folder of a warehouse whose catalog is a file in it; None for any other catalog."""
+        root, place = self.folder, self.setting(f"spark.sql.catalog.{self.catalog}.uri") or ""
+        file = place.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
+        return root if root is not None and file == f"{root}/{CATALOG_FILE}" else None
+
+    @property
     def address(self) -> str:
         """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
         if self.folder is not None:
             return str(self.folder.resolve())
         told = (self.setting(f"spark.sql.catalog.{self.catalog}.{each}") for each in PLACES)
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
+
+    @property
+    def searched(self) -> str:
+        """The warehouse and who named it, for people who may have meant another one."""
+        what = f"the warehouse {self.home}" if self.home else f"the catalog {self.address}"
+        return f"{what} ({self.origin})" if self.origin else what
 
     def namespace(self, schema: str) -> Any:
         """Iceberg's name of a schema, which is always one level deep."""
@@ -196,9 +213,13 @@ class StoredTable:
 
 
 def load(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it stands now, or None if there is no such table or schema."""
+    """The table as it stands now, or None if there is no such table or schema.
+
+    UsageError for one that lies where an embedded warehouse stood before it was copied or moved.
+    """
     from py4j.protocol import Py4JJavaError
 
+    stands = require_here(store, table)
     with translate_faults(table):
         try:  # whether there is one Iceberg finds out by loading it: to ask before is to load it twice
             iceberg = store.iceberg().loadTable(store.identifier(table))
@@ -206,13 +227,23 @@ def load(store: Store, table: TableName) -> StoredTable | None:
             if is_missing(fault):
                 return None
             raise
+        if stands is not None:
+            properties = iceberg.properties()
+            places = (properties.get(each) or "" for each in TABLE_PLACES)
+            stands.require(table, str(iceberg.location()), *places)
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after it was loaded: what the session reads is no older
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
 
+def require_here(store: Store, table: TableName) -> Whereabouts | None:
+    """Where an embedded warehouse stands; UsageError if the table lies where it stood before."""
+    return None if store.home is None else whereabouts.require_here(store.home, table)
+
+
 def exists(store: Store, table: TableName) -> bool:
     """Whether there is such a table; where there mostly is none this takes less than to load it."""
+    require_here(store, table)
     with translate_faults(table):
         return bool(store.iceberg().tableExists(store.identifier(table)))
 
@@ -221,7 +252,7 @@ def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it stands now; UsageError if there is none."""
     found = load(store, table)
     if found is None:
-        raise no_table(table)
+        raise no_table(table, searched=store.searched)
     return found
 
 

@@ -132,6 +132,11 @@ class MemoryStore:
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: Any = field(default_factory=lambda: count(1))
 
+    @property
+    def searched(self) -> str:
+        """Nobody names it."""
+        return ""
+
     def reserves(self, name: str) -> bool:
         """Whether Iceberg keeps this name of a column for itself."""
         return name in RESERVED

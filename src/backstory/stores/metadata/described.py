@@ -112,7 +112,10 @@ def deletes_by_value(told: Callable[[str], str | None]) -> bool:
 
 
 class Catalog(Protocol):
-    """Where tables are described."""
+    """Where tables are described; `searched` names it, and who named it."""
+
+    @property
+    def searched(self) -> str: ...
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
@@ -142,7 +145,7 @@ def existing(catalog: Catalog, table: TableName) -> Described:
     """The table as it stands now; UsageError if there is none."""
     found = catalog.describe(table)
     if found is None:
-        raise no_table(table)
+        raise no_table(table, searched=catalog.searched)
     return found
 
 

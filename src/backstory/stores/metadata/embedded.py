@@ -2,22 +2,18 @@
 
 import gzip
 import json
-import sqlite3
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from backstory.model.table import TableName
-from backstory.settings import CATALOG, CATALOG_FILE
+from backstory.settings import CATALOG
+from backstory.stores.catalog_file import TABLE, Entry, read
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import Opener, counted
 from backstory.stores.refusals import file_garbled, file_lost
-
-PATIENCE = 60  # seconds, while another program writes
-_IS_TABLE = "catalog_name = ? AND coalesce(iceberg_type, 'TABLE') = 'TABLE'"
+from backstory.stores.whereabouts import PLACES, whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +21,38 @@ class EmbeddedCatalog:
     """The tables of the warehouse in a folder; a folder without a catalog has none."""
 
     folder: Path
+    origin: str = ""
+
+    @property
+    def searched(self) -> str:
+        """The warehouse and who named it."""
+        return f"the warehouse {self.folder}" + (f" ({self.origin})" if self.origin else "")
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
-        return sorted(TableName(schema, name) for schema, name, _ in self._rows())
+        return sorted(each.table for each in self._entries())
 
     def describe(self, table: TableName) -> Described | None:
-        """The table as it stands now, or None if there is none; Failed if its metadata cannot be read."""
-        location = self._location(table)
+        """The table as it stands now, or None if there is none.
+
+        Raises UsageError for one that lies where the warehouse stood before, Failed if its metadata cannot be
+        read.
+        """
+        held = read(self.folder)
+        location = _location(table, held.entries)
         if location is None:
             return None
+        stands = whereabouts(self.folder, held)
+        stands.require(table, location)
         try:
-            return described(table, _metadata(table, location), location)
+            told = _metadata(table, location)
         except FileNotFoundError:
-            if self._location(table) == location:
+            if _location(table, self._entries()) == location:
                 raise file_lost(table, local(location).name) from None
             raise  # a writer came meanwhile
+        properties = told.get("properties") or {}
+        stands.require(table, str(told.get("location")), *(properties.get(each, "") for each in PLACES))
+        return described(table, told, location)
 
     def count(self, table: Described) -> Counts:
         """The rows, from manifests where these tell."""
@@ -56,21 +68,13 @@ class EmbeddedCatalog:
         del table
         return open_local
 
-    def _location(self, table: TableName) -> str | None:
-        found = {TableName(schema, name): location for schema, name, location in self._rows()}
-        return found.get(table)
+    def _entries(self) -> list[Entry]:
+        return [each for each in read(self.folder).entries if (each.catalog, each.kind) == (CATALOG, TABLE)]
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        file = self.folder / CATALOG_FILE
-        if not file.exists() or not file.stat().st_size:
-            return []
-        with _reading(file) as connection:
-            columns = {row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")}
-            if not columns:
-                return []
-            asked = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE "
-            is_table = _IS_TABLE if "iceberg_type" in columns else "catalog_name = ?"
-            return list(connection.execute(asked + is_table, [CATALOG]))
+
+def _location(table: TableName, entries: list[Entry]) -> str | None:
+    wanted = (CATALOG, table, TABLE)
+    return next((each.location for each in entries if (each.catalog, each.table, each.kind) == wanted), None)
 
 
 def open_local(location: str) -> IO[bytes]:
@@ -94,10 +98,3 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not {"schema", "schemas"} & set(found):
         raise file_garbled(table, local(location).name)
     return found
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes nothing, neither the file nor those beside it."""
-    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as connection:
-        yield connection

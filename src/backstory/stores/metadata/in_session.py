@@ -16,6 +16,11 @@ class InSession:
 
     store: iceberg.Store
 
+    @property
+    def searched(self) -> str:
+        """The warehouse and who named it."""
+        return self.store.searched
+
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
         return iceberg.tables(self.store)

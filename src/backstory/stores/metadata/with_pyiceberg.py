@@ -54,6 +54,7 @@ class WithPyiceberg:
 
     catalog: "catalog.Catalog"
     opened: dict[TableName, "Table"] = field(default_factory=dict)
+    searched: str = f"the catalog {CATALOG}"
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
@@ -83,14 +84,16 @@ class WithPyiceberg:
         return lambda location: cast("IO[bytes]", io.new_input(location).open())
 
 
-def open_catalog(properties: Mapping[str, str]) -> WithPyiceberg | None:
+def open_catalog(
+    properties: Mapping[str, str], searched: str = f"the catalog {CATALOG}"
+) -> WithPyiceberg | None:
     """The catalog of these properties; None where pyiceberg does not know one of them."""
     known = _translated(properties)
     if known is None:
         return None
     from pyiceberg.catalog import load_catalog
 
-    return WithPyiceberg(load_catalog(CATALOG, **known))
+    return WithPyiceberg(load_catalog(CATALOG, **known), searched=searched)
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ def open_without_spark(settings: Settings) -> Opening | None:
         return None
     properties = settings.catalogs[CATALOG]
     if not properties:
-        return EmbeddedCatalog(settings.warehouse)
+        return EmbeddedCatalog(settings.warehouse, settings.origin)
     from backstory.stores.metadata.with_pyiceberg import open_catalog
 
-    return open_catalog(properties)
+    return open_catalog(properties, settings.searched)

@@ -1,0 +1,185 @@
+"""Where an embedded warehouse stands, and where it stood when its tables were put there.
+
+Iceberg writes whole paths: the tables of a folder that was copied or moved still name the files of the former
+one, and who reads or deletes them does so to the original's. So the catalog remembers every folder that
+tables were put below, as it was spelled. A table that lies below one of these which is not this folder is
+neither read nor written; one that lies anywhere else its owner put there.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from backstory.errors import TryAgain, UsageError
+from backstory.model.table import TableName
+from backstory.settings import CATALOG_FILE
+from backstory.stores.catalog_file import FOLDERS, CatalogFile, Entry, changing, contents, read
+
+MOVED: Final = "warehouse-moved"
+METADATA: Final = "*.metadata.json"
+# What in a table's properties is a place for its files.
+PLACES: Final = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+_AT_LEAST: Final = 3  # a table's folder, `metadata` and a file
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The folder of a warehouse, all spellings of it, and the folders in which it stood before."""
+
+    folder: Path
+    spellings: frozenset[str]
+    former: frozenset[str]
+
+    def former_of(self, location: str) -> str | None:
+        """The former folder that a location lies below; None for one here, or anywhere else."""
+        ways = spelled(location)
+        here = max(map(len, below(ways, self.spellings)), default=0)
+        there = max(below(ways, self.former), key=len, default="")
+        return there if len(there) > here else None
+
+    def require(self, table: TableName, *locations: str) -> None:
+        """Raise UsageError if one of a table's places is where the warehouse stood before."""
+        for location in locations:
+            if (former := self.former_of(location)) is not None:
+                raise moved(self.folder, former, table)
+
+
+def whereabouts(folder: Path, held: CatalogFile | None = None) -> Whereabouts:
+    """Where the warehouse in a folder stands, by what its catalog holds."""
+    held = read(folder) if held is None else held
+    known = {*held.folders} if held.folders else _inferred(folder, held.entries)
+    same = {each for each in known if _same(each, folder)}
+    spellings = frozenset({*same, str(folder), os.path.realpath(folder)})
+    return Whereabouts(folder, spellings, frozenset(known - spellings))
+
+
+def require_here(folder: Path, table: TableName) -> Whereabouts:
+    """Where a warehouse stands; UsageError if this table or view of it lies in a former folder."""
+    held = read(folder)
+    found = whereabouts(folder, held)
+    found.require(table, *(each.location for each in held.entries if each.table == table))
+    return found
+
+
+def remember(folder: Path) -> None:
+    """Keep in mind that tables are put below this folder; TryAgain if its catalog cannot be written now."""
+    try:
+        held, ways = read(folder), {str(folder), os.path.realpath(folder)}
+        if ways <= {*held.folders}:
+            return
+        with changing(folder / CATALOG_FILE) as connection:
+            held = contents(connection)
+            known = {*held.folders} if held.folders else _inferred(folder, held.entries)
+            replace_folders(connection, known | ways)
+    except sqlite3.Error as stop:
+        raise TryAgain(
+            "catalog-busy",
+            f"The catalog of the warehouse {folder} cannot be written: {stop}.",
+            "Nothing was written; send it again.",
+        ) from None
+
+
+def remember_if_writable(folder: Path | None) -> None:
+    """The same of an embedded warehouse that can be written; reading one needs no right to write."""
+    with suppress(TryAgain, OSError):
+        if folder is not None and (folder / CATALOG_FILE).exists():
+            remember(folder)
+
+
+def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
+    """Let a catalog remember these folders and no others."""
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {FOLDERS} (folder VARCHAR(1000) NOT NULL PRIMARY KEY)")
+    connection.execute(f"DELETE FROM {FOLDERS}")  # noqa: S608
+    rows = [[each] for each in sorted(folders)]
+    connection.executemany(f"INSERT INTO {FOLDERS} (folder) VALUES (?)", rows)  # noqa: S608
+
+
+def moved(folder: Path, former: str, table: TableName | None = None) -> UsageError:
+    """The error for tables that lie in the folder where their warehouse stood before."""
+    what = "its tables" if table is None else str(table)
+    return UsageError(
+        MOVED,
+        f"The warehouse {folder} was copied or moved from {former}, and the files of {what} are still those "
+        "in the former folder.",
+        "Nothing was read or written; run `backstory relocate` once to make this folder whole, or open "
+        f"{former} instead.",
+    )
+
+
+def spelled(location: str) -> set[str]:
+    """The ways in which a path may be written: as it is, without detours, and without links."""
+    bare = bare_path(location)
+    if not bare.startswith("/"):  # no file of this machine
+        return {bare}
+    return {bare.rstrip("/") or "/", os.path.normpath(bare), os.path.realpath(bare)}
+
+
+def bare_path(location: str) -> str:
+    """The path of a location of this machine, without its scheme; nothing in it is encoded."""
+    if not location.startswith("file:"):
+        return location
+    path = location.removeprefix("file:")
+    return "/" + path.lstrip("/") if path.startswith("//") else path
+
+
+def below(ways: set[str], folders: frozenset[str]) -> Iterator[str]:
+    """Those of the folders that a path, in one of its spellings, lies below."""
+    for folder in folders:
+        if any(way == folder or way.startswith(folder.rstrip("/") + "/") for way in ways):
+            yield folder
+
+
+def _same(one: str, other: Path) -> bool:
+    """Whether two paths are one folder, under whatever name or mount."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False
+
+
+def _inferred(folder: Path, entries: list[Entry]) -> set[str]:
+    """The former folders of a warehouse whose catalog remembers none, by its tables' locations.
+
+    A location elsewhere is of a former folder if the same file, or metadata that tells of the table's former
+    place, lies here in the same place; else its owner put the table there.
+    """
+    here = frozenset({str(folder), os.path.realpath(folder)})
+    found: set[str] = set()
+    for entry in entries:
+        ways = spelled(entry.location)
+        if not any(below(ways, here)) and not any(below(ways, frozenset(found))):
+            found |= set(filter(None, [_copied(folder, entry.location)]))
+    return found
+
+
+def _copied(folder: Path, location: str) -> str | None:
+    parts = Path(bare_path(location)).parts
+    if parts[:1] != ("/",):
+        return None
+    for start in range(2, len(parts) - _AT_LEAST + 1):
+        former, file = Path(*parts[:start]), Path(folder, *parts[start:])
+        if file.is_file() or any(_tells(each, former.joinpath(*parts[start:-2])) for each in _beside(file)):
+            return str(former)
+    return None
+
+
+def _beside(file: Path) -> list[Path]:
+    return sorted(file.parent.glob(METADATA)) if file.parent.is_dir() else []
+
+
+def _tells(metadata: Path, place: Path) -> bool:
+    """Whether a file of metadata says that its table lies in a place."""
+    with suppress(OSError, ValueError):
+        told = json.loads(metadata.read_text("utf-8"))
+        return isinstance(told, dict) and bare_path(str(told.get("location"))).rstrip("/") == str(place)
+    return False
