@@ -10,12 +10,19 @@ if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.reading.timelines import Timeline
     from backstory.table import Table
+    from backstory.upkeep.relocating import relocate
     from backstory.warehouse import Warehouse, open  # noqa: A004
 
 # Before pyarrow is loaded: memory that a delivery gave back is there for the next one (decision 0013).
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
-_LAZY = {"Table": "table", "Timeline": "reading.timelines", "Warehouse": "warehouse", "open": "warehouse"}
+_LAZY = {
+    "Table": "table",
+    "Timeline": "reading.timelines",
+    "Warehouse": "warehouse",
+    "open": "warehouse",
+    "relocate": "upkeep.relocating",
+}
 
 __all__ = [
     "BackstoryError",
@@ -29,6 +36,7 @@ __all__ = [
     "Violated",
     "Warehouse",
     "open",
+    "relocate",
 ]
 
 

@@ -21,6 +21,7 @@ from backstory.cli import (
     keeping,
     pull,
     read,
+    relocate,
     send,
     serve,
     snapshot,
@@ -56,7 +57,15 @@ COMMANDS = {
         read.log,
         sql.sql,
     ),
-    KEEP: (check.check, check.repair, check.adopt, keeping.rewind, keeping.forget, keeping.maintain),
+    KEEP: (
+        check.check,
+        check.repair,
+        check.adopt,
+        keeping.rewind,
+        keeping.forget,
+        keeping.maintain,
+        relocate.relocate,
+    ),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }
 

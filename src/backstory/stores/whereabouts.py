@@ -47,6 +47,15 @@ class Whereabouts:
         there = max(below(ways, self.former), key=len, default="")
         return there if len(there) > here else None
 
+    def moved_to(self, location: str) -> str:
+        """Where a location below a former folder is in this one, in its own spelling; any other as it is."""
+        former = self.former_of(location)
+        if former is None:
+            return location
+        way = next(each for each in sorted(spelled(location)) if _is_below(each, former))
+        scheme = next((each for each in ("file://", "file:") if location.startswith(each)), "")
+        return f"{scheme}{str(self.folder).rstrip('/')}{way[len(former.rstrip('/')) :]}"
+
     def require(self, table: TableName, *locations: str) -> None:
         """Raise UsageError if one of a table's places is where the warehouse stood before."""
         for location in locations:
@@ -135,8 +144,12 @@ def bare_path(location: str) -> str:
 def below(ways: set[str], folders: frozenset[str]) -> Iterator[str]:
     """Those of the folders that a path, in one of its spellings, lies below."""
     for folder in folders:
-        if any(way == folder or way.startswith(folder.rstrip("/") + "/") for way in ways):
+        if any(_is_below(way, folder) for way in ways):
             yield folder
+
+
+def _is_below(way: str, folder: str) -> bool:
+    return way == folder or way.startswith(folder.rstrip("/") + "/")
 
 
 def _same(one: str, other: Path) -> bool:

@@ -1,0 +1,1 @@
+"""The metadata of tables, written anew for the folder that a warehouse stands in now."""

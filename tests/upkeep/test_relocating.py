@@ -1,0 +1,238 @@
+"""A copied warehouse is refused, then made whole: nothing of the original is read, written or deleted."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from hashlib import sha256
+
+import pytest
+
+from backstory import relocate
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.model.table import TableName
+from backstory.reading.commits import inventory
+from backstory.stores.catalog_file import read
+from backstory.stores.iceberg.create import drop, rename
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.metadata.in_session import InSession
+from backstory.warehouse import Warehouse
+
+AT = ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
+VERSIONS = {"crm.three": 3, "crm.two": 2}
+
+
+def embedded(spark, name, folder, version=3):
+    """The warehouse in a folder, as a catalog of this name, which its database has the tables by."""
+    folder.mkdir(exist_ok=True)
+    (folder / "catalog.db").touch()
+    catalog = f"spark.sql.catalog.{name}"
+    settings = {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000",
+        "jdbc.schema-version": "V1",
+        "warehouse": str(folder),
+        "cache-enabled": "false",
+    }
+    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in settings.items():
+        spark.conf.set(f"{catalog}.{key}", value)
+    if read(folder).entries:
+        with closing(sqlite3.connect(folder / "catalog.db")) as connection, connection:
+            for table in ("iceberg_tables", "iceberg_namespace_properties"):
+                connection.execute(f"UPDATE {table} SET catalog_name = ?", [name])
+    return Warehouse(Store(spark, name, version), embedded=False)
+
+
+def copy_of(spark, name, warehouse, tmp_path):
+    folder = shutil.copytree(warehouse.store.home, tmp_path / name)
+    return embedded(spark, name, folder)
+
+
+def frame(spark, rows):
+    return spark.createDataFrame(rows, "id int, v string")
+
+
+def digests(folder):
+    return {
+        str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest()
+        for each in sorted(folder.rglob("*"))
+        if each.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def original(spark, tmp_path_factory):
+    """Tables of both versions of Iceberg's format, with all that metadata can have."""
+    folder = tmp_path_factory.mktemp("home") / "a b%20ü"
+    warehouse = embedded(spark, "home", folder)
+    for name, version in VERSIONS.items():
+        store = embedded(spark, "home", folder, version)
+        store.snapshot(frame(spark, [(1, "a"), (2, "b"), (3, "c")]), into=name, key="id", at=AT[0])
+        store.snapshot(frame(spark, [(1, "a"), (2, "B"), (3, "c")]), into=name, key="id", at=AT[1])
+        with store.table(name).changes(cursor="crm") as feed:
+            feed.frame.collect()
+        spark.sql(f"ALTER TABLE home.{name} CREATE BRANCH aside")
+        spark.sql(f"CALL home.system.compute_table_stats(table => '{name}')")
+        spark.sql(f"CALL home.system.compute_partition_stats(table => '{name}')")
+        store.snapshot(frame(spark, [(1, "A"), (2, "B")]), into=name, key="id", at=AT[2])
+    warehouse.table("crm.three").views()
+    spark.sql("CREATE TABLE home.crm.none (id int) USING iceberg")
+    far = tmp_path_factory.mktemp("far") / "far"
+    spark.sql(f"CREATE TABLE home.crm.far (id int) USING iceberg LOCATION '{far}'")
+    spark.sql("INSERT INTO home.crm.far VALUES (7)")
+    return warehouse
+
+
+def answers(warehouse):
+    """What the tables tell in all ways: every snapshot, branches, row ids, changes, life, files."""
+    found = {}
+    store = warehouse.store
+    for name, version in VERSIONS.items():
+        table, sql = warehouse.table(name), store.sql_name(TableName("crm", name.partition(".")[2]))
+        snapshots = store.spark.sql(
+            f"SELECT snapshot_id FROM {sql}.snapshots ORDER BY committed_at"
+        ).collect()
+        ids = ", _row_id" if version == 3 else ""
+        found[name] = [
+            [
+                sorted(
+                    map(str, store.spark.sql(f"SELECT *{ids} FROM {sql} VERSION AS OF {each[0]}").collect())
+                )
+                for each in snapshots
+            ],
+            sorted(map(str, store.spark.sql(f"SELECT * FROM {sql}.branch_aside").collect())),
+            sorted(map(str, table.current().collect())),
+            sorted(map(str, table.as_of(AT[1]).collect())),
+            sorted(map(str, table.changes(since=snapshots[0][0]).frame.collect())),
+            str(table.timeline(2)),
+            [each["violations"] for each in table.check()],
+            existing(store, table.name).tags,
+        ]
+    return found
+
+
+def calls(warehouse, spark):
+    """Every way to read or write a table."""
+    rows = frame(spark, [(1, "z")])
+    table = TableName("crm", "three")
+    return {
+        "table": lambda: warehouse.table("crm.three"),
+        "snapshot": lambda: warehouse.snapshot(rows, into="crm.three", key="id"),
+        "source": lambda: warehouse.snapshot("table:crm.three", into="crm.new", key="id"),
+        "sql": lambda: warehouse.sql("SELECT * FROM crm.three"),
+        "sql of metadata": lambda: warehouse.sql("SELECT * FROM crm.three.files"),
+        "sql describe": lambda: warehouse.sql("DESCRIBE TABLE crm.three"),
+        "maintain": lambda: warehouse.maintain("crm.three"),
+        "check": lambda: warehouse.check("crm.three"),
+        "adopt": lambda: warehouse.adopt("crm.three", layout="dbt", key="id"),
+        "drop": lambda: drop(warehouse.store, table),
+        "rename": lambda: rename(warehouse.store, table, TableName("crm", "other")),
+    }
+
+
+def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
+    """Nothing of it is read, written or deleted; what its owner put elsewhere is; afterwards all is as in it."""
+    home = original.store.home
+    before, told = digests(home), answers(original)
+    copy = copy_of(spark, "copied", original, tmp_path)
+    folder = copy.store.home
+    as_copied = digests(folder)
+
+    for what, call in calls(copy, spark).items():
+        with pytest.raises(UsageError) as refused:
+            call()
+        assert refused.value.code == "warehouse-moved", what
+        assert str(folder) in refused.value.message, what
+        assert str(home) in refused.value.message, what
+    assert copy.sql("SELECT * FROM crm.far").collect() == [(7,)]
+    listed = {each["table"]: each.get("error", {}).get("code") for each in inventory(InSession(copy.store))}
+    assert listed == {"crm.far": None, **dict.fromkeys(["crm.none", *VERSIONS], "warehouse-moved")}
+    [failed] = [each for each in copy.maintain(all=True, dry_run=True) if each.table == "crm.three"]
+    assert failed.error["code"] == "warehouse-moved"
+    assert digests(folder) == as_copied
+    assert digests(home) == before
+
+    would = relocate(folder, dry_run=True)
+    assert not would.applied
+    assert digests(folder) == as_copied
+    done = relocate(folder)
+
+    assert (done.tables, done.files, done.former) == (would.tables, would.files, [str(home)])
+    assert sorted(done.tables) == ["crm.none", *sorted(VERSIONS)]
+    assert done.views == ["crm.three_current", "crm.three_history"] or done.views
+    assert str(home).encode() not in b"".join(each.read_bytes() for each in folder.rglob("*.json"))
+    assert str(home).encode() not in b"".join(each.read_bytes() for each in folder.rglob("*.puffin"))
+    shutil.move(home, home.with_name("away"))  # whoever still reads the original's finds nothing
+    try:
+        assert answers(copy) == told
+        assert copy.sql("SELECT * FROM crm.none").collect() == []
+        assert copy.sql("SELECT * FROM crm.three_current ORDER BY id").count() == 2
+        copy.snapshot(frame(spark, [(1, "A"), (2, "b2")]), into="crm.three", key="id", at=AT[3])
+        for name in VERSIONS:
+            with copy.table(name).changes(cursor="crm") as feed:
+                assert feed.frame.count()
+            copy.maintain(name)
+            gone = copy.table(name).forget(3, apply=True)
+            assert gone.applied
+            assert all(str(folder) in each["path"] for each in gone.files_deleted)
+            assert [each["violations"] for each in copy.check(name) if each["violations"]] == []
+    finally:
+        shutil.move(home.with_name("away"), home)
+    assert digests(home) == before
+    assert answers(original) == told
+    assert relocate(folder).tables == []  # it stands where its tables are
+
+
+def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
+    """A file that the copy lacks is named, and nothing changes; with it the same call ends well."""
+    copy = copy_of(spark, "torn", original, tmp_path)
+    folder = copy.store.home
+    lost = next(folder.glob("crm/two/data/**/*.parquet"))
+    kept = lost.rename(tmp_path / "kept")
+    before = read(folder)
+
+    with pytest.raises(Failed) as failed:
+        relocate(folder)
+    assert (failed.value.code, lost.name in failed.value.message) == ("file-lost", True)
+    assert read(folder) == before
+    kept.rename(lost)
+    relocate(folder)
+    assert answers(copy) == answers(original)
+
+
+def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, tmp_path):
+    """A catalog with two names, a folder that leads out, a folder where nothing lies: refused, nothing written."""
+    copy = copy_of(spark, "linked", original, tmp_path)
+    folder, before = copy.store.home, digests(original.store.home)
+    (tmp_path / "other.db").hardlink_to(folder / "catalog.db")
+    with pytest.raises(UsageError) as refused:
+        relocate(folder)
+    assert refused.value.code == "linked-folder"
+    (tmp_path / "other.db").unlink()
+
+    shutil.rmtree(folder / "crm")
+    (folder / "crm").symlink_to(original.store.home / "crm")
+    with pytest.raises(UsageError) as refused:
+        relocate(folder)
+    assert refused.value.code == "linked-folder"
+    with pytest.raises(UsageError, match="lies below"):
+        relocate(folder, from_=tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no embedded warehouse"):
+        relocate(tmp_path / "nowhere")
+    assert digests(original.store.home) == before
+
+
+def test_while_another_program_writes_the_catalog_nothing_is_made_whole(
+    spark, original, tmp_path, monkeypatch
+):
+    """The catalog is held by one writer at a time."""
+    copy = copy_of(spark, "busy", original, tmp_path)
+    monkeypatch.setattr("backstory.stores.catalog_file.PATIENCE", 0)
+    with closing(sqlite3.connect(copy.store.home / "catalog.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TryAgain) as stopped:
+            relocate(copy.store.home)
+    assert isinstance(stopped.value, BackstoryError)
+    assert stopped.value.code == "catalog-busy"
+    assert json.dumps(relocate(copy.store.home).to_dict())
