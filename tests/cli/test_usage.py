@@ -1,10 +1,12 @@
 """Wrong usage is told as such before Spark starts, never as a bug."""
 
+import json
 import os
 import re
 import sys
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.cli.app import app, run
 
@@ -36,8 +38,50 @@ def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
 
 
 def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
-    assert run(["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]) == 0
-    assert capsys.readouterr().out == "[]\n"
+    """An empty answer says where nothing was found, but to no program, and to nobody who wants quiet."""
+    none = ["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]
+    assert run(none) == 0
+    said = capsys.readouterr()
+    assert said.out == "[]\n"
+    searched = (
+        f"There are no tables in the warehouse {tmp_path}/none (from `--warehouse`): it does not exist."
+    )
+    assert " ".join(said.err.split()) == searched
+    assert run([*none, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["current", "log", "maintain"])
+@pytest.mark.parametrize("origin", ["flag", "variable", "default"])
+def test_a_missing_table_says_where_it_was_looked_for(command, origin, capsys, tmp_path, monkeypatch):
+    """The warehouse, and whether an option, a variable or nobody named it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BACKSTORY_WAREHOUSE", raising=False)
+    words, other = [command, "crm.t"], "name another with `--warehouse` or BACKSTORY_WAREHOUSE"
+    told = f"{tmp_path}/warehouse (the default; {other})"
+    if origin == "flag":
+        words, told = [*words, "--warehouse", "here"], f"{tmp_path}/here (from `--warehouse`)"
+    elif origin == "variable":
+        monkeypatch.setenv("BACKSTORY_WAREHOUSE", "here")
+        told = f"{tmp_path}/here (from BACKSTORY_WAREHOUSE)"
+
+    assert run([*words, "--output", "json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    message = f"There is no table crm.t in the warehouse {told}."
+    assert (error["code"], error["message"]) == ("no-table", message)
+
+
+def test_a_missing_table_of_a_configured_catalog_names_the_file(capsys, tmp_path, monkeypatch):
+    """What stands in [catalog] has logins and is not told."""
+    monkeypatch.chdir(tmp_path)
+    place = f"{tmp_path}/catalog.db"
+    SqlCatalog("backstory", uri=f"sqlite:///{place}", warehouse="w").close()
+    settings = f'[catalog]\ntype = "jdbc"\nuri = "jdbc:sqlite:{place}"\nwarehouse = "w"\n'
+    (tmp_path / "backstory.toml").write_text(settings)
+
+    assert run(["log", "crm.t", "--output", "json"]) == 2
+    message = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert f"no table crm.t in the catalog backstory (from [catalog] in {tmp_path}/backstory.toml)" in message
 
 
 def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
@@ -57,7 +101,7 @@ def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
     os.close(reading)
     with os.fdopen(writing, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        assert run(["tables", "--warehouse", str(tmp_path), "--output", "json"]) == 0
+        assert run(["tables", "--quiet", "--warehouse", str(tmp_path), "--output", "json"]) == 0
     assert not capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ from backstory.cli.output import and_error, errors, show, tell_error, without_id
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import named, table_name
+from backstory.settings import CATALOG
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
@@ -38,7 +39,7 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     if moved and len(moved) == len(found):
         raise UsageError(**moved[0])
     if not found and not options.quiet:
-        errors.print(in_flags(f"There are no tables in {options.settings().searched}."), markup=False)
+        errors.print(_nothing(options), markup=False)
     found = found[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":
@@ -49,6 +50,13 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     columns = columns if options.answer == "table" else and_error(columns, found)
     show(found, options.answer, columns, wide=options.wide)
     return UsageError.exit_code if moved else 0
+
+
+def _nothing(options: Options) -> str:
+    """That there are no tables, and where they were looked for."""
+    settings = options.settings()
+    absent = not settings.catalogs[CATALOG] and not settings.warehouse.exists()
+    return in_flags(f"There are no tables in {settings.searched}{': it does not exist' if absent else ''}.")
 
 
 def _inventory(options: Options) -> list[dict[str, Any]]:

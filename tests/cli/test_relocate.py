@@ -1,0 +1,83 @@
+"""The command line of a warehouse that was copied or moved; nothing of it starts Java."""
+
+import json
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from backstory.cli.app import run
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of a warehouse with a table in it, and one that its owner put elsewhere; by another program."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    with SqlCatalog(
+        "backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
+    ) as catalog:
+        catalog.create_namespace("crm")
+        rows = pa.table({"id": [1]})
+        catalog.create_table("crm.t", rows.schema).append(rows)
+        catalog.create_table("crm.far", rows.schema, location=f"file://{tmp_path}/far").append(rows)
+    return shutil.copytree(folder, tmp_path / "new")
+
+
+def tell(capsys, *words):
+    code = run([*map(str, words), "--output", "json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["current", "crm.t"],
+        ["as-of", "crm.t", "2026-01-01"],
+        ["log", "crm.t"],
+        ["timeline", "crm.t", "1"],
+        ["diff", "crm.t", "2026-01-01", "2026-01-02"],
+        ["changes", "crm.t"],
+    ],
+)
+def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys, tmp_path):
+    """The error is one for its reader to act on: exit code 2, both folders, `backstory relocate`."""
+    code, told, _ = tell(capsys, *words, "--warehouse", copied)
+
+    assert (code, told["error"]["code"]) == (2, "warehouse-moved")
+    message = told["error"]["message"]
+    assert f"The warehouse {copied} was copied or moved from {tmp_path}/old" in message
+    assert "`backstory relocate`" in told["error"]["remedy"]
+
+
+def test_tables_tell_of_a_copy_and_list_what_lies_elsewhere(copied, capsys, tmp_path):
+    """A row for each table, with the error of those that are refused; nothing but the error where all are."""
+    code, told, _ = tell(capsys, "tables", "--warehouse", copied)
+    assert code == 2
+    assert [(each["table"], each["rows"]) for each in told] == [("crm.far", 1), ("crm.t", None)]
+    assert told[1]["error"]["code"] == "warehouse-moved"
+    assert run(["tables", "--warehouse", str(copied), "--output", "table"]) == 2
+    said = capsys.readouterr()
+    assert "crm.far" in said.out
+    assert f"moved from {tmp_path}/old" in " ".join(said.err.split())
+
+    with SqlCatalog("backstory", uri=f"sqlite:///{copied}/catalog.db") as catalog:
+        catalog.drop_table("crm.far")
+    code, told, _ = tell(capsys, "tables", "--warehouse", copied)
+    assert (code, told["error"]["code"]) == (2, "warehouse-moved")
+
+
+def test_where_nothing_was_moved_nothing_is_done(copied, capsys, tmp_path):
+    """A warehouse that stands where its tables are is told so, and none is told as none; Java is not started."""
+    code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "old")
+    assert (code, told["tables"], told["files"]) == (0, [], 0)
+    assert run(["relocate", "--warehouse", str(tmp_path / "old"), "--output", "table"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    code, told, _ = tell(capsys, "relocate", "--warehouse", copied, "--from", tmp_path / "other")
+    assert (code, told["error"]["code"]) == (2, "nothing-moved")
+    code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "none")
+    assert (code, told["error"]["code"]) == (2, "no-warehouse")
+    assert "(from `--warehouse`)" in told["error"]["message"]
+    assert not (tmp_path / "none").exists()
