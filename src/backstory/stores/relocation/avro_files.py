@@ -16,7 +16,7 @@ _AVRO: Final = "org.apache.avro"
 _FILE_PATH: Final = 2147483546  # the field of delete files whose bounds are paths
 _READER: Final = f"""
 {_AVRO}.file.DataFileReader reader = new {_AVRO}.file.DataFileReader(
-  new java.io.File(source), new {_AVRO}.generic.GenericDatumReader());
+  new java.io.File(path), new {_AVRO}.generic.GenericDatumReader());
 """
 # A line for each file that is named: kind, status, content, format, whether it is encrypted, and its path.
 _PATHS: Final = f"""
@@ -116,7 +116,7 @@ class NamedFile:
 
 def named_files(jvm: Any, file: Path) -> list[NamedFile]:
     """What a manifest, or a list of manifests, names."""
-    told: str = script(jvm, _PATHS, _TEXT, source=_TEXT)(str(file))
+    told: str = script(jvm, _PATHS, _TEXT, path=_TEXT)(str(file))
     found = []
     for line in told.split("\n")[:-1]:
         kind, status, content, format_, encrypted, location = line.split("\t", 5)
@@ -132,5 +132,5 @@ def rewrite(jvm: Any, file: Path, target: Path, moves: Mapping[str, tuple[str, i
     A bound that is the path of no such file goes: it would no longer be one.
     """
     lines = (f"{old}\t{new}\t{'' if size is None else size}" for old, (new, size) in moves.items())
-    types = {"source": _TEXT, "target": _TEXT, "told": _TEXT}
+    types = {"path": _TEXT, "target": _TEXT, "told": _TEXT}
     script(jvm, _REWRITE, "java.lang.Object", **types)(str(file), str(target), "\n".join(lines))
