@@ -55,6 +55,7 @@ def python() -> str:
     """What the package exports, with the text that stands beside the code."""
     lines = ["# Python", WRITTEN, "```python\nimport backstory\n```"]
     lines += _function("backstory.open", warehouse.open)
+    lines += _function("backstory.relocate", backstory.relocate)
     for title, each in (
         ("Warehouse", warehouse.Warehouse),
         ("Table", table.Table),

@@ -26,6 +26,7 @@ from backstory.cli import (
     serve,
     snapshot,
     sql,
+    tables,
     timeline,
     views,
 )
@@ -46,7 +47,7 @@ app = App(name="backstory", help=HELP, help_format="plaintext", result_action="r
 COMMANDS = {
     DELIVER: (snapshot.snapshot, historize.historize, serve.serve, send.send, demo.demo),
     READ: (
-        read.tables,
+        tables.tables,
         read.current,
         read.as_of,
         diff.diff,

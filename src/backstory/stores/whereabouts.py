@@ -9,7 +9,7 @@ neither read nor written; one that lies anywhere else its owner put there.
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,16 @@ class Whereabouts:
         for location in locations:
             if (former := self.former_of(location)) is not None:
                 raise moved(self.folder, former, table)
+
+    def require_table(self, table: TableName, location: str, properties: Mapping[str, str]) -> None:
+        """The same of a table by its metadata: of its location, and where its properties put files."""
+        self.require(table, location, *(properties.get(each) or "" for each in PLACES))
+
+
+def home_of(folder: Path | None, address: str) -> Path | None:
+    """The folder of a warehouse whose catalog, at an address of JDBC, is a file in it; None for any other."""
+    file = address.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
+    return folder if folder is not None and file == f"{folder}/{CATALOG_FILE}" else None
 
 
 def whereabouts(folder: Path, held: CatalogFile | None = None) -> Whereabouts:

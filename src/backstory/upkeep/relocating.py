@@ -8,7 +8,7 @@ that nobody names. The catalog is held throughout, so that nobody writes meanwhi
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -81,18 +81,19 @@ def relocate(
         held = contents(connection)
         stands = _standing(folder, held, former)
         _refuse_split(stands, held)
-        done = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, held)}
-        if not dry_run:
-            _switch(connection, stands, held, {each: place for each, (_, place) in done.items()})
-    files = [each for each, _ in done.values()]
+        files = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, held)}
+        with _undone_unless_whole(files.values()):
+            places = {each: found.relocate(each.location) for each, found in files.items()}
+            if not dry_run:
+                _switch(connection, stands, held, places)
     if not dry_run:
-        _remove(files)
+        _remove(files.values())
     return Relocated(
         str(folder),
-        sorted({found for each in done if (found := stands.former_of(each.location))} or stands.former),
-        [str(each.table) for each in done if each.kind == TABLE],
-        [str(each.table) for each in done if each.kind != TABLE],
-        sum(len(each.written) for each in files),
+        sorted({found for each in files if (found := stands.former_of(each.location))}),
+        [str(each.table) for each in files if each.kind == TABLE],
+        [str(each.table) for each in files if each.kind != TABLE],
+        sum(len(each.written) for each in files.values()),
         applied=not dry_run,
     )
 
@@ -168,9 +169,18 @@ def _held(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
         ) from None
 
 
-def _files_of(entry: Entry, stands: Whereabouts, java: Any, *, dry_run: bool) -> tuple[TableFiles, str]:
-    files = TableFiles(entry.table, stands, mark_of(stands.folder, entry.location), java, dry_run)
-    return files, files.relocate(entry.location)
+def _files_of(entry: Entry, stands: Whereabouts, java: Any, *, dry_run: bool) -> TableFiles:
+    return TableFiles(entry.table, stands, mark_of(stands.folder, entry.location), java, dry_run)
+
+
+@contextmanager
+def _undone_unless_whole(files: Iterable[TableFiles]) -> Iterator[None]:
+    """What is refused leaves no file behind."""
+    try:
+        yield
+    except BaseException:
+        _unlink(path for each in files if not each.dry_run for path in each.written)
+        raise
 
 
 def _switch(
@@ -190,9 +200,13 @@ def _switch(
     replace_folders(connection, (known - stands.former) | stands.spellings)
 
 
-def _remove(files: list[TableFiles]) -> None:
+def _remove(files: Iterable[TableFiles]) -> None:
     """Remove what nobody names any more; what stays harms nobody."""
-    kept = {each for every in files for each in every.written}
-    for each in {each for every in files for each in every.replaced} - kept:
+    written = {path for each in files for path in each.written}
+    _unlink({path for each in files for path in each.replaced} - written)
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for each in paths:
         with suppress(OSError):
-            Path(bare_path(str(each))).unlink()
+            each.unlink()

@@ -12,7 +12,7 @@ from backstory.model.change import TOKEN
 from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.settings import CATALOG_FILE, DRIVER_MEMORY
+from backstory.settings import DRIVER_MEMORY
 from backstory.spark.late import LateSpark
 from backstory.stores import whereabouts
 from backstory.stores.iceberg.faults import is_missing, translate_faults
@@ -29,8 +29,6 @@ from backstory.stores.iceberg.schema import columns_of
 from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table, property_garbled
-from backstory.stores.whereabouts import PLACES as TABLE_PLACES
-from backstory.stores.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,9 +93,8 @@ class Store:
     @property
     def home(self) -> Path | None:
         """The folder of a warehouse whose catalog is a file in it; None for any other catalog."""
-        root, place = self.folder, self.setting(f"spark.sql.catalog.{self.catalog}.uri") or ""
-        file = place.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
-        return root if root is not None and file == f"{root}/{CATALOG_FILE}" else None
+        uri = self.setting(f"spark.sql.catalog.{self.catalog}.uri")
+        return whereabouts.home_of(self.folder, uri or "")
 
     @property
     def address(self) -> str:
@@ -228,15 +225,13 @@ def load(store: Store, table: TableName) -> StoredTable | None:
                 return None
             raise
         if stands is not None:
-            properties = iceberg.properties()
-            places = (properties.get(each) or "" for each in TABLE_PLACES)
-            stands.require(table, str(iceberg.location()), *places)
+            stands.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after it was loaded: what the session reads is no older
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
 
 
-def require_here(store: Store, table: TableName) -> Whereabouts | None:
+def require_here(store: Store, table: TableName) -> whereabouts.Whereabouts | None:
     """Where an embedded warehouse stands; UsageError if the table lies where it stood before."""
     return None if store.home is None else whereabouts.require_here(store.home, table)
 

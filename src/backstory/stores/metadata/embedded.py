@@ -13,7 +13,7 @@ from backstory.stores.catalog_file import TABLE, Entry, read
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import Opener, counted
 from backstory.stores.refusals import file_garbled, file_lost
-from backstory.stores.whereabouts import PLACES, whereabouts
+from backstory.stores.whereabouts import whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,7 @@ class EmbeddedCatalog:
             if _location(table, self._entries()) == location:
                 raise file_lost(table, local(location).name) from None
             raise  # a writer came meanwhile
-        properties = told.get("properties") or {}
-        stands.require(table, str(told.get("location")), *(properties.get(each, "") for each in PLACES))
+        stands.require_table(table, str(told.get("location")), told.get("properties") or {})
         return described(table, told, location)
 
     def count(self, table: Described) -> Counts:

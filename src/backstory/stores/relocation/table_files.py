@@ -194,8 +194,8 @@ class TableFiles:
         old, (new, _) = self._require(location), self.moves[location]
         target = Path(bare_path(new))
         _require_inside(self.stands.folder, target.parent)
+        self.written.add(target)
         if self.dry_run:
-            self.written.add(target)
             return new
         try:
             write(old, target)
@@ -207,7 +207,6 @@ class TableFiles:
                 "The warehouse is as it was; make room or mend the storage, then run it again.",
             ) from None
         self.moves[location] = (new, target.stat().st_size)
-        self.written.add(target)
         self.replaced.add(old)
         return new
 

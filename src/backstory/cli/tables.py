@@ -1,0 +1,66 @@
+"""`backstory tables`: what a warehouse holds, and which one was searched where that is nothing."""
+
+from typing import Any
+
+from backstory.cli.asking import each_from_metadata, opened
+from backstory.cli.flags import in_flags
+from backstory.cli.options import Limit, Options
+from backstory.cli.outcomes import short
+from backstory.cli.output import and_error, errors, show, tell_error, without_idle
+from backstory.errors import UsageError
+from backstory.settings import CATALOG
+
+DEFAULTS = Options()
+TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
+TABLES_OF_VERSIONS = [*TABLES[:-1], "memory_rows", "settled", TABLES[-1]]
+
+
+def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
+    """List the tables of the warehouse: layout, rows, open versions, last commit.
+
+    Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
+    that is settled. Spark is not started. Where there is none the warehouse that was searched is named.
+
+    Args:
+        limit: At most so many tables.
+        options: Common options.
+    """
+    found = _inventory(options)
+    moved = [each["error"] for each in found if "error" in each]
+    if moved and len(moved) == len(found):
+        raise UsageError(**moved[0])
+    if not found and not options.quiet:
+        errors.print(_nothing(options), markup=False)
+    found = found[:limit]
+    columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
+    if options.answer == "table":
+        found = [{**row, "last_commit": row["last_commit"] and short(row["last_commit"])} for row in found]
+        columns = columns if options.wide else without_idle(columns, found, ("memory_rows", "settled"))
+        for each in moved:
+            tell_error(each)
+    columns = columns if options.answer == "table" else and_error(columns, found)
+    show(found, options.answer, columns, wide=options.wide)
+    return UsageError.exit_code if moved else 0
+
+
+def _nothing(options: Options) -> str:
+    """That there are no tables, and where they were looked for."""
+    settings = options.settings()
+    absent = not settings.catalogs[CATALOG] and not settings.warehouse.exists()
+    return in_flags(f"There are no tables in {settings.searched}{': it does not exist' if absent else ''}.")
+
+
+def _inventory(options: Options) -> list[dict[str, Any]]:
+    """A row for each table; Spark is asked for those that nothing else can read, and for no others."""
+    from backstory.reading.commits import inventory
+
+    found = each_from_metadata(options, lambda catalog, each: inventory(catalog, [each]))
+    if found is None or None in found.values():
+        from backstory.stores.metadata.in_session import InSession
+
+        with opened(options, brief=True) as started:
+            catalog = InSession(started.store)
+            if found is None:
+                return inventory(catalog)
+            found |= {each: inventory(catalog, [each]) for each, rows in found.items() if rows is None}
+    return [row for rows in found.values() for row in rows or ()]
