@@ -28,7 +28,7 @@ from backstory.stores.catalog_file import (
     reading,
 )
 from backstory.stores.relocation.table_files import TableFiles, mark_of, metadata_of
-from backstory.stores.whereabouts import PLACES, Whereabouts, bare_path, replace_folders, whereabouts
+from backstory.stores.whereabouts import PLACES, Whereabouts, bare_path, home_of, replace_folders, whereabouts
 
 _NAMESPACES: Final = "iceberg_namespace_properties"
 
@@ -64,8 +64,7 @@ def relocate(
     if a file of a table is missing here.
     """
     settings, former = load(warehouse, config), from_
-    _require_warehouse(settings)
-    folder = settings.warehouse
+    folder = _folder(settings)
     stands = _standing(folder, read(folder), former)
     if not _moved(stands, read(folder)):
         if former is not None:
@@ -98,21 +97,25 @@ def relocate(
     )
 
 
-def _require_warehouse(settings: Settings) -> None:
-    file = settings.warehouse / CATALOG_FILE
-    if settings.catalogs[CATALOG] or not file.is_file():
+def _folder(settings: Settings) -> Path:
+    """The folder of the warehouse; UsageError if its catalog is no file in it, or another's too."""
+    told = settings.catalogs[CATALOG]
+    folder = home_of(Path(told.get("warehouse", "")), told.get("uri", "")) if told else settings.warehouse
+    if folder is None or not (folder / CATALOG_FILE).is_file():
         raise UsageError(
             "no-warehouse",
             f"There is no embedded warehouse to make whole in {settings.searched}.",
             "Name the folder that was copied or moved with `warehouse=FOLDER`.",
         )
-    inside = Path(os.path.realpath(file)).parent == Path(os.path.realpath(settings.warehouse))
+    file = folder / CATALOG_FILE
+    inside = Path(os.path.realpath(file)).parent == Path(os.path.realpath(folder))
     if not inside or file.stat().st_nlink > 1:
         raise UsageError(
             "linked-folder",
             f"{file} is a link: it is the catalog of another warehouse, too.",
             "Nothing was changed; put a copy of the file in its place, then run it again.",
         )
+    return folder
 
 
 def _standing(folder: Path, held: CatalogFile, former: str | Path | None) -> Whereabouts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qs
 
@@ -10,6 +11,7 @@ from backstory.settings import CATALOG
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import Opener, counted
 from backstory.stores.metadata.scans import read_counts
+from backstory.stores.whereabouts import home_of, require_here
 
 if TYPE_CHECKING:
     from pyiceberg import catalog
@@ -55,6 +57,7 @@ class WithPyiceberg:
     catalog: "catalog.Catalog"
     opened: dict[TableName, "Table"] = field(default_factory=dict)
     searched: str = f"the catalog {CATALOG}"
+    home: Path | None = None
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
@@ -63,13 +66,20 @@ class WithPyiceberg:
         return sorted(TableName(".".join(each[:-1]), each[-1]) for each in found)
 
     def describe(self, table: TableName) -> Described | None:
-        """The table as it stands now, or None if there is none."""
+        """The table as it stands now, or None if there is none.
+
+        `home` is the folder of a warehouse whose catalog is a file in it: UsageError for a table that lies
+        where that stood before.
+        """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
+        stands = None if self.home is None else require_here(self.home, table)
         try:
             found = self.catalog.load_table((*table.schema.split("."), table.name))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        if stands is not None:
+            stands.require_table(table, found.metadata.location, found.metadata.properties)
         self.opened[table] = found
         told = found.metadata.model_dump(mode="json", by_alias=True)
         return described(table, told, found.metadata_location)
@@ -93,7 +103,8 @@ def open_catalog(
         return None
     from pyiceberg.catalog import load_catalog
 
-    return WithPyiceberg(load_catalog(CATALOG, **known), searched=searched)
+    home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
+    return WithPyiceberg(load_catalog(CATALOG, **known), searched=searched, home=home)
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str] | None:

@@ -86,7 +86,8 @@ try {{
       for (java.util.Iterator each = all.iterator(); each.hasNext();) {{
         {_AVRO}.generic.GenericRecord bound = ({_AVRO}.generic.GenericRecord) each.next();
         if (!Integer.valueOf({_FILE_PATH}).equals(bound.get("key"))) continue;
-        java.nio.ByteBuffer value = ((java.nio.ByteBuffer) bound.get("value")).duplicate();
+        java.nio.ByteBuffer value =
+          (java.nio.ByteBuffer) ((java.nio.ByteBuffer) bound.get("value")).duplicate();
         byte[] bytes = new byte[value.remaining()];
         value.get(bytes);
         String[] move = (String[]) moves.get(new String(bytes, "UTF-8"));

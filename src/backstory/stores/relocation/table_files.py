@@ -10,13 +10,15 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.errors import Failed, UsageError
+from backstory.errors import UsageError
 from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.refusals import file_garbled, file_lost
 from backstory.stores.relocation import avro_files
 from backstory.stores.relocation.delete_files import paths_in, rewrite_positions, rewrite_vectors, unreadable
@@ -149,7 +151,9 @@ class TableFiles:
         self._write(location, lambda old, new: avro_files.rewrite(self.java(), old, new, moves))
 
     def _named(self, location: str) -> list[avro_files.NamedFile]:
-        return avro_files.named_files(self.java(), self._require(location))
+        file = self._require(location)
+        with translate_faults(self.table):
+            return avro_files.named_files(self.java(), file)
 
     def _json(self, location: str) -> dict[str, Any]:
         file = self._require(location)
@@ -172,6 +176,8 @@ class TableFiles:
         file = self._here(location)
         if not file.is_file():
             raise file_lost(self.table, str(file))
+        if self.stands.former_of(location) is not None:
+            _require_inside(self.stands.folder, file)
         return file
 
     def _here(self, location: str) -> Path:
@@ -193,19 +199,16 @@ class TableFiles:
         """Write a file anew where it lies now, under its new name; gives its new location."""
         old, (new, _) = self._require(location), self.moves[location]
         target = Path(bare_path(new))
-        _require_inside(self.stands.folder, target.parent)
+        _require_inside(self.stands.folder, target)
         self.written.add(target)
         if self.dry_run:
             return new
         try:
-            write(old, target)
-            _to_disk(target)
-        except OSError as stop:
-            raise Failed(
-                "store-failed",
-                f"{target} cannot be written ({stop.strerror}).",
-                "The warehouse is as it was; make room or mend the storage, then run it again.",
-            ) from None
+            with translate_faults(self.table):
+                write(old, target)
+                _to_disk(target)
+        except (ValueError, KeyError, struct.error):
+            raise unreadable(old) from None
         self.moves[location] = (new, target.stat().st_size)
         self.replaced.add(old)
         return new
@@ -232,13 +235,13 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _require_inside(folder: Path, place: Path) -> None:
-    """Raise UsageError if a folder that is written to lies, by a link, outside of the warehouse."""
+    """Raise UsageError if a file of the warehouse lies, by a link, outside of it."""
     root = os.path.realpath(folder)
     if not os.path.realpath(place).startswith(root.rstrip("/") + "/"):
         raise UsageError(
             "linked-folder",
-            f"{place} is, or is a link to, a folder outside of the warehouse {folder}.",
-            "Nothing was changed; put a copy of it into the warehouse, then run it again.",
+            f"{place} lies, or leads by a link, outside of the warehouse {folder}.",
+            "Nothing was changed; put copies in the place of links, then run it again.",
         )
 
 
