@@ -5,10 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from backstory.cli.keeping import tell
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
-from backstory.cli.output import console
+from backstory.cli.output import console, show_one
 from backstory.cli.starting import starting
 
 DEFAULTS = Options()
@@ -46,7 +45,7 @@ def relocate(
             verbose=options.verbose,
         )
     if options.answer != "table":
-        tell(done.to_dict(), options)
+        show_one(done.to_dict(), options.answer)
         return
     if not done.former:
         console.print(f"{done.warehouse} stands where its tables are: nothing to do.", markup=False)
