@@ -251,7 +251,7 @@ def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, 
     with pytest.raises(UsageError) as refused:
         relocate(folder)
     assert refused.value.code == "linked-folder"
-    with pytest.raises(UsageError, match="lies below"):
+    with pytest.raises(UsageError, match="is below"):
         relocate(folder, from_=tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no embedded warehouse"):
         relocate(tmp_path / "nowhere")

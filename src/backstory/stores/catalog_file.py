@@ -15,7 +15,7 @@ FOLDERS: Final = "backstory_folders"  # backstory's own, beside Iceberg's
 
 
 class Entry(NamedTuple):
-    """A table or a view of a catalog, and where its metadata lies."""
+    """A table or a view of a catalog, and the location of its metadata."""
 
     catalog: str
     table: TableName
@@ -46,8 +46,8 @@ def contents(connection: sqlite3.Connection) -> CatalogFile:
     if columns:
         kind = "coalesce(iceberg_type, 'TABLE')" if "iceberg_type" in columns else "'TABLE'"
         names = f"catalog_name, table_namespace, table_name, {kind}, metadata_location"
-        told = f"SELECT {names} FROM iceberg_tables WHERE metadata_location IS NOT NULL"  # noqa: S608
-        rows = list(connection.execute(told))
+        query = f"SELECT {names} FROM iceberg_tables WHERE metadata_location IS NOT NULL"  # noqa: S608
+        rows = list(connection.execute(query))
     entries = [
         Entry(catalog, TableName(schema, name), kind, place) for catalog, schema, name, kind, place in rows
     ]

@@ -2,8 +2,8 @@
 
 Iceberg writes whole paths: the tables of a folder that was copied or moved still name the files of the former
 one, and who reads or deletes them does so to the original's. So the catalog remembers every folder that
-tables were put below, as it was spelled. A table that lies below one of these which is not this folder is
-neither read nor written; one that lies anywhere else its owner put there.
+tables were put below, as it was spelled. A table below one of these which is not this folder is
+neither read nor written; any other table is where its owner put it.
 """
 
 import json
@@ -41,7 +41,7 @@ class Whereabouts:
     former: frozenset[str]
 
     def former_of(self, location: str) -> str | None:
-        """The former folder that a location lies below; None for one here, or anywhere else."""
+        """The former folder that a location is below; None for one here, or anywhere else."""
         ways = spelled(location)
         here = max(map(len, below(ways, self.spellings)), default=0)
         there = max(below(ways, self.former), key=len, default="")
@@ -73,33 +73,33 @@ def home_of(folder: Path | None, address: str) -> Path | None:
     return folder if folder is not None and file == f"{folder}/{CATALOG_FILE}" else None
 
 
-def whereabouts(folder: Path, held: CatalogFile | None = None) -> Whereabouts:
+def whereabouts(folder: Path, catalog: CatalogFile | None = None) -> Whereabouts:
     """Where the warehouse in a folder stands, by what its catalog holds."""
-    held = read(folder) if held is None else held
-    known = {*held.folders} if held.folders else _inferred(folder, held.entries)
-    same = {each for each in known if _same(each, folder)}
+    catalog = read(folder) if catalog is None else catalog
+    folders = {*catalog.folders} if catalog.folders else _inferred(folder, catalog.entries)
+    same = {each for each in folders if _same(each, folder)}
     spellings = frozenset({*same, str(folder), os.path.realpath(folder)})
-    return Whereabouts(folder, spellings, frozenset(known - spellings))
+    return Whereabouts(folder, spellings, frozenset(folders - spellings))
 
 
 def require_here(folder: Path, table: TableName) -> Whereabouts:
-    """Where a warehouse stands; UsageError if this table or view of it lies in a former folder."""
-    held = read(folder)
-    found = whereabouts(folder, held)
-    found.require(table, *(each.location for each in held.entries if each.table == table))
-    return found
+    """Where a warehouse stands; UsageError if this table or view is in a former folder."""
+    catalog = read(folder)
+    stands = whereabouts(folder, catalog)
+    stands.require(table, *(each.location for each in catalog.entries if each.table == table))
+    return stands
 
 
 def remember(folder: Path) -> None:
     """Keep in mind that tables are put below this folder; TryAgain if its catalog cannot be written now."""
     try:
-        held, ways = read(folder), {str(folder), os.path.realpath(folder)}
-        if ways <= {*held.folders}:
+        catalog, ways = read(folder), {str(folder), os.path.realpath(folder)}
+        if ways <= {*catalog.folders}:
             return
         with changing(folder / CATALOG_FILE) as connection:
-            held = contents(connection)
-            known = {*held.folders} if held.folders else _inferred(folder, held.entries)
-            replace_folders(connection, known | ways)
+            catalog = contents(connection)
+            folders = {*catalog.folders} if catalog.folders else _inferred(folder, catalog.entries)
+            replace_folders(connection, folders | ways)
     except sqlite3.Error as stop:
         raise TryAgain(
             "catalog-busy",
@@ -123,15 +123,13 @@ def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
     connection.executemany(f"INSERT INTO {FOLDERS} (folder) VALUES (?)", rows)  # noqa: S608
 
 
-def moved(folder: Path, former: str, table: TableName | None = None) -> UsageError:
-    """The error for tables that lie in the folder where their warehouse stood before."""
-    what = "its tables" if table is None else str(table)
+def moved(folder: Path, former: str, table: TableName) -> UsageError:
+    """The error for a table in the folder where its warehouse was before."""
     return UsageError(
         MOVED,
-        f"The warehouse {folder} was copied or moved from {former}, and the files of {what} are still those "
-        "in the former folder.",
-        "Nothing was read or written; run `backstory relocate` once to make this folder whole, or open "
-        f"{former} instead.",
+        f"The warehouse {folder} was copied or moved from {former}, and {table} still names its files there.",
+        "Nothing was read or written; run `backstory relocate` once, so that this folder uses its own files, "
+        f"or open {former} instead.",
     )
 
 
@@ -152,7 +150,7 @@ def bare_path(location: str) -> str:
 
 
 def below(ways: set[str], folders: frozenset[str]) -> Iterator[str]:
-    """Those of the folders that a path, in one of its spellings, lies below."""
+    """Those of the folders that a path, in one of its spellings, is below."""
     for folder in folders:
         if any(_is_below(way, folder) for way in ways):
             yield folder
@@ -173,16 +171,16 @@ def _same(one: str, other: Path) -> bool:
 def _inferred(folder: Path, entries: list[Entry]) -> set[str]:
     """The former folders of a warehouse whose catalog remembers none, by its tables' locations.
 
-    A location elsewhere is of a former folder if the same file, or metadata that tells of the table's former
-    place, lies here in the same place; else its owner put the table there.
+    A location elsewhere is in a former folder if the same file, or metadata that names the table's former
+    place, is here at the same place; otherwise its owner put the table there.
     """
     here = frozenset({str(folder), os.path.realpath(folder)})
-    found: set[str] = set()
+    former: set[str] = set()
     for entry in entries:
         ways = spelled(entry.location)
-        if not any(below(ways, here)) and not any(below(ways, frozenset(found))):
-            found |= set(filter(None, [_copied(folder, entry.location)]))
-    return found
+        if not any(below(ways, here)) and not any(below(ways, frozenset(former))):
+            former |= set(filter(None, [_copied(folder, entry.location)]))
+    return former
 
 
 def _copied(folder: Path, location: str) -> str | None:
@@ -191,7 +189,7 @@ def _copied(folder: Path, location: str) -> str | None:
         return None
     for start in range(2, len(parts) - _AT_LEAST + 1):
         former, file = Path(*parts[:start]), Path(folder, *parts[start:])
-        if file.is_file() or any(_tells(each, former.joinpath(*parts[start:-2])) for each in _beside(file)):
+        if file.is_file() or any(_says(each, former.joinpath(*parts[start:-2])) for each in _beside(file)):
             return str(former)
     return None
 
@@ -200,9 +198,11 @@ def _beside(file: Path) -> list[Path]:
     return sorted(file.parent.glob(METADATA)) if file.parent.is_dir() else []
 
 
-def _tells(metadata: Path, place: Path) -> bool:
-    """Whether a file of metadata says that its table lies in a place."""
+def _says(metadata: Path, place: Path) -> bool:
+    """Whether a metadata file says that its table is in a place."""
     with suppress(OSError, ValueError):
-        told = json.loads(metadata.read_text("utf-8"))
-        return isinstance(told, dict) and bare_path(str(told.get("location"))).rstrip("/") == str(place)
+        document = json.loads(metadata.read_text("utf-8"))
+        return isinstance(document, dict) and bare_path(str(document.get("location"))).rstrip("/") == str(
+            place
+        )
     return False

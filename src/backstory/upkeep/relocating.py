@@ -1,9 +1,9 @@
-"""Make the folder of a warehouse whole that was copied or moved: all of its tables, or none.
+"""Relocate a warehouse whose folder was copied or moved: all of its tables, or none.
 
-The metadata of each table are written anew, beside the old. Then one transaction lets the catalog name the
-new ones and forget the former folder; the old go last. Killed before that transaction, nothing has changed
-that anybody reads, and a second run writes the same files again; killed after it, all is done, but for files
-that nobody names. The catalog is held throughout, so that nobody writes meanwhile; readers do not wait.
+The metadata of each table is rewritten beside the old. Then one transaction switches the catalog to the new
+files and forgets the former folder; the old files are removed last. A kill before that transaction has changed
+nothing that anybody reads, and a second run writes the same files again; after it everything is done, except
+that unused files may remain. The catalog is locked for writers throughout; readers do not wait.
 """
 
 import os
@@ -35,7 +35,7 @@ _NAMESPACES: Final = "iceberg_namespace_properties"
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What was made whole, or in a dry run would be; `files` is how many are written anew."""
+    """What was relocated, or would be in a dry run; `files` is how many files of metadata are written."""
 
     warehouse: str
     former: list[str] = field(default_factory=list)
@@ -57,9 +57,9 @@ def relocate(
     dry_run: bool = False,
     verbose: bool = False,
 ) -> Relocated:
-    """Make an embedded warehouse whole whose folder was copied or moved: all of its tables, or none.
+    """Relocate an embedded warehouse whose folder was copied or moved: all of its tables, or none.
 
-    Until then its tables are refused. `from_` is the folder where it stood before, if that is not known.
+    Until then its tables are refused. `from_` is the former folder; by default what the warehouse remembers.
     Raises UsageError if there is no embedded warehouse, or no table in `from_`; Failed, with nothing changed,
     if a file of a table is missing here.
     """
@@ -70,26 +70,26 @@ def relocate(
         if former is not None:
             raise UsageError(
                 "nothing-moved",
-                f"No table of the warehouse {folder} lies below {former}.",
-                "`backstory tables` says where they lie.",
+                f"No table of the warehouse {folder} is below {former}.",
+                "Name the folder that `warehouse-moved` errors name, or none.",
             )
         return Relocated(str(folder), applied=not dry_run)
     java = cache(lambda: _java(settings, verbose=verbose))
-    java()  # which takes long, and nobody shall wait for it
-    with _held(folder / CATALOG_FILE, dry_run=dry_run) as connection:
-        held = contents(connection)
-        stands = _standing(folder, held, former)
-        _refuse_split(stands, held)
-        files = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, held)}
+    java()  # which takes long: no writer need wait for it
+    with _locked(folder / CATALOG_FILE, dry_run=dry_run) as connection:
+        catalog = contents(connection)
+        stands = _standing(folder, catalog, former)
+        _refuse_split(stands, catalog)
+        files = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, catalog)}
         with _undone_unless_whole(files.values()):
-            places = {each: found.relocate(each.location) for each, found in files.items()}
+            places = {each: rewriting.relocate(each.location) for each, rewriting in files.items()}
             if not dry_run:
-                _switch(connection, stands, held, places)
+                _switch(connection, stands, catalog, places)
     if not dry_run:
         _remove(files.values())
     return Relocated(
         str(folder),
-        sorted({found for each in files if (found := stands.former_of(each.location))}),
+        sorted({stands.former_of(each.location) or "" for each in files}),
         [str(each.table) for each in files if each.kind == TABLE],
         [str(each.table) for each in files if each.kind != TABLE],
         sum(len(each.written) for each in files.values()),
@@ -98,13 +98,14 @@ def relocate(
 
 
 def _folder(settings: Settings) -> Path:
-    """The folder of the warehouse; UsageError if its catalog is no file in it, or another's too."""
-    told = settings.catalogs[CATALOG]
-    folder = home_of(Path(told.get("warehouse", "")), told.get("uri", "")) if told else settings.warehouse
-    if folder is None or not (folder / CATALOG_FILE).is_file():
+    """The folder of the warehouse; UsageError if its catalog is not a file in it, or is linked elsewhere."""
+    folder, properties = settings.warehouse, settings.catalogs[CATALOG]
+    if properties:
+        folder = home_of(Path(properties.get("warehouse", "")), properties.get("uri", "")) or Path()
+    if folder == Path() or not (folder / CATALOG_FILE).is_file():
         raise UsageError(
             "no-warehouse",
-            f"There is no embedded warehouse to make whole in {settings.searched}.",
+            f"There is no embedded warehouse to relocate: {settings.searched}.",
             "Name the folder that was copied or moved with `warehouse=FOLDER`.",
         )
     file = folder / CATALOG_FILE
@@ -112,36 +113,36 @@ def _folder(settings: Settings) -> Path:
     if not inside or file.stat().st_nlink > 1:
         raise UsageError(
             "linked-folder",
-            f"{file} is a link: it is the catalog of another warehouse, too.",
-            "Nothing was changed; put a copy of the file in its place, then run it again.",
+            f"{file} is a link: it is also the catalog of another warehouse.",
+            "Nothing was changed; replace the link with a copy of the file, then run it again.",
         )
     return folder
 
 
-def _standing(folder: Path, held: CatalogFile, former: str | Path | None) -> Whereabouts:
-    found = whereabouts(folder, held)
+def _standing(folder: Path, catalog: CatalogFile, former: str | Path | None) -> Whereabouts:
+    stands = whereabouts(folder, catalog)
     if former is None:
-        return found
-    return replace(found, former=frozenset({str(Path(former).absolute())} - found.spellings))
+        return stands
+    return replace(stands, former=frozenset({str(Path(former).absolute())} - stands.spellings))
 
 
-def _moved(stands: Whereabouts, held: CatalogFile) -> list[Entry]:
-    return [each for each in held.entries if stands.former_of(each.location) is not None]
+def _moved(stands: Whereabouts, catalog: CatalogFile) -> list[Entry]:
+    return [each for each in catalog.entries if stands.former_of(each.location) is not None]
 
 
-def _refuse_split(stands: Whereabouts, held: CatalogFile) -> None:
-    """Raise UsageError for a table of which a part lies in a former folder, and its metadata elsewhere."""
-    for each in held.entries:
+def _refuse_split(stands: Whereabouts, catalog: CatalogFile) -> None:
+    """Raise UsageError for a table with files in a former folder, and its metadata elsewhere."""
+    for each in catalog.entries:
         if each.kind == TABLE and stands.former_of(each.location) is None:
-            with suppress(OSError, ValueError):  # it cannot be read where it is: not for the move
-                told = metadata_of(Path(bare_path(each.location)))
-                properties = told.get("properties") or {}
-                places = (str(told.get("location")), *(properties.get(name, "") for name in PLACES))
+            with suppress(OSError, ValueError):  # unreadable where it is: not because of the move
+                metadata = metadata_of(Path(bare_path(each.location)))
+                properties = metadata.get("properties") or {}
+                places = (str(metadata.get("location")), *(properties.get(name, "") for name in PLACES))
                 if any(stands.former_of(place) for place in places):
                     raise UsageError(
                         "linked-folder",
-                        f"The metadata of {each.table} lie outside of the warehouse, and its files in it.",
-                        "Nothing was changed; move its files out of it, in the former folder, and copy anew.",
+                        f"The metadata of {each.table} is outside of the warehouse, and its files are in it.",
+                        "Nothing was changed; keep them together in the former folder, then copy that again.",
                     )
 
 
@@ -153,8 +154,8 @@ def _java(settings: Settings, *, verbose: bool) -> Any:
 
 
 @contextmanager
-def _held(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
-    """The catalog, which nobody else writes meanwhile."""
+def _locked(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
+    """The catalog, locked for other writers."""
     try:
         with reading(file) if dry_run else changing(file) as connection:
             yield connection
@@ -162,13 +163,13 @@ def _held(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
         if "locked" in str(stop):
             raise TryAgain(
                 "catalog-busy",
-                f"Another program has written to {file} for {PATIENCE} s.",
-                "Nothing was changed; run it again when that has ended.",
+                f"Another program has been writing to {file} for {PATIENCE} s.",
+                "Nothing was changed; run it again when that program is done.",
             ) from None
         raise Failed(
             "store-failed",
             f"{file} cannot be written: {stop}.",
-            "Nothing was changed; give yourself the right to write the folder.",
+            "Nothing was changed; make the folder writable, then run it again.",
         ) from None
 
 
@@ -178,7 +179,7 @@ def _files_of(entry: Entry, stands: Whereabouts, java: Any, *, dry_run: bool) ->
 
 @contextmanager
 def _undone_unless_whole(files: Iterable[TableFiles]) -> Iterator[None]:
-    """What is refused leaves no file behind."""
+    """A refusal leaves no file behind."""
     try:
         yield
     except BaseException:
@@ -187,24 +188,24 @@ def _undone_unless_whole(files: Iterable[TableFiles]) -> Iterator[None]:
 
 
 def _switch(
-    connection: sqlite3.Connection, stands: Whereabouts, held: CatalogFile, places: Mapping[Entry, str]
+    connection: sqlite3.Connection, stands: Whereabouts, catalog: CatalogFile, places: Mapping[Entry, str]
 ) -> None:
-    named = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
+    name = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
     for entry, place in places.items():
-        changed = "metadata_location = ?, previous_metadata_location = NULL"
-        told = f"UPDATE iceberg_tables SET {changed} WHERE {named}"
-        connection.execute(told, [place, entry.catalog, entry.table.schema, entry.table.name])
+        changes = "metadata_location = ?, previous_metadata_location = NULL"
+        statement = f"UPDATE iceberg_tables SET {changes} WHERE {name}"
+        connection.execute(statement, [place, entry.catalog, entry.table.schema, entry.table.name])
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [_NAMESPACES]).fetchone():
-        asked = f"SELECT rowid, property_value FROM {_NAMESPACES} WHERE property_key = 'location'"
-        for row, place in connection.execute(asked).fetchall():
-            told = f"UPDATE {_NAMESPACES} SET property_value = ? WHERE rowid = ?"
-            connection.execute(told, [stands.moved_to(place or ""), row])
-    known = {*held.folders} or {*whereabouts(stands.folder, held).former}
-    replace_folders(connection, (known - stands.former) | stands.spellings)
+        query = f"SELECT rowid, property_value FROM {_NAMESPACES} WHERE property_key = 'location'"
+        for row, place in connection.execute(query).fetchall():
+            statement = f"UPDATE {_NAMESPACES} SET property_value = ? WHERE rowid = ?"
+            connection.execute(statement, [stands.moved_to(place or ""), row])
+    folders = {*catalog.folders} or {*whereabouts(stands.folder, catalog).former}
+    replace_folders(connection, (folders - stands.former) | stands.spellings)
 
 
 def _remove(files: Iterable[TableFiles]) -> None:
-    """Remove what nobody names any more; what stays harms nobody."""
+    """Remove the files that were replaced; one that cannot be removed harms nobody."""
     written = {path for each in files for path in each.written}
     _unlink({path for each in files for path in each.replaced} - written)
 

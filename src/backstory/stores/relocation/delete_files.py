@@ -23,12 +23,12 @@ def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
         raise unreadable(file)
     if flags != bytes(4):
         raise unreadable(file)  # a compressed footer: nobody writes one beside vectors
-    told = json.loads(content[start : start + length])
-    for blob in told["blobs"]:
+    footer = json.loads(content[start : start + length])
+    for blob in footer["blobs"]:
         properties = blob.get("properties") or {}
         if REFERENCED in properties:
             properties[REFERENCED] = move(properties[REFERENCED])
-    payload = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+    payload = json.dumps(footer, ensure_ascii=False, separators=(",", ":")).encode()
     target.write_bytes(content[:start] + payload + struct.pack("<i", len(payload)) + flags + _MAGIC)
 
 
@@ -62,9 +62,9 @@ def paths_in(file: Path) -> list[str]:
 
 
 def unreadable(file: Path) -> Failed:
-    """The error for a file that cannot be written anew."""
+    """The error for a file that cannot be rewritten."""
     return Failed(
         "not-relocatable",
-        f"The file {file.name} cannot be written for another folder.",
-        "Nothing was changed; `backstory maintain` its table in the former folder, and copy that anew.",
+        f"The file {file.name} cannot be rewritten for another folder.",
+        "Nothing was changed; run `backstory maintain` in the former folder, then copy that again.",
     )

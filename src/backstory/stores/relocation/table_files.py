@@ -1,4 +1,4 @@
-"""A table's metadata for the folder that its warehouse stands in now: new files beside the old ones.
+"""A table's metadata for the folder where its warehouse is now: new files beside the old ones.
 
 Nothing that is there is changed: until the catalog names the new metadata, the old stand as they stood. New
 files have the old one's name and a mark, the same in a second attempt, which so writes over what the first
@@ -36,7 +36,7 @@ _FILES: Final = {"statistics": "statistics-path", "partition-statistics": "stati
 class TableFiles:
     """The files of a table or view: `moves` are new locations, and sizes where these are other ones.
 
-    `java` gives the Java that reads and writes Avro. With `dry_run` all is looked at, and nothing is written.
+    `java` gives the Java that reads and writes Avro. With `dry_run` everything is checked, and nothing written.
     `written` are the new files, `replaced` those of this folder that nobody will name any more.
     """
 
@@ -51,41 +51,42 @@ class TableFiles:
     checked: set[str] = field(default_factory=set)
 
     def relocate(self, location: str) -> str:
-        """The location of the new metadata of a table or view whose metadata lies at one."""
-        told = self._json(location)
-        for snapshot in told.get("snapshots") or []:
+        """The location of the new metadata of a table or view, by that of its present metadata."""
+        metadata = self._json(location)
+        for snapshot in metadata.get("snapshots") or []:
             self._snapshot(snapshot)
-        for each in told.get("metadata-log") or []:
+        for each in metadata.get("metadata-log") or []:
             former = each["metadata-file"]
             if self.stands.former_of(former) is not None and self._here(former).exists():
                 self._metadata(former, self._json(former), former=True)
-        return self._metadata(location, told)
+        return self._metadata(location, metadata)
 
-    def _metadata(self, location: str, told: dict[str, Any], *, former: bool = False) -> str:
-        """Write metadata anew; what `former` ones name may have gone since."""
+    def _metadata(self, location: str, metadata: dict[str, Any], *, former: bool = False) -> str:
+        """Write new metadata; what `former` ones name may be gone."""
         place = self._moved if former else self._checked
         self._name(location)
         logged = [
             {**each, "metadata-file": self._moved(each["metadata-file"])}
-            for each in told.get("metadata-log") or []
+            for each in metadata.get("metadata-log") or []
             if self._here(each["metadata-file"]).exists()
         ]
         changed = {
-            **told,
-            "location": self._moved(str(told["location"])),
-            **({"metadata-log": logged} if "metadata-log" in told else {}),
+            **metadata,
+            "location": self._moved(str(metadata["location"])),
+            **({"metadata-log": logged} if "metadata-log" in metadata else {}),
         }
-        if told.get("snapshots"):
+        if metadata.get("snapshots"):
             changed["snapshots"] = [
-                {**each, "manifest-list": self._moved(each["manifest-list"])} for each in told["snapshots"]
+                {**each, "manifest-list": self._moved(each["manifest-list"])}
+                for each in metadata["snapshots"]
             ]
         for name, path in _FILES.items():
-            if told.get(name):
-                changed[name] = [{**each, path: place(each[path])} for each in told[name]]
-        if told.get("properties"):
+            if metadata.get(name):
+                changed[name] = [{**each, path: place(each[path])} for each in metadata[name]]
+        if metadata.get("properties"):
             changed["properties"] = {
                 name: self._moved(value) if name in PATHS else value
-                for name, value in told["properties"].items()
+                for name, value in metadata["properties"].items()
             }
         content = json.dumps(changed, ensure_ascii=False).encode()
         zipped = ".gz" in Path(bare_path(location)).name
@@ -122,7 +123,7 @@ class TableFiles:
         if not vectors and file.format.upper() != "PARQUET":
             raise unreadable(Path(file.location))
 
-        def anew(old: Path, new: Path) -> None:
+        def write(old: Path, new: Path) -> None:
             if vectors:
                 rewrite_vectors(old, new, self._moved)
             else:
@@ -131,7 +132,7 @@ class TableFiles:
         if self.stands.former_of(file.location) is not None:
             if not vectors or file.location not in self.moves:
                 self._name(file.location)
-                self._write(file.location, anew)
+                self._write(file.location, write)
         elif not vectors:  # its owner put it elsewhere, with the files that it is of
             inside.update({each: each for each in paths_in(Path(bare_path(file.location)))})
             if any(self.stands.former_of(each) for each in inside):
@@ -158,15 +159,15 @@ class TableFiles:
     def _json(self, location: str) -> dict[str, Any]:
         file = self._require(location)
         try:
-            told = metadata_of(file)
+            metadata = metadata_of(file)
         except (OSError, ValueError, EOFError):
             raise file_garbled(self.table, str(file)) from None
-        if told.get("encryption-keys"):
+        if metadata.get("encryption-keys"):
             raise unreadable(file)
-        return told
+        return metadata
 
     def _checked(self, location: str) -> str:
-        """Where a file that must be there, and stays as it is, lies now."""
+        """The present location of a file that must exist and keeps its name."""
         if location not in self.checked and self.stands.former_of(location) is not None:
             self._require(location)
             self.checked.add(location)
@@ -188,7 +189,7 @@ class TableFiles:
         return self.moves[location][0] if location in self.moves else self.stands.moved_to(location)
 
     def _name(self, location: str) -> None:
-        """Give a file that is written anew its new name."""
+        """Choose the new name of a file that is rewritten."""
         if location not in self.moves:
             place = self.stands.moved_to(location)
             folder, _, name = place.rpartition("/")
@@ -196,7 +197,7 @@ class TableFiles:
             self.moves[location] = (f"{folder}/{_MARK.sub('', stem)}-r{self.mark}{ending}", None)
 
     def _write(self, location: str, write: Callable[[Path, Path], object]) -> str:
-        """Write a file anew where it lies now, under its new name; gives its new location."""
+        """Rewrite a file in its folder under its new name; gives its new location."""
         old, (new, _) = self._require(location), self.moves[location]
         target = Path(bare_path(new))
         _require_inside(self.stands.folder, target)
@@ -215,12 +216,12 @@ class TableFiles:
 
 
 def metadata_of(file: Path) -> dict[str, Any]:
-    """What a file of metadata tells; ValueError for one that tells nothing."""
+    """The content of a metadata file; ValueError if it is not one."""
     content = file.read_bytes()
-    told = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    if not isinstance(told, dict) or "location" not in told:
+    metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    if not isinstance(metadata, dict) or "location" not in metadata:
         raise ValueError(file.name)
-    return told
+    return metadata
 
 
 def mark_of(folder: Path, location: str) -> str:
@@ -235,13 +236,13 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _require_inside(folder: Path, place: Path) -> None:
-    """Raise UsageError if a file of the warehouse lies, by a link, outside of it."""
+    """Raise UsageError if a file of the warehouse is outside of it, for example by a link."""
     root = os.path.realpath(folder)
     if not os.path.realpath(place).startswith(root.rstrip("/") + "/"):
         raise UsageError(
             "linked-folder",
-            f"{place} lies, or leads by a link, outside of the warehouse {folder}.",
-            "Nothing was changed; put copies in the place of links, then run it again.",
+            f"{place} is outside of the warehouse {folder}, or a link that leads there.",
+            "Nothing was changed; replace links with copies, then run it again.",
         )
 
 
