@@ -22,10 +22,10 @@ def relocate(
     """Relocate a warehouse whose folder was copied or moved; until then its tables are refused.
 
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
-    metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide rows.
-    Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Nothing outside
-    the folder is touched, and tables that were put elsewhere on purpose stay there. Java is started, Spark
-    is not.
+    metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
+    rows. Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Nothing
+    outside the folder is touched, and tables that were put elsewhere on purpose stay there. Java is started,
+    Spark is not.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 

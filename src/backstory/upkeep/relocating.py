@@ -1,9 +1,9 @@
 """Relocate a warehouse whose folder was copied or moved: all of its tables, or none.
 
 The metadata of each table is rewritten beside the old. Then one transaction switches the catalog to the new
-files and forgets the former folder; the old files are removed last. A kill before that transaction has changed
-nothing that anybody reads, and a second run writes the same files again; after it everything is done, except
-that unused files may remain. The catalog is locked for writers throughout; readers do not wait.
+files and forgets the former folder; the old files are removed last. A kill before that transaction has
+changed nothing that anybody reads, and a second run writes the same files again; after it everything is done,
+except that unused files may remain. The catalog is locked for writers throughout; readers do not wait.
 """
 
 import os
