@@ -36,7 +36,7 @@ _FILES: Final = {"statistics": "statistics-path", "partition-statistics": "stati
 class TableFiles:
     """The files of a table or view: `moves` are new locations, and sizes where these are other ones.
 
-    `java` gives the Java that reads and writes Avro. With `dry_run` everything is checked, and nothing written.
+    `java` gives the Java that reads and writes Avro. With `dry_run` all is checked, and nothing written.
     `written` are the new files, `replaced` those of this folder that nobody will name any more.
     """
 
