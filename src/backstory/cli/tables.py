@@ -38,8 +38,8 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
         columns = columns if options.wide else without_idle(columns, found, ("memory_rows", "settled"))
         for each in moved:
             tell_error(each)
-    columns = columns if options.answer == "table" else and_error(columns, found)
-    show(found, options.answer, columns, wide=options.wide)
+    names = columns if options.answer == "table" else and_error(columns, found)
+    show(found, options.answer, names, wide=options.wide)
     return UsageError.exit_code if moved else 0
 
 
