@@ -160,7 +160,7 @@ def test_messages_use_the_sources_names(sender, spreading, store, schema, tmp_pa
     assert ["column _pos:" in texts[0], "no column _pos_." in texts[1], "no column _pos_." in texts[2]] == [
         True
     ] * 3
-    assert "has a column '_pos' already" in texts[3]
+    assert "already has a column '_pos'" in texts[3]
     assert "The value for _pos is" in texts[5]
     assert not any("_row_id_" in text or "_pos__" in text for text in texts)
     place.write(replace="id _pos _row_id \n 1 2 3", update="id _pos \n 1 4")

@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from backstory.model.schema import Column
+from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
 from backstory.stores.names import refuse_names
+from backstory.stores.refusals import property_garbled
 
 # What Parquet files name the id of a column by.
 FIELD_ID: Final = b"PARQUET:field_id"
@@ -30,6 +32,8 @@ _ICEBERG = {
     Kind.BINARY: "binary",
 }
 _KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHORT}
+
+Names = TypeVar("Names", list[str], dict[str, str])
 
 
 def iceberg_name(type_: ColumnType) -> str:
@@ -137,3 +141,14 @@ def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
         return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
     fields = ((field["name"], _column_type(field["type"], field.get("doc"))) for field in stored["fields"])
     return ColumnType(Kind.STRUCT, parts=tuple(fields))
+
+
+def names_told(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
+    """The names of columns that a property holds as JSON; Failed if it holds something else."""
+    try:
+        found = json.loads(properties[name]) if properties.get(name) else empty
+    except ValueError:
+        found = None
+    if not isinstance(found, type(empty)) or not all(isinstance(each, str) for each in found):
+        raise property_garbled(table, name)
+    return found

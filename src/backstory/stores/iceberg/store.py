@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
@@ -25,7 +25,7 @@ from backstory.stores.iceberg.jvm import (
     is_reserved,
     namespace,
 )
-from backstory.stores.iceberg.schema import columns_of
+from backstory.stores.iceberg.schema import columns_of, names_told
 from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table, property_garbled
@@ -33,7 +33,6 @@ from backstory.stores.refusals import conflict, no_table, property_garbled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Names = TypeVar("Names", list[str], dict[str, str])
 PLACES = ("uri", "warehouse")
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
@@ -266,17 +265,6 @@ def shape_told(table: TableName, columns: tuple[Column, ...], properties: Mappin
         tuple(names_told(table, properties, KEY, [])),
         layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
     )
-
-
-def names_told(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
-    """The names of columns that a property holds as JSON; Failed if it holds something else."""
-    try:
-        found = json.loads(properties[name]) if properties.get(name) else empty
-    except ValueError:
-        found = None
-    if not isinstance(found, type(empty)) or not all(isinstance(each, str) for each in found):
-        raise property_garbled(table, name)
-    return found
 
 
 def shape_then(store: Store, table: StoredTable, schema_id: int | None) -> Shape:

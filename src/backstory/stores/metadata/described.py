@@ -7,8 +7,8 @@ from typing import IO, Any, Protocol
 
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.schema import columns_told
-from backstory.stores.iceberg.store import CALLED, names_told, shape_told
+from backstory.stores.iceberg.schema import columns_told, names_told
+from backstory.stores.iceberg.store import CALLED, shape_told
 from backstory.stores.refusals import no_table
 
 
