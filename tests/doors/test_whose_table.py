@@ -154,7 +154,7 @@ def test_a_table_that_tells_no_layout_shows_it_by_its_columns():
         assert shown(told, "id", *base, "_fivetran_synced") is Layout.FIVETRAN_LIVE
     halfway = ("old_key", "row_hash", "load_run_id", "loaded_at")
     assert shown("fivetran-live", "id", *halfway) is Layout.BASE
-    assert shown(None, "id", *halfway) is Layout.FIVETRAN_LIVE
+    assert shown(None, "id", *halfway) is Layout.FOREIGN
     history = ("_fivetran_start", "_fivetran_end", "_fivetran_active", "_fivetran_synced")
     assert shown(None, *history) is Layout.FIVETRAN_HISTORY
     assert shown("odf", *base) is Layout.ODF

@@ -200,7 +200,7 @@ def test_a_column_that_never_had_a_value_takes_any_type(kept):
     assert first.schema_changes == ["new table: k STRING, v STRING"]
     receipt = kept.copy(2, records(a=1))
     assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v is LONG"], 1)
-    assert [row["v"] for row in kept.rows("recorded_at", "v")] == [None, 1]
+    assert [row["v"] for row in kept.rows("valid_from", "v")] == [None, 1]
     assert kept.copy(3, records(a=1)).snapshot_id is None
     assert kept.refused(4, records(a="x")).code == "type-changed"
     assert kept.sound()
