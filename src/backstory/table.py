@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backstory.reading.changes.feed import Feed
     from backstory.reading.exports import Export
     from backstory.stores.iceberg.store import Store
-    from backstory.upkeep.forgetting import Certificate
+    from backstory.upkeep.certificate import Certificate
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewound import Rewound

@@ -8,8 +8,11 @@ from backstory.engine.upkeep import compact, erase, expire
 from backstory.errors import TryAgain
 from backstory.stores.iceberg.compaction import compact as compact_as_loaded
 from backstory.stores.iceberg.erasing import LATEST
+from backstory.stores.iceberg.erasures import Erasure
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.reachable import in_folder, reachable, stray
+from backstory.stores.iceberg.places import Surroundings
+from backstory.stores.iceberg.reachable import is_metadata, listed_files, named_files, strays
+from backstory.stores.iceberg.searching import search, with_ids
 from backstory.stores.tables import existing
 from backstory.upkeep.carried import carried
 
@@ -30,6 +33,7 @@ class Other:
         return given
 
 
+ALONE = Surroundings(False, ())
 APPEND = (
     "INSERT INTO {0} SELECT 9, 'new', valid_from, valid_to, is_current, recorded_at, _memory "
     "FROM {0} WHERE id = 1"
@@ -67,8 +71,9 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
     assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
     assert done.files_after == 1
     table = existing(store, scattered)
-    left = stray(in_folder(table), (), reachable(store, table))
-    assert [each for each in left if not each.endswith(".metadata.json")] == []
+    named = named_files(store, table, former=True)
+    left = strays(table, listed_files(table), ALONE, named.now, named.past)
+    assert [each for each in left.own.all | left.others if not is_metadata(each)] == []
 
 
 def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
@@ -77,8 +82,8 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
     of_record = column("id") == 2
 
     def chosen(table):
-        files = store.spark.table(f"backstory.{scattered}.data_files").select("file_path").collect()
-        return [row["file_path"] for row in files], carried(table, {}), {}
+        every = search(store, table, column("id") > 0, with_ids(store, table, {"id": ()}), ALONE)
+        return Erasure(every, carried(table, {}), {}, "mark")
 
     erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
 

@@ -5,6 +5,7 @@ import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from committing import commit, make
@@ -31,8 +32,9 @@ TEXT = ColumnType(Kind.STRING)
 
 
 def old(file):
-    """Written more than a day ago."""
+    """The same file, written more than a day ago."""
     os.utime(file, (0, 0))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def forgotten(spark, tmp_path_factory):
     stored = existing(store, name)
     folder = Path(stored.iceberg.location())
     some = next(file for file in holding(folder, VALUE) if file.suffix == ".parquet")
-    old(shutil.copy(some, some.with_name("stray.parquet")))
+    stray = old(shutil.copy(some, some.with_name(f"{uuid4()}.parquet")))
     spark.sql(f"CALL backstory.system.compute_table_stats(table => '{name}')")
     spark.sql(f"CALL backstory.system.compute_partition_stats(table => '{name}')")
     compact(store, name, lambda table: carried(table, {}))
@@ -62,18 +64,18 @@ def forgotten(spark, tmp_path_factory):
     before = {row["_row_id"]: row for row in rows_in(store, name, "_row_id", "_last_updated_sequence_number")}
     assert holding(folder, KEY, VALUE)
     spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG `backstory-cursor-crm`")
-    return store, name, folder, before, Table(store, name).forget(KEY, apply=True)
+    return store, name, folder, before, stray, Table(store, name).forget(KEY, apply=True)
 
 
 def test_L18_no_file_below_the_table_holds_the_key_or_its_values(forgotten):
     """Data, deletes, orphans, bounds in manifests, statistics, properties and former metadata."""
-    _, _, folder, _, certificate = forgotten
+    _, _, folder, *_, certificate = forgotten
     assert certificate.applied
     assert holding(folder, KEY, VALUE) == {}
 
 
 def test_rows_that_stay_are_the_rows_that_they_were(forgotten):
-    store, name, _, before, _ = forgotten
+    store, name, _, before, *_ = forgotten
     after = rows_in(store, name, "_row_id", "_last_updated_sequence_number")
     ours = {number for number, row in before.items() if row["id"] in {KEY, None}}
     assert {row["_row_id"]: row for row in after} == {n: row for n, row in before.items() if n not in ours}
@@ -81,14 +83,18 @@ def test_rows_that_stay_are_the_rows_that_they_were(forgotten):
 
 
 def test_V89_the_certificate_says_what_went_and_never_the_key(forgotten):
-    store, name, folder, _, certificate = forgotten
+    store, name, folder, _, stray, certificate = forgotten
     told = certificate.to_dict()
     assert KEY not in json.dumps(told)
     assert told["rows"] == {"version": 1, "fact": 1}
     assert told["left"] == 0
     assert told["searched"]["files"] == len([*folder.rglob("*.parquet")])
     assert len(told["snapshots_expired"]) == 6
-    assert {Path(each["path"]).name for each in told["files_deleted"]} > {"stray.parquet"}
+    assert sha256((told["salt"] + str(stray)).encode()).hexdigest() in {
+        f["path"] for f in told["files_deleted"]
+    }
+    assert str(folder) not in json.dumps(told)
+    assert told["consumers"] == ["crm"]
     assert all(len(each["sha256"]) == 64 and each["bytes"] for each in told["files_deleted"])
     assert told["metadata_deleted"]
     assert told["statistics_deleted"]
@@ -113,7 +119,7 @@ def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
 
 def test_who_reads_what_was_is_asked_first(forgotten):
     """A cursor that is behind, or a branch or tag of somebody's; a cursor that has read all follows."""
-    store, name, folder, _, _ = forgotten
+    store, name, folder, *_ = forgotten
     sql, table = store.spark.sql, Table(store, name)
     ((tag,),) = sql(f"SELECT snapshot_id FROM backstory.{name}.refs WHERE name LIKE 'backstory-%'").collect()
     assert tag == int(existing(store, name).iceberg.currentSnapshot().snapshotId())
@@ -165,7 +171,9 @@ def test_the_only_record_leaves_an_empty_table(store):
     told = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
     assert (told.applied, told.rows) == (False, {})
     folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).metadata
-    strays = [shutil.copy(file, file.with_name(f"stray-{file.name}")) for file in written_by_a_writer(folder)]
+    names = (f"{uuid4()}.parquet", f"{uuid4()}-m0.avro")
+    written = zip(written_by_a_writer(folder), names, strict=True)
+    strays = [shutil.copy(file, file.with_name(name)) for file, name in written]
     with pytest.raises(TryAgain) as caught:
         Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
     assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 2)

@@ -60,6 +60,9 @@ def forget(
     base and the archive forget it too; an event log cannot. What a source still has comes again with its next
     delivery: take it out there first, and let no other program write to the table meanwhile.
 
+    Nothing is deleted that is not proven to be the table's own: files elsewhere, or of unknown origin, that
+    hold the record stay, and the certificate names them. Consumers of changes are not told of it.
+
     Example: `backstory forget crm.customer 42 --apply`
 
     Args:
@@ -87,8 +90,12 @@ def forget(
         console.print(f"{each['table']}: {word}: {rows}; files {each['files_rewritten']}", markup=False)
         gone = {name: len(each[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
         deleted = ", ".join(f"{count} {name}" for name, count in gone.items())
-        searched, left = each["searched"].get("files", 0), each["left"] or "nothing"
+        searched, left = each["searched"].get("files", 0), len(each["left"] or ()) or "nothing"
         console.print(f"  deleted: {deleted}; searched: {searched} files; left: {left}", markup=False)
+        for one in each["left"] or ():
+            console.print(f"    {one}", markup=False)
+        if each["consumers"]:
+            console.print(f"  copies of consumers keep it: {', '.join(each['consumers'])}", markup=False)
     console.print(f"sha256 {done['sha256']}" if apply else AGAIN, markup=False)
 
 

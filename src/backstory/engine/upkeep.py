@@ -4,14 +4,14 @@ Each is one commit, or none, of the table as it stands, under the locks that del
 another writer is planned anew, a few times, then TryAgain.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backstory.engine.attempts import attempt
 from backstory.model.table import TableName
 from backstory.stores.iceberg import compaction, erasing, expiry
 from backstory.stores.iceberg.compaction import Compacted
-from backstory.stores.iceberg.erasing import Erased
+from backstory.stores.iceberg.erasures import Erased, Erasure
 from backstory.stores.iceberg.session_caches import announce
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -47,7 +47,7 @@ def expire(
     def act() -> int:
         table = existing(store, name)
         found = chosen(table)
-        expired = 0 if found is None else expiry.expire(table, *found)
+        expired = 0 if found is None else expiry.expire(store.jvm, table, *found)
         announce(store, name)
         return expired
 
@@ -57,18 +57,17 @@ def expire(
 def erase(
     store: Store,
     name: TableName,
-    chosen: Callable[[StoredTable], tuple[Collection[str], Mapping[str, str], Mapping[str, bool]] | None],
+    chosen: Callable[[StoredTable], Erasure | None],
     keeping: "Callable[[DataFrame], DataFrame]",
 ) -> Erased | None:
     """Take rows out for good, as `erasing.erase` does; None where nothing is chosen."""
 
     def act() -> Erased | None:
         table = existing(store, name)
-        found = chosen(table)
-        if found is None:
+        plan = chosen(table)
+        if plan is None:
             return None
-        holding, properties, tags = found
-        erased = erasing.erase(store, table, holding, keeping, properties, tags)
+        erased = erasing.erase(store, table, plan, keeping)
         announce(store, name)
         return erased
 

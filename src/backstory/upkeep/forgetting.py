@@ -1,34 +1,34 @@
 """Forget a record: out of every version, snapshot, file and manifest (native.md V87 to V89)."""
 
-import json
-import secrets
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
-from hashlib import sha256
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from backstory.engine.upkeep import erase
-from backstory.errors import Failed, Refused, UsageError
+from backstory.errors import Failed
 from backstory.model.cursor import TAG as CURSOR
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
-from backstory.model.receipt import Receipt
 from backstory.model.remembered import ROLE, SCOPE
 from backstory.model.table import TableName
 from backstory.reading.frames.records import is_record
 from backstory.reading.keys import key_of
+from backstory.stores.iceberg.erasures import Erased, Erasure, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.reachable import refuse_writers
-from backstory.stores.iceberg.searching import FoundFiles, holding, with_ids
+from backstory.stores.iceberg.places import Surroundings, surroundings
+from backstory.stores.iceberg.searching import FoundFiles, search, with_ids
 from backstory.stores.iceberg.snapshots import newest, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.metadata.described import deletes_by_value
+from backstory.stores.iceberg.unfinished import unfinished
 from backstory.upkeep.carried import carried
+from backstory.upkeep.certificate import Certificate, Record
+from backstory.upkeep.forgettable import refuse_read, refuse_unerasable, refuse_unforgetting
+from backstory.upkeep.remains import outside, remains
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -36,40 +36,6 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = "version"
-TELLING: Final = 4
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Certificate(Receipt):
-    """What was forgotten, without the key; or what would be, where it was not `applied`.
-
-    Its `status` is no-record where no file holds the record: it never was there, or was forgotten before.
-    `rows` are those of the newest snapshot by role, `left` is 0 or names what could not be looked at. `also`
-    are the certificates of the tables that belong to this one.
-    """
-
-    table: str
-    key_digest: str
-    salt: str
-    forgotten_at: str | None = None
-    status: Literal["no-record", "planned", "forgotten"] = "no-record"
-    applied: bool = False
-    rows: Mapping[str, int] = field(default_factory=dict)
-    files_rewritten: int = 0
-    files_deleted: Sequence[Mapping[str, Any]] = ()
-    snapshots_expired: Sequence[int] = ()
-    metadata_deleted: Sequence[Mapping[str, Any]] = ()
-    statistics_deleted: Sequence[Mapping[str, Any]] = ()
-    searched: Mapping[str, int] = field(default_factory=dict)
-    left: int | Sequence[str] = 0
-    also: Sequence[Mapping[str, Any]] = ()
-    sha256: str = ""
-
-    def sealed(self) -> "Certificate":
-        """The same with the digest of all that it says."""
-        told = {name: value for name, value in self.to_dict().items() if name != "sha256"}
-        text = json.dumps(told, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return replace(self, sha256=sha256(text.encode()).hexdigest())
 
 
 def forget(
@@ -77,24 +43,28 @@ def forget(
 ) -> Certificate:
     """Remove a record from every version, old snapshots and files included; without `apply` only look.
 
-    Of a history the base and the archive forget it too. Raises UsageError for a table that cannot forget,
-    Refused (`cursor-behind`, `foreign-reference`) while somebody may still read what was, TryAgain
-    (`writer-at-work`) where files of a day or less are not named yet. A second time there is nothing, and no
-    commit. No other program may write to the table meanwhile.
+    Of a history the base and the archive forget it too. A second time there is nothing, and no commit; what
+    was interrupted is finished. No other program may write to the table meanwhile.
+
+    Raises UsageError for a table that cannot forget; Refused while somebody may still read what was
+    (`cursor-behind`, `foreign-reference`), and where files cannot be searched or may be another's
+    (`shared-folder`, `gc-disabled`, `other-format`, `equality-deletes`, `encrypted-table`); TryAgain where
+    files of a day or less are not named yet (`writer-at-work`); Failed where the record is there after all
+    (`not-forgotten`).
     """
     stored = existing(store, name)
-    _refuse_unforgetting(store, stored)
-    wanted = key_of(stored.shape, key)
-    salt = secrets.token_hex(16)
-    digest = sha256((salt + json.dumps([str(each) for each in wanted.values()])).encode()).hexdigest()
-    names = [name, *_beside(store, stored)]
-    for each in names:
-        _refuse_read(existing(store, each), drop_cursors=drop_cursors)
-    sought = [_sought(store, each, wanted, Certificate(str(each), digest, salt)) for each in names]
+    refuse_unforgetting(store, stored)
+    record = Record(key_of(stored.shape, key))
+    tables = [stored, *(existing(store, each) for each in _beside(store, stored))]
+    for each in tables:
+        refuse_read(each, drop_cursors=drop_cursors)
+    named = [refuse_unerasable(store, each) for each in tables]
+    around = [surroundings(store, each, files.now.all) for each, files in zip(tables, named, strict=True)]
+    sought = [_sought(store, *each, record) for each in zip(tables, around, strict=True)]
     for one in sought if apply else ():
-        if one.found.holding:
-            refuse_writers(one.table, one.found.listed or {}, one.found.holding, one.found.named)
-    first, *others = (_forgotten(store, one, wanted) if apply else one.told for one in sought)
+        if one.open:
+            refuse_unfinished(one.table, one.found)
+    first, *others = (_forgotten(store, one, record) if apply else one.told for one in sought)
     return replace(first, also=[each.sealed().to_dict() for each in others]).sealed()
 
 
@@ -103,40 +73,43 @@ class _Sought:
     """A table, which of its rows are the record's, the files that hold them, and the certificate so far."""
 
     table: StoredTable
+    around: Surroundings
     condition: "Column"
     columns: "StructType"
     found: FoundFiles
     told: Certificate
 
+    @property
+    def open(self) -> bool:
+        """Whether there is something to do: files hold the record, or an erasure was interrupted."""
+        return bool(self.found.holding or unfinished(self.table).record)
 
-def _sought(store: Store, name: TableName, key: Mapping[str, object], told: Certificate) -> _Sought:
-    table = existing(store, name)
-    condition, columns = _condition(store, table, key)
-    found = holding(store, table, condition, columns)
+
+def _sought(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
+    condition, columns = _condition(store, table, record.key)
+    found = search(store, table, condition, columns, around)
     rows = _rows(store, table, condition)
-    status: Literal["no-record", "planned"] = "planned" if found.holding else "no-record"
-    told = replace(
-        told, status=status, rows=rows, searched=found.searched, files_rewritten=len(found.holding)
+    if rows and not found.holding:
+        raise _not_forgotten(f"{table.shape.table} shows the record, but none of its files seems to hold it.")
+    told = Certificate(
+        str(table.shape.table),
+        record.digest,
+        record.salt,
+        status="planned" if found.holding else "no-record",
+        rows=rows,
+        searched=found.searched,
+        files_rewritten=len(found.holding),
+        left=remains(store, table, record, found, around) or 0,
     )
-    return _Sought(table, condition, columns, found, told)
+    return _Sought(table, around, condition, columns, found, told)
 
 
-def _refuse_unforgetting(store: Store, table: StoredTable) -> None:
-    """Event logs are chained by hashes of their rows; logs tell of runs; a base belongs to its history."""
-    name, layout = table.shape.table, table.shape.layout
-    history = TableName(name.schema, name.name + HIST_SUFFIX)
-    if layout in {Layout.ODF, Layout.ODF_LOG, Layout.RUN_LOG}:
-        raise UsageError(
-            "append-only",
-            f"{name} is a log: each commit is chained to the ones before by the hashes of its rows.",
-            "Nothing was written; drop the dataset and add it again without the record.",
-        )
-    if layout is Layout.BASE and load(store, history) is not None:
-        raise UsageError(
-            "no-forget", f"{name} is the base of {history}.", f"Forget it in {history}: its base forgets too."
-        )
-    if not table.shape.key:
-        raise UsageError("no-key", f"{name} has no key.", "Only a record with a key can be forgotten.")
+def _not_forgotten(told: str) -> Failed:
+    return Failed(
+        "not-forgotten",
+        told,
+        "Stop every other program that writes to it, then forget once more; if it stays so, report it.",
+    )
 
 
 def _beside(store: Store, table: StoredTable) -> list[TableName]:
@@ -152,62 +125,56 @@ def _beside(store: Store, table: StoredTable) -> list[TableName]:
     ]
 
 
-def _refuse_read(table: StoredTable, *, drop_cursors: bool) -> None:
-    current = newest(table)
-    names = references(table)
-    foreign = [each.name for each in names if not each.name.startswith(CURSOR)]
-    behind = [each.name for each in names if current is None or each.snapshot_id != current.id]
-    if foreign:
-        raise Refused(
-            "foreign-reference",
-            f"{table.shape.table} has branches or tags of others, which keep what was.",
-            "Nothing was written; drop them first.",
-            foreign,
-        )
-    if behind and not drop_cursors:
-        raise Refused(
-            "cursor-behind",
-            f"Consumers of {table.shape.table} have not read all that came.",
-            "Nothing was written; let them read on, or say --drop-cursors.",
-            [each.removeprefix(CURSOR) for each in behind],
-        )
-
-
-def _forgotten(store: Store, sought: _Sought, key: Mapping[str, object]) -> Certificate:
+def _forgotten(store: Store, sought: _Sought, record: Record) -> Certificate:
     """The certificate of one table."""
     name, condition, columns = sought.table.shape.table, sought.condition, sought.columns
-    if not sought.found.holding:
+    if not sought.open:
         return sought.told
 
-    def chosen(
-        stored: StoredTable,
-    ) -> tuple[Collection[str], Mapping[str, str], Mapping[str, bool]] | None:
-        again = holding(store, stored, condition, columns)
+    def chosen(stored: StoredTable) -> Erasure | None:
+        again = search(store, stored, condition, columns, sought.around)
+        before = unfinished(stored)
+        if not (again.holding or before.record):
+            return None
         current = newest(stored)
         tags = {each.name: current is None or each.snapshot_id != current.id for each in references(stored)}
-        told = {each: text for each, text in carried(stored, {}).items() if not _in(key, text)}
-        return (again.holding, told, tags) if again.holding else None
+        told = {each: text for each, text in carried(stored, {}).items() if not record.stands_in(text)}
+        mark = replace(before, kept=[*before.kept, *outside(stored, record, again)])
+        if again.holding:
+            mark = replace(mark, record=record.mark)
+        return Erasure(again, told, tags, mark)
 
+    consumers = [each.name.removeprefix(CURSOR) for each in references(sought.table)]
     done = erase(store, name, chosen, lambda rows: rows.where(~condition))
-    left = holding(store, existing(store, name), condition, columns)
-    if done is None or left.holding:
-        raise Failed(
-            "not-forgotten",
-            f"{name} holds the record in {len(left.holding)} files still: another program writes to it.",
-            "Stop it, then forget once more.",
-        )
+    left = existing(store, name)
+    again = search(store, left, condition, columns, sought.around)
+    shown = any(_rows(store, left, condition, each.id) for each in left.snapshots)
+    if done is None or again.holding or shown or _rows(store, left, condition):
+        raise _not_forgotten(f"{name} still has the record in {max(1, len(again.holding))} of its files.")
+    told = remains(store, left, record, again, sought.around, done.left)
+    told += unfinished(sought.table).kept
+    if not (sought.found.holding or record.is_marked(unfinished(sought.table).record)):
+        return replace(sought.told, left=told or 0)  # what was finished is the erasure of another record
+    return _certified(sought, record, done, again, consumers, told)
+
+
+def _certified(
+    sought: _Sought, record: Record, done: Erased, again: FoundFiles, consumers: list[str], left: list[str]
+) -> Certificate:
+    files = [f"a file that is not deleted: {record.named(each)}" for each in done.left]
     return replace(
         sought.told,
         status="forgotten",
         applied=True,
         forgotten_at=iso(datetime.now(UTC)),
         files_rewritten=done.rewritten,
-        files_deleted=done.data,
+        files_deleted=record.without_paths(done.data),
         snapshots_expired=done.snapshots,
-        metadata_deleted=done.metadata,
-        statistics_deleted=done.statistics,
-        searched=left.searched,
-        left=_left(existing(store, name), key, left),
+        metadata_deleted=record.without_paths(done.metadata),
+        statistics_deleted=record.without_paths(done.statistics),
+        searched=again.searched,
+        consumers=[record.named(each) for each in consumers],
+        left=[*files, *left] or 0,
     )
 
 
@@ -230,36 +197,21 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
     return condition | coalesce(reduce(and_, scoped), lit(False)), columns
 
 
-def _rows(store: Store, table: StoredTable, condition: "Column") -> dict[str, int]:
+def _rows(
+    store: Store, table: StoredTable, condition: "Column", snapshot: int | None = None
+) -> dict[str, int]:
+    """The record's rows by role, as Spark reads the table, or a snapshot of it."""
     from pyspark.sql.functions import coalesce, lit
 
+    name = store.sql_name(table.shape.table)
     with translate_faults(table.shape.table):
-        rows = store.spark.table(store.sql_name(table.shape.table)).where(condition)
+        store.spark.catalog.refreshTable(name)
         native = table.shape.layout is Layout.VERSIONS
         role = coalesce(column(MEMORY)[ROLE], lit(VERSION)) if native else lit(_word(table.shape.layout))
-        return {row["role"]: row["count"] for row in rows.groupBy(role.alias("role")).count().collect()}
+        reader = store.spark.read if snapshot is None else store.spark.read.option("versionAsOf", snapshot)
+        found = reader.table(name).where(condition).groupBy(role.alias("role")).count()
+        return {row["role"]: row["count"] for row in found.collect()}
 
 
 def _word(layout: Layout) -> str:
     return VERSION if layout.span else "row"
-
-
-def _in(key: Mapping[str, object], text: str) -> bool:
-    """Whether a text has a value of the key; one of a few letters stands in texts by chance."""
-    values = [str(each) for each in key.values()]
-    return any(len(each) >= TELLING and each in text for each in values)
-
-
-def _left(table: StoredTable, key: Mapping[str, object], found: FoundFiles) -> int | list[str]:
-    """What may still tell of the record, by name; 0 for nothing."""
-    place = str(table.iceberg.location())
-    told = [f"table property {name}" for name, value in table.properties.items() if _in(key, value)]
-    told += [f"cursor {each.name}" for each in references(table) if _in(key, each.name)]
-    current = newest(table)
-    if current is not None and deletes_by_value(current.told):
-        told.append("equality deletes of another program, which may name the key")
-    if found.listed is None:
-        told.append("files that no metadata names: the storage lists none")
-    if "://" in place and not place.startswith("file:"):
-        told.append(f"older versions of objects, where {place.partition('://')[0]} keeps them")
-    return told or 0

@@ -13,6 +13,7 @@ from backstory.stores.iceberg.snapshots import ancestry, known, newest, referenc
 from backstory.stores.iceberg.store import StoredTable
 
 MAX_AGE, AT_LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+GC: Final = "gc.enabled"
 # How long commits and cursors stay, unless the table says otherwise.
 STAYS: Final = timedelta(days=30)
 
@@ -38,13 +39,13 @@ class Expiring:
 def expiring(
     table: StoredTable, needed: Collection[str] = (), now: datetime | None = None
 ) -> Expiring | None:
-    """What may go; None if nothing may.
+    """What may go; None if nothing may, as of a table that may not delete files.
 
     Commits stay from the oldest one on that a cursor, somebody's branch or tag, or a token of `needed` asks
     for, without a gap: who looks for a commit among those that made the table must not miss one.
     """
     now, current = now or datetime.now(UTC), newest(table)
-    if current is None:
+    if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
     stale, renewed, kept = list[str](), dict[str, int](), [current.committed_at]
     for each in references(table):

@@ -21,7 +21,8 @@ from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import local
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
-SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in ("scripts.py", "vector_script.py")}
+NAMES = ("scripts.py", "vector_script.py", "history_script.py")
+SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in NAMES}
 # What settings name: jars and classes that Spark loads by itself.
 SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
 # Classes that errors tell users to put into their settings.

@@ -11,8 +11,11 @@ from backstory.errors import Refused
 from backstory.model.layout import YEAR
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.history_script import files_of_history
 from backstory.stores.iceberg.jvm import holds_views, partition_spec, sort_order
+from backstory.stores.iceberg.places import places_of
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import (
     CALLED,
@@ -76,10 +79,23 @@ def builder(store: Store, shape: Shape) -> Any:
 
 
 def drop(store: Store, table: TableName) -> bool:
-    """Drop the table with its files; whether there was one."""
+    """Drop the table with those of its files that lie in its own places; whether there was one."""
+    from py4j.protocol import Py4JJavaError
+
     require_here(store, table)
+    catalog, identifier = store.iceberg(), store.identifier(table)
     with translate_faults(table):
-        return bool(store.iceberg().dropTable(store.identifier(table), True))
+        try:
+            iceberg = catalog.loadTable(identifier)
+            named = files_of_history(store.jvm, iceberg, store.jvm.java.util.HashMap())
+            places, keeps = places_of(iceberg), iceberg.properties().get("gc.enabled") == "false"
+            former = [str(each.file()) for each in iceberg.operations().current().previousFiles()]
+        except Py4JJavaError:  # none, or one whose files nobody can tell: they stay
+            return bool(catalog.dropTable(identifier, False))
+        dropped = bool(catalog.dropTable(identifier, False))
+        files = [each.location for each in named if not keeps or each.kind == "METADATA"]
+        delete_files(iceberg.io(), (each for each in [*files, *former] if places.owns(each)))
+    return dropped
 
 
 def rename(store: Store, table: TableName, name: TableName) -> None:

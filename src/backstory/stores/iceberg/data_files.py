@@ -83,15 +83,17 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     return files
 
 
-def delete_files(io: Any, locations: Iterable[str]) -> None:
-    """Delete files that no snapshot names; one that cannot be deleted is left as an orphan."""
+def delete_files(io: Any, locations: Iterable[str]) -> list[str]:
+    """Delete files that no snapshot names; those that could not be deleted, which are left as orphans."""
     from py4j.protocol import Py4JJavaError
 
+    left = []
     for location in locations:
         try:
             io.deleteFile(location)
         except Py4JJavaError:
-            continue
+            left.append(location)
+    return left
 
 
 def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:

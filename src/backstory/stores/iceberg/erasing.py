@@ -1,22 +1,27 @@
 """Take rows out of a table for good: out of every snapshot, file, manifest and former metadata (V87, V88)."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from backstory.stores.iceberg.commit import discarding, finish, made_by
+from backstory.stores.iceberg.commit import discarding, finish, made_by, settle
 from backstory.stores.iceberg.data_files import delete_files
+from backstory.stores.iceberg.erasures import Erased, Erasure, own_strays, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.moves import ROWS
+from backstory.stores.iceberg.places import Places, bare, lies_in, places_of
 from backstory.stores.iceberg.reachable import (
     ReachableFiles,
     digested,
-    in_folder,
-    reachable,
-    refuse_writers,
-    stray,
+    is_metadata,
+    named_files,
 )
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
+from backstory.stores.iceberg.scripts import standing_files
 from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.unfinished import UNFINISHED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,68 +29,101 @@ if TYPE_CHECKING:
 LATEST = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """The snapshot that is left, how many files were rewritten, and the snapshots and files that went."""
-
-    snapshot_id: int | None
-    rewritten: int
-    snapshots: Sequence[int]
-    data: Sequence[Mapping[str, Any]] = ()
-    metadata: Sequence[Mapping[str, Any]] = ()
-    statistics: Sequence[Mapping[str, Any]] = ()
-
-
 def erase(
-    store: Store,
-    table: StoredTable,
-    holding: Collection[str],
-    keeping: "Callable[[DataFrame], DataFrame]",
-    properties: Mapping[str, str],
-    tags: Mapping[str, bool],
+    store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> Erased:
     """Write the files that hold rows anew without them, and let nothing of what was before be there.
 
-    `holding` are data files with such rows, reachable or not; of each tag `tags` says whether it is dropped,
-    or follows to the snapshot that is left. One commit, which is validated; then the files go, those with
-    rows last, so that whoever was interrupted finds them again. Raises TryAgain, and nothing is written,
-    where one of the files may be that of a writer at work.
+    One commit, which is validated; then the files go, in an order in which what is left names what is still
+    to go: rows, then what names them. Who was interrupted leaves the mark, and the next erasure goes on.
+    Raises TryAgain, and nothing is written, where one of the files may be that of a writer at work.
     """
-    before = reachable(store, table)
-    listed = in_folder(table) or {}
-    refuse_writers(table, listed, holding, before)
+    found, places = plan.found, places_of(table.iceberg)
+    refuse_unfinished(table, found)
+    own = own_strays(found)
     with translate_faults(table.shape.table):
-        live = _live(store, table)
         snapshots = [int(each.snapshotId()) for each in table.iceberg.snapshots()]
-        made, rewritten, between = None, 0, set[str]()
-        if snapshots:
-            chosen = live & set(holding)
-            made, rewritten, between = _commit(store, table, chosen, keeping, properties, tags)
+        made, rewritten, between = _commit(store, table, plan, keeping)
         left = existing(store, table.shape.table)
-        former = {str(each.file()) for each in left.iceberg.operations().current().previousFiles()}
-        gone = _gone(before, reachable(store, left), {*listed, *former, *between}, set(holding))
+        after = {bare(each) for each in named_files(store, left).now.all}
+        before = (found.named.now, found.past, own, _metadata(between))
+        parts = zip(*map(_parts, before), strict=True)
+        gone = ReachableFiles(*(_gone(each, after, places) for each in parts))
+        holding = {bare(each) for each in found.holding}
+        kept = _kept(before, after, holding, places)
         metadata, statistics = digested(store, table, gone.metadata), digested(store, table, gone.statistics)
         data = digested(store, table, gone.data | gone.deletes)
-        for part in (gone.metadata, gone.statistics, gone.deletes, gone.data):
-            delete_files(table.iceberg.io(), sorted(part))
-    return Erased(made, rewritten, snapshots, data, metadata, statistics)
+        rows, tellers = _ordered(gone, holding)
+        failed = delete_files(table.iceberg.io(), rows)
+        # Of files that an interrupted call has deleted, too; what names them is there until now.
+        _remove_folders([*rows, *found.named.past.data], places)
+        failed += delete_files(table.iceberg.io(), tellers)
+        if not failed:
+            left.iceberg.updateProperties().remove(UNFINISHED).commit()
+    there = table.iceberg.io()
+    remains = [each for each in sorted(kept) if there.newInputFile(each).exists()]
+    return Erased(made, rewritten, snapshots, data, metadata, statistics, [*remains, *failed])
 
 
-def _live(store: Store, table: StoredTable) -> set[str]:
-    if table.iceberg.currentSnapshot() is None:
-        return set()
-    rows = store.spark.table(store.sql_name(table.shape.table, "data_files")).select("file_path").collect()
-    return {row["file_path"] for row in rows}
+def _metadata(files: Iterable[str]) -> ReachableFiles:
+    return ReachableFiles(frozenset(), frozenset(), frozenset(), frozenset(files))
+
+
+def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
+    return files.data, files.deletes, files.statistics, files.metadata
+
+
+def _gone(parts: Iterable[frozenset[str]], after: Collection[str], places: Places) -> frozenset[str]:
+    """What was named and is no more, and lies where the table may delete; each file once."""
+    found = {bare(each): each for part in parts for each in part}
+    return frozenset(each for name, each in found.items() if name not in after and places.owns(each))
+
+
+def _kept(
+    parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
+) -> set[str]:
+    """Files elsewhere that are no more of the table, and have the rows, or tell of rows."""
+    return {
+        each
+        for part in parts
+        for each in part.all
+        if not places.owns(each) and bare(each) not in after
+        if bare(each) in holding or each not in part.data
+    }
+
+
+def _ordered(gone: ReachableFiles, holding: Collection[str]) -> tuple[list[str], list[str]]:
+    """Rows first; and what names them: manifests, their lists, and the files of metadata last."""
+
+    def rank(location: str) -> tuple[int, str]:
+        named = location.rpartition("/")[2]
+        return (2 if is_metadata(location) else int(named.startswith("snap-")), location)
+
+    rows = sorted(gone.data, key=lambda each: (bare(each) not in holding, each))
+    return [*rows, *sorted(gone.deletes)], [*sorted(gone.statistics), *sorted(gone.metadata, key=rank)]
+
+
+def _remove_folders(files: Iterable[str], places: Places) -> None:
+    """Remove the folders of this machine that became empty, below the table's own."""
+    for each in files:
+        here = each.startswith("file:") or "://" not in each
+        folder = Path(bare(each)).parent
+        while here and _below(str(folder), places):
+            with suppress(OSError):
+                folder.rmdir()
+            if folder.exists():
+                break
+            folder = folder.parent
+
+
+def _below(folder: str, places: Places) -> bool:
+    owned = (places.location, *places.written)
+    return any(lies_in(folder, each) and bare(folder) != bare(each) for each in owned)
 
 
 def _commit(
-    store: Store,
-    table: StoredTable,
-    locations: Collection[str],
-    keeping: "Callable[[DataFrame], DataFrame]",
-    properties: Mapping[str, str],
-    tags: Mapping[str, bool],
-) -> tuple[int, int, set[str]]:
+    store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
+) -> tuple[int | None, int, set[str]]:
     """One commit: files, manifests without entries of those that went, and no snapshot but the last.
 
     The snapshot, how many files were rewritten, and the metadata of the snapshots that the commit made: all
@@ -93,11 +131,18 @@ def _commit(
     """
     between = set[str]()
     transaction = table.begin()
+    if table.iceberg.currentSnapshot() is None:
+        transaction.updateProperties().set(UNFINISHED, plan.mark.text()).commit()
+        settle(transaction)
+        return None, 0, between
+    chosen, every = _chosen(store, table, plan.found.holding)
     with discarding(table.iceberg.io()) as written:
-        done = rewrite(store, table, locations, keeping) if locations else Rewritten((), ())
+        done = rewrite(store, table, chosen, keeping) if chosen else Rewritten((), ())
         written.extend(done.files)
-        if locations:
-            stage_rewrite(transaction, done, {}).commit()
+        if chosen:
+            stage_rewrite(transaction, done, {}, every=every).commit()
+        if every:
+            transaction.newDelete().commit()  # leaves out manifests that tell of deletes which went alone
         # Manifests tell the bounds of files that went, until they are written anew.
         tidied = transaction.rewriteManifests()
         tidied.clusterBy(store.jvm.com.google.common.base.Functions.constant("all"))
@@ -106,25 +151,39 @@ def _commit(
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
         between.update(made_by(transaction))
         written.extend(between)
-        for tag, drop in tags.items():
+        mark = replace(plan.mark, files={*plan.mark.files, *between})
+        transaction.updateProperties().set(UNFINISHED, mark.text()).commit()
+        for tag, drop in plan.tags.items():
             managing = transaction.manageSnapshots()
             (managing.removeTag(tag) if drop else managing.replaceTag(tag, left)).commit()
         transaction.expireSnapshots().expireOlderThan(LATEST).retainLast(1).cleanExpiredFiles(False).commit()
 
-    made = finish(table.shape.table, transaction, tidied, properties, written, alone)
+    made = finish(table.shape.table, transaction, tidied, plan.properties, written, alone)
     return made, len(done.tasks), between
 
 
-def _gone(
-    before: ReachableFiles, after: ReachableFiles, listed: Collection[str], holding: Collection[str]
-) -> ReachableFiles:
-    """What was named and is no more; and what nobody names."""
-    strays = stray(listed, holding, before, after)
-    packed = {each for each in strays if each.endswith(".puffin")}
-    of_metadata = {each for each in strays if "/metadata/" in each}
-    return ReachableFiles(
-        (before.data - after.data) | (strays - packed - of_metadata),
-        (before.deletes - after.deletes) | (packed - of_metadata),
-        (before.statistics - after.statistics) | (of_metadata & packed),
-        (before.metadata - after.metadata) | (of_metadata - packed),
-    )
+def _chosen(store: Store, table: StoredTable, holding: Collection[str]) -> tuple[set[str], bool]:
+    """The files to write anew, and whether those are all that have hidden rows.
+
+    What hides rows names the files that they are in, and their partitions, for several files at once. Where
+    these may be named after the record none of it stays.
+    """
+    rows, hidden = set[str](), set[str]()
+    latest = ""
+    for line in standing_files(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
+        if line.content == ROWS:
+            latest = line.location
+            rows.add(latest)
+        else:
+            hidden.add(latest)
+    chosen = rows & set(holding)
+    every = bool(chosen) and bool(hidden) and _parted_by_users(table)
+    return (chosen | hidden if every else chosen), every
+
+
+def _parted_by_users(table: StoredTable) -> bool:
+    """Whether a partition is, or was, made of a column that is not the layout's own."""
+    schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
+    sources = {each.sourceId() for spec in dict(table.iceberg.specs()).values() for each in spec.fields()}
+    names = (schema.findColumnName(each) for each in sources)
+    return any(each is None or not layout.owns(str(each), name) for each in names)

@@ -4,17 +4,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backstory.model.change import NOTHING
+from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.history_script import expired_files
+from backstory.stores.iceberg.places import places_of
 from backstory.stores.iceberg.store import StoredTable
 
 
 def expire(
-    table: StoredTable, before_ms: int, tags: Sequence[str] = (), renewed: Mapping[str, int] = NOTHING
+    jvm: Any,
+    table: StoredTable,
+    before_ms: int,
+    tags: Sequence[str] = (),
+    renewed: Mapping[str, int] = NOTHING,
 ) -> int:
     """Expire the snapshots that are older, and drop these tags before; how many snapshots went.
 
     What a branch or tag names stays, if the tag is not too old; those that are `renewed` may be so many
-    milliseconds old. Raises TryAgain if another writer came first.
+    milliseconds old. A file that lies outside of the table's own places is another's, and is not deleted.
+    Raises TryAgain if another writer came first.
     """
     iceberg, known = table.iceberg, _ids(table.iceberg)
     with translate_faults(table.shape.table):
@@ -25,7 +33,10 @@ def expire(
             for tag, milliseconds in renewed.items():
                 managing.setMaxRefAgeMs(tag, milliseconds)
             managing.commit()
-        iceberg.expireSnapshots().expireOlderThan(before_ms).retainLast(1).cleanExpiredFiles(True).commit()
+        expiring = iceberg.expireSnapshots().expireOlderThan(before_ms).retainLast(1).cleanExpiredFiles(True)
+        places = places_of(iceberg)
+        gone = expired_files(jvm, expiring)
+        delete_files(iceberg.io(), (each for each in gone if places.owns(each)))
         iceberg.refresh()
     return len(known - _ids(iceberg))
 

@@ -22,10 +22,12 @@ EXTENSIONS: Final = f"{ICEBERG}.spark.extensions.IcebergSparkSessionExtensions"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
 PARQUET: Final = "org.apache.parquet"
 _NEEDED: Final = """
-BaseFileScanTask CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile FileContent FileFormat
-FileMetadata FileScanTask IcebergBuild MetadataColumns MetricsConfig NullOrder PartitionSpec
-PartitionSpecParser SchemaParser Snapshot SortOrder Table TableMetadataParser TableScan
-catalog.Namespace catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
+BaseFileScanTask CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile ExpireSnapshots
+FileContent FileFormat FileMetadata FileScanTask HasTableOperations IcebergBuild ManifestContent ManifestFile
+ManifestFiles MetadataColumns MetricsConfig NullOrder PartitionSpec PartitionSpecParser
+PartitionStatisticsFile SchemaParser Snapshot SortOrder StatisticsFile Table TableMetadata
+TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
+catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
 deletes.PositionDeleteIndex expressions.ExpressionParser expressions.Expressions
 expressions.ResidualEvaluator io.CloseableIterable
 io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager

@@ -30,6 +30,7 @@ from backstory.stores.iceberg.scripts import (
     standing_files,
     tasks_of,
 )
+from backstory.stores.iceberg.staged_rows import rows_of_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
 
@@ -84,23 +85,11 @@ class MovedRows:
         return all(move.sign > 0 for each in self.moves.values() for move in each)
 
     def files(self, store: Store) -> "DataFrame":
-        """The rows of the groups that are read, with the file and the position of each.
-
-        The table by which Iceberg's rewriting reads does not show these two where rows have ids; the relation
-        of an ordinary one does.
-        """
-        from pyspark.sql import DataFrame
-
+        """The rows of the groups that are read, with the file and the position of each."""
         if self.tables is None:
             whole = store.spark.table(store.sql_name(self.table.shape.table))
             return whole.select("*", FILE, POSITION).limit(0)
-        (ordinary, staged), none = self.tables, store.jvm.scala.Option.empty()
-        relations = store.jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
-        shown = relations.create(ordinary, none, none).withMetadataColumns()
-        others = [shown.productElement(place) for place in range(1, shown.productArity())]
-        session = store.spark._jsparkSession  # noqa: SLF001
-        rows = store.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, shown.copy(staged, *others))
-        return DataFrame(rows, store.spark)
+        return rows_of_tasks(store, self.tables)
 
     def frame(self, store: Store) -> "DataFrame":
         """The rows: the table's columns, the commit's number, version and time, 1 or -1 for came or went."""

@@ -1,24 +1,38 @@
-"""The files that a table's metadata names, and those in its folder that it does not."""
+"""The files that a table's metadata names, and those where it has its files that no metadata names."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from backstory.errors import TryAgain
+from backstory.stores.iceberg.data_files import download
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.history_script import NamedFile, files_of_history
+from backstory.stores.iceberg.places import Surroundings, bare, lies_in, places_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 # Who writes to a table names its files in the end. A file that is older has lost its writer.
 WRITING: Final = timedelta(days=1)
-# A folder of metadata may hold more than Iceberg's own, such as a catalog's pointer to it.
-METADATA: Final = (".avro", ".metadata.json", ".json.gz", ".puffin", ".stats", ".parquet")
 SHOWN: Final = 10
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# Names as the writers of Iceberg and of backstory give them.
+_ROWS: Final = re.compile(rf"(?:\d{{5,}}-\d+-)?{_UUID}(?:-\d+)*\.parquet")
+_HIDING: Final = re.compile(rf"(?:\d{{5,}}-\d+-)?{_UUID}(?:-\d+)*-deletes\.(?:parquet|puffin)")
+_LISTS: Final = re.compile(rf"(?:snap-\d+-\d+-{_UUID}|{_UUID}-m\d+)\.avro")
+_STATISTICS: Final = re.compile(rf"(?:partition-stats-)?(?:\d+-)?{_UUID}\.(?:stats|puffin|parquet)")
+_METADATA: Final = re.compile(r"[^/]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
+# What catalogs and programs leave beside files of rows, and which holds none.
+_NOTHING: Final = re.compile(r"version-hint\.text|_SUCCESS|\..*\.crc")
 
 
 class ListedFile(NamedTuple):
-    """A file below a table's folder: its bytes, and when it was written."""
+    """A file of a storage: its location there, its bytes, and when it was written."""
 
+    location: str
     bytes: int
     written: datetime
 
@@ -37,61 +51,142 @@ class ReachableFiles:
         """Every one of them."""
         return self.data | self.deletes | self.statistics | self.metadata
 
-
-def reachable(store: Store, table: StoredTable) -> ReachableFiles:
-    """What any snapshot of the table names, and the metadata that it was read from."""
-    name = table.shape.table
-    with translate_faults(name):
-        files = store.spark.table(store.sql_name(name, "all_files")).select("content", "file_path").distinct()
-        rows = files.collect() if table.iceberg.currentSnapshot() is not None else []
-        manifests = store.spark.table(store.sql_name(name, "all_manifests")).select("path").distinct()
-        named = [row["path"] for row in manifests.collect()] if rows else []
-    current = table.iceberg.operations().current()
-    statistics = [*current.statisticsFiles(), *current.partitionStatisticsFiles()]
-    lists = [str(each.manifestListLocation()) for each in table.iceberg.snapshots()]
-    return ReachableFiles(
-        frozenset(row["file_path"] for row in rows if row["content"] == 0),
-        frozenset(row["file_path"] for row in rows if row["content"] != 0),
-        frozenset(str(each.path()) for each in statistics),
-        frozenset([*named, *lists, str(current.metadataFileLocation())]),
-    )
+    def only(self, locations: Collection[str]) -> "ReachableFiles":
+        """Those of them that are among these."""
+        kept = frozenset(locations)
+        return ReachableFiles(
+            self.data & kept, self.deletes & kept, self.statistics & kept, self.metadata & kept
+        )
 
 
-def in_folder(table: StoredTable) -> dict[str, ListedFile] | None:
-    """The files below the table's folder; None where the storage lists none."""
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """Listed files that the table's history does not name: those that are proven its own, and all others.
+
+    Its own have a name as writers give it, in the table's folder, where nothing shows that another table
+    wrote there, too; its metadata has the table's uuid.
+    """
+
+    own: ReachableFiles
+    others: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """What the snapshots of a table name `now`, and what only its `past` metadata did.
+
+    `rows` are Iceberg's objects for the files of rows by their locations.
+    """
+
+    now: ReachableFiles
+    past: ReachableFiles
+    files: Mapping[str, NamedFile]
+    rows: Any
+
+
+def named_files(store: Store, table: StoredTable, *, former: bool = False) -> NamedFiles:
+    """The files that any snapshot of the table names, and with `former` those of the metadata before, too."""
+    objects = store.jvm.java.util.HashMap()
+    with translate_faults(table.shape.table):
+        told = files_of_history(store.jvm, table.iceberg, objects, former=former)
+    now, past = (_sorted([each for each in told if each.past is then]) for then in (False, True))
+    return NamedFiles(now, past, {each.location: each for each in told}, objects)
+
+
+def _sorted(files: Iterable[NamedFile]) -> ReachableFiles:
+    kinds: dict[str, set[str]] = {}
+    for each in files:
+        kinds.setdefault("DELETES" if each.kind in HIDING else each.kind, set()).add(each.location)
+    return ReachableFiles(*(frozenset(kinds.get(kind, ())) for kind in _KINDS))
+
+
+HIDING: Final = ("POSITION_DELETES", "EQUALITY_DELETES")
+_KINDS: Final = ("DATA", "DELETES", "STATISTICS", "METADATA")
+
+
+def listed_files(table: StoredTable, shared: Collection[str] = ()) -> dict[str, ListedFile] | None:
+    """The files where the table has or had its own, but for `shared` places; None where storage lists none.
+
+    They are known by their bare locations.
+    """
+    places = places_of(table.iceberg)
+    found = _below(table, places.location)
+    metadata = str(table.iceberg.operations().current().metadataFileLocation())
+    if found is None or (lies_in(metadata, places.location) and bare(metadata) not in found):
+        return None  # a storage that spells locations in another way than metadata does
+    for each in (*places.written, *places.former):
+        if each not in shared:
+            found |= _below(table, each) or {}
+    return found
+
+
+def _below(table: StoredTable, folder: str) -> dict[str, ListedFile] | None:
     from py4j.protocol import Py4JError
 
     found = {}
     try:
-        listed = table.iceberg.io().listPrefix(str(table.iceberg.location())).iterator()
+        listed = table.iceberg.io().listPrefix(f"{folder.rstrip('/')}/").iterator()
+        while listed.hasNext():
+            each = listed.next()
+            written = datetime.fromtimestamp(int(each.createdAtMillis()) / 1000, UTC)
+            location = str(each.location())
+            found[bare(location)] = ListedFile(location, int(each.size()), written)
     except Py4JError:
         return None
-    while listed.hasNext():
-        each = listed.next()
-        written = datetime.fromtimestamp(int(each.createdAtMillis()) / 1000, UTC)
-        found[bare(str(each.location()))] = ListedFile(int(each.size()), written)
     return found
 
 
-def stray(listed: Iterable[str], holding: Collection[str], *named: ReachableFiles) -> set[str]:
-    """Of the files that nobody names the metadata, and the data that is told to hold what shall go."""
+def strays(
+    table: StoredTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
+) -> Strays:
+    """The listed files that none of these name."""
     known = {bare(location) for each in named for location in each.all}
-    rows = {bare(each) for each in holding}
-    return {each for each in map(bare, listed) if each not in known and (_is_metadata(each) or each in rows)}
+    unknown = {each for each in listed if each not in known and not _NOTHING.fullmatch(_name(each))}
+    folder, uuid = bare(str(table.iceberg.location())), str(table.iceberg.operations().current().uuid())
+    metadata = {each for each in unknown if is_metadata(each)}
+    wrote = {each: _uuid_in(table, listed[each]) for each in metadata}
+    alone = not around.blind and all(each == uuid for each in wrote.values())
+    data = {each for each in unknown if lies_in(each, f"{folder}/data")}
+    beside = {each for each in unknown if each.rpartition("/")[0] == f"{folder}/metadata"}
+    own = ReachableFiles(
+        _called(_ROWS, data),
+        _called(_HIDING, data),
+        _called(_STATISTICS, beside),
+        _called(_LISTS, beside) | frozenset(beside & metadata),
+    )
+    if not alone:
+        own = own.only({each for each, told in wrote.items() if told == uuid})
+    return Strays(own, frozenset(unknown - own.all))
 
 
-def _is_metadata(location: str) -> bool:
-    return location.endswith(".puffin") or ("/metadata/" in location and location.endswith(METADATA))
+def _called(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozenset[str]:
+    return frozenset(each for each in files if pattern.fullmatch(_name(each)))
 
 
-def refuse_writers(
-    table: StoredTable, listed: Mapping[str, ListedFile], holding: Collection[str], named: ReachableFiles
-) -> None:
-    """Raises TryAgain where files would go that a writer at work may be about to name.
+def is_metadata(location: str) -> bool:
+    """Whether a file tells of a table, by its name."""
+    return _METADATA.fullmatch(_name(location)) is not None
 
-    Whoever commits now writes the table's metadata and the list of its manifests anew: these it never names.
-    """
-    young = sorted(_unfinished(stray(listed, holding, named), listed))
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
+def _uuid_in(table: StoredTable, file: ListedFile) -> str | None:
+    """The table of which a file of metadata tells; None where it cannot be read."""
+    content = download(table, file.location, 0, file.bytes)
+    try:
+        text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
+        told = json.loads(text)
+    except (ValueError, zlib.error):
+        return None
+    return str(told.get("table-uuid")) if isinstance(told, dict) else None
+
+
+def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: Iterable[str]) -> None:
+    """Raises TryAgain where stray files would go that a writer at work may be about to name."""
+    now = datetime.now(UTC)
+    young = sorted(each for each in own if now - listed[each].written < WRITING)
     if young:
         ends = max(listed[each].written for each in young) + WRITING
         raise TryAgain(
@@ -99,22 +194,8 @@ def refuse_writers(
             f"{table.shape.table} has {len(young)} new files that no metadata names: a program is writing to "
             "it, or was killed.",
             f"Nothing was written; stop it, and try after {ends:%Y-%m-%dT%H:%M:%SZ}, or without those files.",
-            [each.rpartition("/")[2] for each in young[:SHOWN]],
+            [_name(each) for each in young[:SHOWN]],
         )
-
-
-def _unfinished(strays: Iterable[str], listed: Mapping[str, ListedFile]) -> Iterator[str]:
-    now = datetime.now(UTC)
-    for each in strays:
-        name = each.rpartition("/")[2]
-        anew = name.endswith((".metadata.json", ".json.gz")) or name.startswith("snap-")
-        if not anew and now - listed[each].written < WRITING:
-            yield each
-
-
-def bare(location: str) -> str:
-    """A location as tables of a local folder spell it: without a scheme."""
-    return location.removeprefix("file://").removeprefix("file:")
 
 
 def digested(store: Store, table: StoredTable, locations: Iterable[str]) -> list[dict[str, Any]]:
@@ -125,7 +206,7 @@ def digested(store: Store, table: StoredTable, locations: Iterable[str]) -> list
         file = io.newInputFile(location)
         if file.exists():
             stream = file.newStream()
-            told = {"path": location, "bytes": int(file.getLength()), "sha256": digest.sha256Hex(stream)}
+            told = {"path": bare(location), "bytes": int(file.getLength())}
+            found.append({**told, "sha256": digest.sha256Hex(stream)})
             stream.close()
-            found.append(told)
     return found

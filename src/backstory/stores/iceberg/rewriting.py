@@ -62,10 +62,13 @@ def target_size(table: StoredTable) -> int:
     return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
 
-def stage_rewrite(transaction: Any, done: Rewritten, properties: dict[str, str]) -> Any:
+def stage_rewrite(
+    transaction: Any, done: Rewritten, properties: dict[str, str], *, every: bool = False
+) -> Any:
     """The operation of a transaction in which the files take the place of those that were read.
 
-    A delete file that hides rows of one of them alone goes too; what hides rows of several stays.
+    A delete file that hides rows of one of them alone goes too; what hides rows of several stays, unless
+    `every` one goes, as where each file with hidden rows was read.
     """
     operation = transaction.newRewrite()
     seen = transaction.startMetadata().currentSnapshot()
@@ -75,7 +78,7 @@ def stage_rewrite(transaction: Any, done: Rewritten, properties: dict[str, str])
         operation.deleteFile(task.file())
         for deletes in task.deletes():
             place = (str(deletes.location()), deletes.contentOffset())
-            if deletes.referencedDataFile() is not None and place not in gone:
+            if (every or deletes.referencedDataFile() is not None) and place not in gone:
                 gone.add(place)
                 operation.deleteFile(deletes)
     for file in done.files:

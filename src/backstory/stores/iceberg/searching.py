@@ -1,18 +1,36 @@
-"""Which data files hold rows for which a condition holds, also those that no snapshot of now reads."""
+"""Which files hold rows for which a condition holds, also those that no snapshot of now reads."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
+from uuid import uuid4
 
+from backstory.model.places import FILE
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.reachable import ListedFile, ReachableFiles, bare, in_folder, reachable
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.places import Surroundings, bare, places_of
+from backstory.stores.iceberg.reachable import (
+    ListedFile,
+    NamedFiles,
+    ReachableFiles,
+    Strays,
+    listed_files,
+    named_files,
+    strays,
+)
 from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.scripts import forget_tasks, stage_tasks, tasks_of
+from backstory.stores.iceberg.staged_rows import rows_of_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.unfinished import unfinished
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 # Columns are known by their ids, whatever they were called when a file was written.
@@ -21,41 +39,137 @@ SETTINGS: Final = (
     "spark.sql.parquet.fieldId.read.ignoreMissing",
 )
 ID: Final = "parquet.field.id"
+NAME_MAPPING: Final = "schema.name-mapping.default"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """The data files that hold such rows, what was searched, and what storage and metadata told of files.
+    """The files that hold such rows, what was searched, and what storage and metadata told of files.
 
-    `listed` is None where the storage lists none.
+    `holding` are data files that metadata names or named, and strays that are the table's own; of the other
+    strays `foreign` hold such rows, and `unread` could not be searched. `past` are the files of former
+    metadata that are still there, `listed` is None where the storage lists none.
     """
 
     holding: frozenset[str]
+    foreign: frozenset[str]
+    unread: frozenset[str]
     searched: Mapping[str, int]
     listed: Mapping[str, ListedFile] | None
-    named: ReachableFiles
+    named: NamedFiles
+    past: ReachableFiles
+    strays: Strays
 
 
-def holding(store: Store, table: StoredTable, condition: "Column", columns: "StructType") -> FoundFiles:
-    """The files that any snapshot reads, or that lie in the table's folder, with rows of the condition.
+def search(
+    store: Store,
+    table: StoredTable,
+    condition: "Column",
+    columns: "StructType",
+    around: Surroundings,
+) -> FoundFiles:
+    """The files that any snapshot reads, or that lie where the table has its files, with such rows.
 
-    `columns` are those of the condition, with the ids that they have in files.
+    What metadata names is read as Iceberg reads it: by ids, by the mapping of names, with the constants of
+    partitions and the defaults of columns. Strays are read by ids and by names. `columns` are those of the
+    condition, with the ids that they have in files.
     """
-    from pyspark.sql.functions import col
+    named = named_files(store, table, former=True)
+    listed = listed_files(table, around.shared)
+    places, between = places_of(table.iceberg), unfinished(table).files
+    former = replace(named.past, metadata=named.past.metadata.union(between) - named.now.metadata)
+    own = {each for each in former.all if places.owns(each)}
+    past = former.only({each for each in own if listed and bare(each) in listed})
+    stray = strays(table, listed or {}, around, named.now, past)
+    readings = list(_readings(store, table, columns))
+    searching = _Searching(store, table, condition, readings, listed or {})
+    with translate_faults(table.shape.table):
+        known = searching.named(named, sorted(named.now.data | past.data))
+        ours, unsure = searching.strays(sorted(stray.own.data))
+        foreign, unread = searching.others(sorted(stray.others))
+    files = {*named.now.data, *past.data}
+    rows = {each for each in stray.own.data | stray.others if each.endswith(".parquet")} - unread
+    size = sum(named.files[each].size for each in files) + sum((listed or {})[each].bytes for each in rows)
+    searched = {"files": len(files) + len(rows), "bytes": size}
+    return FoundFiles(frozenset(known | ours), foreign, unread | unsure, searched, listed, named, past, stray)
 
-    known = reachable(store, table)
-    named = {bare(each): each for each in known.data}
-    listed = in_folder(table)
-    stray = {each: each for each in listed or {} if each.endswith(".parquet") and "/metadata/" not in each}
-    files = {**stray, **named}
-    if not files:
-        return FoundFiles(frozenset(), {"files": 0, "bytes": 0}, listed, known)
-    with translate_faults(table.shape.table), _by_ids(store.spark):
-        rows = store.spark.read.schema(columns).parquet(*sorted(files.values())).where(condition)
-        told = rows.select(col("_metadata.file_path").alias("file")).distinct().collect()
-    found = (files[bare(unquote(row["file"]))] for row in told)
-    size = sum(listed[each].bytes for each in files if listed and each in listed)
-    return FoundFiles(frozenset(found), {"files": len(files), "bytes": size}, listed, known)
+
+@dataclass(frozen=True, slots=True)
+class _Searching:
+    store: Store
+    table: StoredTable
+    condition: "Column"
+    readings: "Sequence[StructType]"
+    listed: Mapping[str, ListedFile]
+
+    def named(self, named: NamedFiles, locations: Collection[str]) -> set[str]:
+        """Of files that metadata names those with such rows, hidden ones too."""
+        if not locations:
+            return set()
+        jvm, iceberg, group = self.store.jvm, self.table.iceberg, str(uuid4())
+        tasks = tasks_of(jvm, iceberg, named.rows, dict.fromkeys(locations))
+        tables = stage_tasks(jvm, iceberg, group, tasks)
+        try:
+            rows = rows_of_tasks(self.store, tables).where(self.condition)
+            return {row[FILE] for row in rows.select(FILE).distinct().collect()}
+        finally:
+            forget_tasks(jvm, iceberg, group)
+
+    def strays(self, files: Sequence[str]) -> tuple[set[str], frozenset[str]]:
+        """Of strays those with such rows, and those that cannot be read."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+        from pyspark.sql.functions import col
+
+        if not files:
+            return set(), frozenset()
+        path, found = col("_metadata.file_path").alias("file"), set[str]()
+        try:
+            for each in self.readings:
+                with _by_ids(self.store.spark):
+                    told = self._read(each, files).where(self.condition).select(path).distinct().collect()
+                found |= {bare(unquote(row["file"])) for row in told}
+        except (Py4JJavaError, PySparkException):
+            if len(files) == 1:
+                return set(), frozenset(files)
+            parts = [self.strays([each]) for each in files]
+            return set().union(*(one for one, _ in parts)), frozenset().union(*(none for _, none in parts))
+        return found, frozenset()
+
+    def others(self, files: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """The same of strays of unknown origin: one without any value of a key cannot be searched for it."""
+        found, unread = set[str](), set[str]()
+        for each in files:
+            if not self.listed[each].bytes:
+                continue
+            if not each.endswith(".parquet"):
+                unread.add(each)
+                continue
+            holding, unsure = self.strays([each])
+            found |= holding
+            if unsure or not (holding or self._has_key(each)):
+                unread.add(each)
+        return frozenset(found), frozenset(unread)
+
+    def _has_key(self, file: str) -> bool:
+        for each in self.readings:
+            has = reduce(or_, (column(name).isNotNull() for name in each.names))
+            with _by_ids(self.store.spark):
+                if self._read(each, [file]).where(has).limit(1).collect():
+                    return True
+        return False
+
+    def _read(self, columns: "StructType", files: Sequence[str]) -> "DataFrame":
+        """The columns of the condition, by the names that it has for them."""
+        rows = self.store.spark.read.schema(columns)
+        frame = rows.parquet(*(self.listed[each].location for each in files))
+        return frame.withColumnsRenamed(
+            {each.name: each.metadata[NAMED] for each in columns if NAMED in each.metadata}
+        )
+
+
+# What a column is called that a file has by another name.
+NAMED: Final = "backstory.named"
 
 
 def with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tuple[str, ...]]) -> "StructType":
@@ -77,6 +191,38 @@ def _field(name: str, type_: Any, id_: int) -> Any:
     from pyspark.sql.types import StructField
 
     return StructField(name, type_, nullable=True, metadata={ID: id_})
+
+
+def _readings(store: Store, table: StoredTable, columns: "StructType") -> "Iterator[StructType]":
+    """The columns by their ids, and by every name that they have or had, or that a mapping gives them."""
+    from pyspark.sql.types import StructField, StructType
+
+    yield columns
+    ids = {each.name: int(each.metadata[ID]) for each in columns}
+    told = json.loads(table.properties.get(NAME_MAPPING) or "[]")
+    mapped = {int(each["field-id"]): each["names"] for each in told if "field-id" in each}
+    namings = {tuple(ids)}
+    for schema in dict(table.iceberg.schemas()).values():
+        known = {field["id"]: field["name"] for field in fields_of(store.jvm, schema)}
+        namings.add(tuple(known.get(id_, name) for name, id_ in ids.items()))
+    most = max((len(mapped.get(id_, ())) for id_ in ids.values()), default=0)
+    for place in range(most):
+        choices = ((name, mapped.get(id_) or [name]) for name, id_ in ids.items())
+        namings.add(tuple(names[min(place, len(names) - 1)] for name, names in choices))
+    for names in sorted(namings):
+        fields = zip(names, columns, strict=True)
+        yield StructType(
+            [StructField(name, _plain(each.dataType), True, {NAMED: each.name}) for name, each in fields]
+        )
+
+
+def _plain(type_: Any) -> Any:
+    """A type whose parts have no ids, by which Spark finds them by their names."""
+    from pyspark.sql.types import StructField, StructType
+
+    if isinstance(type_, StructType):
+        return StructType([StructField(each.name, _plain(each.dataType), True) for each in type_])
+    return type_
 
 
 @contextmanager

@@ -1,0 +1,115 @@
+"""Where a table has its files, and who else has some there: nothing is deleted anywhere else."""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backstory.errors import Refused
+from backstory.stores.iceberg.history_script import Neighbour, neighbours_of
+from backstory.stores.iceberg.store import Store, StoredTable
+
+BLIND, FOLDER = "BLIND", "FOLDER"
+# Storages whose address names a server that a location may leave out, and schemes of one storage.
+_SERVED: Final = re.compile(r"^(?:hdfs|viewfs)://[^/]*")
+_ONE: Final = {"s3a": "s3", "s3n": "s3"}
+SHOWN: Final = 10
+
+
+def bare(location: str) -> str:
+    """A location as it compares with others: a path of this machine whole and without a scheme."""
+    if location.startswith("file:"):
+        return os.path.normpath("/" + location.removeprefix("file:").lstrip("/"))
+    scheme, mark, rest = _SERVED.sub("", location).partition("://")
+    if mark:
+        return f"{_ONE.get(scheme, scheme)}://{rest.rstrip('/')}"
+    return os.path.abspath(scheme)  # noqa: PTH100 - a location, which need not be a path
+
+
+def lies_in(location: str, folder: str) -> bool:
+    """Whether a location is a folder or lies somewhere below it."""
+    one, other = bare(location), bare(folder)
+    return one == other or one.startswith(f"{other.rstrip('/')}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folder of a table, those that its properties have it write to, and those where it once was.
+
+    Files in `location` and `written` are the table's to delete; those in `former` may be another's by now.
+    """
+
+    location: str
+    written: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
+
+    def owns(self, file: str) -> bool:
+        """Whether a file that the table's metadata names is its own to delete."""
+        return any(lies_in(file, each) for each in (self.location, *self.written))
+
+
+def places_of(iceberg: Any) -> Places:
+    """The places of a table, as Iceberg's object for it tells them."""
+    location, metadata = str(iceberg.location()), iceberg.operations().current()
+    told = [text for name, text in dict(iceberg.properties()).items() if _is_place(name)]
+    written = {bare(each): each for each in told if not lies_in(each, location)}
+    files = [str(metadata.metadataFileLocation()), *(str(each.file()) for each in metadata.previousFiles())]
+    folders = (each.rpartition("/")[0].removesuffix("/metadata") for each in files)
+    owned = Places(location, tuple(written.values()))
+    former = {bare(each): each for each in folders if not owned.owns(each)}
+    return Places(location, owned.written, tuple(former.values()))
+
+
+def _is_place(name: str) -> bool:
+    return name.startswith("write.") and name.endswith(".path")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else has files where a table has its own: whether all could be looked at, and shared places."""
+
+    blind: bool
+    shared: Collection[str]
+
+
+def surroundings(store: Store, table: StoredTable, files: Collection[str]) -> Surroundings:
+    """What the other tables and views of the catalog have where this one has files.
+
+    Raises Refused where another lies in or over its folder, or names one of its `files`.
+    """
+    places = places_of(table.iceberg)
+    own = [each for each in files if places.owns(each)]
+    found = neighbours_of(store.jvm, store.iceberg(), store.identifier(table.shape.table), own)
+    near = sorted({each.name for each in _sharing(found, [places.location], set(own))})
+    if near:
+        raise Refused(
+            "shared-folder",
+            f"Other tables or views of the catalog have files in or over the folder of {table.shape.table}, "
+            f"or read its files: {', '.join(near[:SHOWN])}.",
+            "Nothing was written; give each a folder of its own (write it anew into a table elsewhere, and "
+            "drop the old one), then forget once more.",
+            near,
+        )
+    elsewhere = (*places.written, *places.former)
+    shared = [each for each in elsewhere if any(True for _ in _sharing(found, [each], ()))]
+    return Surroundings(any(each.kind == BLIND for each in found), shared)
+
+
+def _sharing(
+    found: Iterable[Neighbour], folders: Collection[str], files: Collection[str]
+) -> Iterator[Neighbour]:
+    real = [_real(each) for each in folders]
+    for each in found:
+        if each.kind == BLIND:
+            continue
+        place, over = _real(each.place), each.kind == FOLDER
+        within = (lies_in(place, one) or (over and lies_in(one, place)) for one in real)
+        if each.place in files or any(within):
+            yield each
+
+
+def _real(location: str) -> str:
+    """A folder of this machine without links."""
+    told = bare(location)
+    return told if "://" in told else os.path.realpath(told)

@@ -1,0 +1,32 @@
+"""Where a table has its files: locations are compared however they are spelt."""
+
+from pathlib import Path
+
+import pytest
+
+from backstory.stores.iceberg.places import Places, bare, lies_in
+
+
+@pytest.mark.parametrize(
+    ("spelt", "plain"),
+    [
+        ("file:/a/b/", "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("/a//b/../b", "/a/b"),
+        ("a/b", f"{Path.cwd()}/a/b"),
+        ("s3a://bucket/a/", "s3://bucket/a"),
+        ("hdfs://name:8020/a/b", "/a/b"),
+        ("gs://bucket/a", "gs://bucket/a"),
+    ],
+)
+def test_a_place_is_the_same_in_every_spelling(spelt, plain):
+    assert bare(spelt) == plain
+
+
+def test_a_folder_is_not_another_that_begins_like_it():
+    """What a table owns lies below its folder, or where its properties have it write."""
+    assert lies_in("/a/b/c", "file:/a/b/")
+    assert not lies_in("/a/bc", "/a/b")
+    places = Places("s3://bucket/t", ("s3://other/rows",), ("s3://bucket/old",))
+    owned = ("s3a://bucket/t/data/f", "s3://other/rows/f", "s3://bucket/old/f", "s3://bucket/t2/f")
+    assert [places.owns(each) for each in owned] == [True, True, False, False]

@@ -1,0 +1,35 @@
+"""What is told of an erasure: never the key."""
+
+import pytest
+
+from backstory.upkeep.certificate import Record
+
+FILE = "/lake/crm/customer/part-0.parquet"
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "told"),
+    [
+        ("anna", FILE, True),
+        ("anna", "/lake/of-anna/f.parquet", False),
+        ("Anna/B", "/lake/anna%2Fb/f.parquet", False),
+        (42, "/lake/crm/42.parquet", False),
+        (42, "/lake/crm/0042a.parquet", True),
+        ("x", "/lake/k_trunc=an/f.parquet", False),
+    ],
+)
+def test_a_name_that_may_tell_the_key_is_told_by_its_digest(key, name, told):
+    """Spelt in any way, as a whole word where it is short, and folders of partitions always."""
+    record = Record({"id": key})
+    shown = record.named(name)
+    assert (shown == name) is told
+    assert told or record.digest_of(name) in shown
+
+
+def test_a_mark_is_of_one_record():
+    """Without naming it, and whatever salt another call has."""
+    mark = Record({"id": "anna"}).mark
+    assert "anna" not in mark
+    assert Record({"id": "anna"}).is_marked(mark)
+    assert not Record({"id": "bert"}).is_marked(mark)
+    assert not Record({"id": "bert"}).is_marked("")

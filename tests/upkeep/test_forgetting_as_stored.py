@@ -1,0 +1,289 @@
+"""Forget a record wherever Iceberg finds it, and nothing that is another's (native.md V87 to V89)."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from committing import hide_by_value
+from stored_bytes import holding
+
+from backstory.errors import Refused
+from backstory.model.table import TableName
+from backstory.stores.iceberg import erasing
+from backstory.stores.iceberg.create import drop
+from backstory.stores.tables import existing
+from backstory.table import Table
+
+ANNA, BERT = "anna-smith", "bert-jones"
+LIVE = """'backstory.layout' = 'fivetran-live', 'backstory.key' = '["id"]'"""
+
+
+class Place:
+    """A table as another program made it, in a schema of its own."""
+
+    def __init__(self, store, name, columns="id STRING, v STRING", more="", schema=None):
+        self.store, self.name = store, TableName(schema or f"stored_{uuid4().hex[:8]}", name)
+        self.sql(f"CREATE NAMESPACE IF NOT EXISTS backstory.{self.name.schema}")
+        self.sql(f"CREATE TABLE {{0}} ({columns}) USING iceberg {more} TBLPROPERTIES ({LIVE})")
+
+    def sql(self, text):
+        return self.store.spark.sql(text.replace("{0}", f"backstory.{self.name}")).collect()
+
+    def insert(self, *rows):
+        self.sql(f"INSERT INTO {{0}} VALUES {', '.join(map(str, rows))}")
+        return self
+
+    def add_files(self, source):
+        self.sql(
+            f"CALL backstory.system.add_files(table => '{self.name}', source_table => '`parquet`.`{source}`')"
+        )
+
+    @property
+    def folder(self):
+        return Path(existing(self.store, self.name).iceberg.location())
+
+    @property
+    def ids(self):
+        return sorted(row[0] for row in self.sql("SELECT id FROM {0}"))
+
+    @property
+    def metadata(self):
+        return existing(self.store, self.name).metadata
+
+    def forget(self, key=ANNA, **how):
+        return Table(self.store, self.name).forget(key, apply=True, **how)
+
+    def age(self):
+        """Everything in the folder was written long ago."""
+        for file in self.folder.rglob("*"):
+            os.utime(file, (0, 0))
+
+
+def refused(place, code):
+    """Refused with this code, at once: nothing was written; a look alone says so, too."""
+    before = place.metadata
+    for apply in (False, True):
+        with pytest.raises(Refused) as caught:
+            Table(place.store, place.name).forget(ANNA, apply=apply)
+        assert caught.value.code == code
+    assert place.metadata == before
+    return caught.value
+
+
+def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
+    """Of columns that were renamed and widened since; an owner's file stays, and is named as left."""
+    pq.write_table(
+        pa.table({"k": pa.array([1, 2, 3], pa.int32()), "v": ["a", "b", "c"]}), tmp_path / "f.parquet"
+    )
+    place = Place(store, "mapped", "k INT, v STRING")
+    place.add_files(tmp_path)
+    place.sql("ALTER TABLE {0} RENAME COLUMN k TO id")
+    place.sql("ALTER TABLE {0} ALTER COLUMN id TYPE BIGINT")
+    place.insert((2, "new"), (4, "new"))
+    told = place.forget(2)
+    assert (told.applied, told.rows, place.ids) == (True, {"row": 2}, [1, 3, 4])
+    assert (tmp_path / "f.parquet").exists()
+    assert [f"{tmp_path}/f.parquet" in each for each in told.left] == [True]
+
+
+def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
+    """The constant of a partition, of files that do not have the column; the certificate names it nowhere."""
+    (tmp_path / f"id={ANNA}").mkdir()
+    pq.write_table(pa.table({"v": ["a"]}), tmp_path / f"id={ANNA}" / "f.parquet")
+    place = Place(store, "constants", more="PARTITIONED BY (id)")
+    place.add_files(tmp_path)
+    place.insert((BERT, "b"))
+    told = place.forget()
+    assert (told.applied, told.rows, place.ids) == (True, {"row": 1}, [BERT])
+    assert len(told.left) == 1
+    assert ANNA not in json.dumps(told.to_dict())
+
+
+def test_a_value_that_a_column_has_by_default_is_found(store):
+    """In files that were written before the column was added."""
+    place = Place(store, "defaults", more="")
+    place.sql("ALTER TABLE {0} SET TBLPROPERTIES ('format-version' = '3')")
+    place.insert((ANNA, "a"), (BERT, "b"))
+    jvm, iceberg = store.jvm, existing(store, place.name).iceberg
+    text = jvm.org.apache.iceberg.types.Types.StringType.get()
+    value = jvm.org.apache.iceberg.expressions.Expressions.lit("europe")
+    iceberg.updateSchema().addColumn("region", text, "", value).commit()
+    place.sql("""ALTER TABLE {0} SET TBLPROPERTIES ('backstory.key' = '["id", "region"]')""")
+    told = place.forget({"id": ANNA, "region": "europe"})
+    assert (told.applied, told.rows, told.left, place.ids) == (True, {"row": 1}, 0, [BERT])
+    assert holding(place.folder, ANNA) == {}
+
+
+def test_folders_named_after_the_key_go_with_the_record(store):
+    """Of a table that its owner partitioned by it, also out of what hides rows of several files."""
+    place = Place(store, "parted", more="PARTITIONED BY (id)")
+    place.sql(
+        "ALTER TABLE {0} SET TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read')"
+    )
+    place.insert(*((name, str(number)) for name in (ANNA, BERT) for number in range(9)))
+    place.sql("DELETE FROM {0} WHERE v = '3'")
+    assert holding(place.folder / "data", ANNA)
+    told = place.forget()
+    assert (told.applied, told.left, place.ids) == (True, 0, [BERT] * 8)
+    assert ANNA not in json.dumps(told.to_dict())
+    assert [each.name for each in (place.folder / "data").iterdir()] == [f"id={BERT}"]
+    assert holding(place.folder, ANNA) == {}
+
+
+def test_no_table_in_or_over_another_forgets(store):
+    """A nested namespace, a folder within, and one name in another's folder after Spark renamed that."""
+    outer = Place(store, "customer").insert((ANNA, "a"))
+    inner = Place(store, "notes", schema=outer.name.schema, more=f"LOCATION '{outer.folder}/notes'")
+    inner.insert((ANNA, "n"))
+    for place, other in ((outer, inner), (inner, outer)):
+        place.age()
+        assert refused(place, "shared-folder").keys == [str(other.name)]
+    drop(store, inner.name)
+    store.spark.sql(f"CREATE NAMESPACE backstory.{outer.name}")
+    store.spark.sql(f"CREATE TABLE backstory.{outer.name}.notes (id INT) USING iceberg")
+    assert refused(outer, "shared-folder").keys == [f"{outer.name}.notes"]
+    store.spark.sql(f"DROP TABLE backstory.{outer.name}.notes")
+    assert outer.forget().applied
+
+    renamed = Place(store, "snap").insert((ANNA, "old"))
+    folder = renamed.folder
+    renamed.sql(f"ALTER TABLE {{0}} RENAME TO {renamed.name}_backup")
+    anew = Place(store, "snap", schema=renamed.name.schema, more=f"LOCATION '{folder}'")
+    assert refused(anew.insert((ANNA, "new")), "shared-folder").keys == [f"{renamed.name}_backup"]
+
+
+def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):
+    """A table elsewhere to which they were added."""
+    place = Place(store, "source").insert((ANNA, "a"))
+    reader = Place(store, "reader", schema=place.name.schema)
+    reader.add_files(place.folder / "data")
+    assert refused(place, "shared-folder").keys == [str(reader.name)]
+    assert reader.ids == [ANNA]
+
+
+def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store):
+    """In any folder below the table's, in a schema called metadata, too; so do those of another table's past."""
+    place = Place(store, "t", schema="metadata").insert((ANNA, "a"), (BERT, "b"))
+    export = place.folder / "export" / "metadata"
+    export.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [ANNA]}), export / "copy.parquet")
+    pq.write_table(pa.table({"id": [BERT]}), export / "other.parquet")
+    pq.write_table(pa.table({"k": [5]}), export / "mine.parquet")
+    (export / "notes.txt").write_text("of mine")
+    name = f"{uuid4()}-m0.avro"
+    (place.folder / "metadata" / name).write_text("of another table")
+    (place.folder / "metadata" / f"00000-{uuid4()}.metadata.json").write_text('{"table-uuid": "another"}')
+    place.age()
+    files = {each: each.read_bytes() for each in export.iterdir()}
+    told = place.forget()
+    assert (told.applied, place.ids) == (True, [BERT])
+    assert {each: each.read_bytes() for each in export.iterdir()} == files
+    named = "\n".join(told.left)
+    assert [each in named for each in ("copy.parquet", "mine.parquet", "notes.txt", name)] == [True] * 4
+    assert "other.parquet" not in named
+    drop(store, place.name)
+
+
+def test_files_elsewhere_are_searched_and_named(store, tmp_path):
+    """Where a property or a former location has put them: a killed writer's, which nobody can prove."""
+    place = Place(store, "elsewhere").insert((ANNA, "a"), (BERT, "b"))
+    former = place.folder
+    place.sql(f"ALTER TABLE {{0}} SET LOCATION '{tmp_path}/now'")
+    place.sql(f"ALTER TABLE {{0}} SET TBLPROPERTIES ('write.data.path' = '{tmp_path}/rows')")
+    place.insert((ANNA, "a"))
+    (written,) = (tmp_path / "rows").rglob("*.parquet")
+    stray = shutil.copy(written, written.with_name(f"{uuid4()}.parquet"))
+    told = place.forget()
+    assert (told.applied, place.ids) == (True, [BERT])
+    assert (written.exists(), stray.exists()) == (False, True)
+    named = "\n".join(told.left)
+    kept = [each for each in former.rglob("*") if each.is_file() and each.suffix in {".parquet", ".avro"}]
+    assert kept
+    assert [str(each) in named for each in [stray, *kept]] == [True] * (1 + len(kept))
+
+
+def test_what_cannot_be_searched_or_deleted_is_told_at_once(store):
+    place = Place(store, "refused", "id BIGINT, v STRING", more="").insert((1, "a"))
+    for name, value, code in (
+        ("gc.enabled", "false", "gc-disabled"),
+        ("encryption.key-id", "k", "encrypted-table"),
+        ("write.format.default", "orc", "other-format"),
+    ):
+        place.sql(f"ALTER TABLE {{0}} SET TBLPROPERTIES ('{name}' = '{value}')")
+        before = place.metadata
+        with pytest.raises(Refused) as caught:
+            place.forget(1)
+        assert (caught.value.code, place.metadata) == (code, before)
+        if name == "write.format.default":
+            place.insert((2, "orc"))
+        place.sql(f"ALTER TABLE {{0}} UNSET TBLPROPERTIES ('{name}')")
+    with pytest.raises(Refused) as caught:
+        place.forget(1)
+    assert caught.value.code == "other-format"
+    assert "rewrite_data_files" in caught.value.remedy
+    by_value = Place(store, "by_value", "id BIGINT, v STRING").insert((1, "a"), (2, "b"))
+    hide_by_value(store, by_value.name, "id", 1)
+    with pytest.raises(Refused) as caught:
+        by_value.forget(2)
+    assert caught.value.code == "equality-deletes"
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypatch, tmp_path):
+    """At any file, and by that of another record, too; until then a look says so, and there is no certificate."""
+    place, delete = Place(store, "killed", more="PARTITIONED BY (id)"), erasing.delete_files
+    elsewhere = tmp_path / f"id={ANNA}"
+    elsewhere.mkdir()
+    pq.write_table(pa.table({"v": ["a"]}), elsewhere / "f.parquet")
+    place.add_files(tmp_path)
+    for most in (0, 1, 2, 5, 8):
+        place.insert((ANNA, f"a{most}"), (BERT, f"b{most}"))
+
+        def some(io, files, left=iter(range(most))):
+            for each in files:
+                if next(left, None) is None:
+                    raise Killed
+                delete(io, [each])
+            return []
+
+        monkeypatch.setattr(erasing, "delete_files", some)
+        with pytest.raises(Killed):
+            place.forget()
+        monkeypatch.setattr(erasing, "delete_files", delete)
+        assert set(place.ids) == {BERT}
+        assert "interrupted" in str(Table(store, place.name).forget(ANNA).left)
+        other = place.forget("nobody") if most % 2 else None
+        assert other is None or not other.applied
+        told = place.forget()
+        assert told.applied is (not most % 2)
+        assert ("outside" in str(told.left)) is (most == 0)
+        assert holding(place.folder, ANNA) == {}
+        assert not [each for each in place.folder.rglob("*") if ANNA in str(each)]
+        assert not place.forget().applied
+
+
+def test_a_dropped_and_an_expired_table_leave_the_files_of_others(store, tmp_path):
+    """Deletion ends at the table's own places."""
+    pq.write_table(pa.table({"id": [ANNA], "v": ["a"]}), tmp_path / "f.parquet")
+    place = Place(store, "dropped")
+    place.add_files(tmp_path)
+    place.insert((BERT, "b"))
+    place.sql("DELETE FROM {0} WHERE id = 'anna-smith'")
+    place.sql("ALTER TABLE {0} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1')")
+    place.insert((BERT, "c"))
+    told = Table(store, place.name).maintain()
+    assert told.snapshots_expired >= 2
+    assert (tmp_path / "f.parquet").exists()
+    place.add_files(tmp_path)
+    folder = place.folder
+    assert drop(store, place.name)
+    assert (tmp_path / "f.parquet").exists()
+    assert not [each for each in folder.rglob("*") if each.is_file()]
