@@ -41,35 +41,35 @@ def snapshot(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Keep the history of a source: take all of its records as they are now, and write what changed.
+    """Keep the history of a source: compare a full copy with the table, and store what changed.
 
-    The first copy makes the table; key and columns that make versions are then the table's, and need not be
-    given again. A record that the copy lacks is closed. A copy that changes nothing makes no commit.
+    The first copy creates the table, which keeps the key and the tracked columns: they need not be repeated.
+    A record that is missing from the copy is closed. A copy that changes nothing makes no commit.
 
     Example: `backstory snapshot customers.csv --into crm.customer --key customer_id`
 
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
         into: The table, as schema.table.
-        key: The columns that tell records apart: a,b.
-        at: The time the copy was taken, ISO 8601; now if it is left out. A copy that changes nothing leaves
-            no trace of its time unless the table remembers its copies: see --remember.
-        deletes: What becomes of records that the copy lacks.
-        max_delete_ratio: At most this part of the records may be closed by one copy.
-        max_null_ratio: At most this part of the records with a value in a column may lose it by one copy.
-        allow_empty: Take a source without any row for what it is.
-        track: The columns that make versions; all if it is left out.
-        ignore: Columns that make none.
-        overwrite: Columns that the open version has as they were last, without history.
+        key: Key columns, separated by commas.
+        at: The time the copy was taken, ISO 8601. Default: now. A copy that changes nothing leaves no trace
+            of its time unless the table remembers its copies (option --remember).
+        deletes: What happens to records that are missing from the copy.
+        max_delete_ratio: The largest share of the records that one copy may close.
+        max_null_ratio: The largest share of a column's values that one copy may replace by NULL.
+        allow_empty: Accept an empty source.
+        track: Columns whose changes make versions. Default: all.
+        ignore: Columns whose changes make no versions.
+        overwrite: Columns overwritten in place, with no history kept.
         rename: New names of columns: old=new.
-        retype: New types of columns: amount=DOUBLE; refused where a stored value would change.
-        backfill: Let the copy be older than all that is stored; from then on the table remembers its copies.
-        remember: From now on keep the time of every copy, also of those that change nothing, so that a copy
-            that comes late is true only until the next one. Once is enough: the table keeps it.
-        backfill_added: Write the values of a new column into the open versions, without new ones.
-        restate: Put the copy in the place of the one that is stored of its instant.
-        format: csv, parquet, jsonl or json, whatever the files' endings.
-        dry_run: Print counts, sample keys and what drives the changes, and write nothing.
+        retype: New types of columns: amount=DOUBLE. Refused where a stored value would change.
+        backfill: Accept a copy older than everything stored; from then on the table remembers its copies.
+        remember: From now on store the time of every copy, also of those that change nothing, so that a late
+            copy holds only until the next one. Needed once: the table keeps it.
+        backfill_added: Write the values of a new column into the open versions instead of opening new ones.
+        restate: Replace the stored copy for the same time.
+        format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
+        dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         options: Common options.
     """
     from backstory.doors.native.files import TABLE, source_files

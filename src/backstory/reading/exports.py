@@ -24,7 +24,7 @@ _OWN: Final = {TOLD_FROM: KNOWN_FROM, TOLD_TO: KNOWN_TO}
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 1 << 26
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Export(Receipt):
     """A table that was written to a file: how many rows, and on which axis they tell its history."""
 
