@@ -141,7 +141,7 @@ def discard(place: Path) -> None:
 
 def unwritable(error: OSError) -> BackstoryError:
     """The error of a cache folder that takes no file: TryAgain where the disk is full."""
-    return no_room(error) or Failed(
+    return no_room(error, "the download cache") or Failed(
         "cache-unwritable",
         f"The download cannot be kept in the cache: {error.strerror or type(error).__name__}.",
         "Make sure that the cache folder is writable and has space.",

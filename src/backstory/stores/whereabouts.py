@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from backstory.errors import TryAgain, UsageError
+from backstory.formats.wrapping.room import no_room_by
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 from backstory.stores.catalog_file import FOLDERS, CatalogFile, Entry, changing, contents, read
@@ -90,8 +91,8 @@ def require_here(folder: Path, table: TableName) -> Whereabouts:
     return stands
 
 
-def remember(folder: Path) -> None:
-    """Keep in mind that tables are put below this folder; TryAgain if its catalog cannot be written now."""
+def remember(folder: Path, table: TableName | None = None) -> None:
+    """Store that tables are put below a folder; TryAgain if its catalog cannot be written now."""
     try:
         catalog, ways = read(folder), {str(folder), os.path.realpath(folder)}
         if ways <= {*catalog.folders}:
@@ -101,9 +102,10 @@ def remember(folder: Path) -> None:
             folders = {*catalog.folders} if catalog.folders else _inferred(folder, catalog.entries)
             replace_folders(connection, folders | ways)
     except sqlite3.Error as stop:
-        raise TryAgain(
+        what = f"the catalog of the warehouse {folder}" + (f", for {table}" if table else "")
+        raise no_room_by(getattr(stop, "sqlite_errorname", ""), what) or TryAgain(
             "catalog-busy",
-            f"The catalog of the warehouse {folder} cannot be written: {stop}.",
+            f"Cannot write to {what}: {stop}.",
             "Nothing was written; send it again.",
         ) from None
 

@@ -50,6 +50,7 @@ def test_a_full_disk_is_told_and_not_tried_again(spark, write):
     with pytest.raises(TryAgain) as told:
         attempts.retry(act)
     assert (told.value.code, told.value.exit_code, len(tries)) == ("disk-full", 75, 1)
+    assert "crm.customer" in told.value.message
     assert "make room" in told.value.remedy
 
 
@@ -69,4 +70,4 @@ def test_a_catalog_without_room_says_it_in_sqlites_words():
         with pytest.raises(sqlite3.OperationalError) as full:
             catalog.execute("INSERT INTO t VALUES (zeroblob(100000))")
     assert full.value.sqlite_errorname == "SQLITE_FULL"
-    assert no_room_by(f"[{full.value.sqlite_errorname}] {full.value}").code == "disk-full"
+    assert no_room_by(f"[{full.value.sqlite_errorname}] {full.value}", "crm.t").code == "disk-full"

@@ -69,28 +69,28 @@ def disk_told(what: str) -> Iterator[None]:
     except ConnectionError:
         raise  # of Spark's gateway
     except OSError as fault:
-        raise no_room(fault) or Failed(
+        raise no_room(fault, what) or Failed(
             "file-failed",
             f"A file of {what} could not be read or written ({fault.strerror or type(fault).__name__}).",
             "Nothing was written; check its permissions and the disk, then try again.",
         ) from fault
 
 
-def no_room(fault: OSError) -> BackstoryError | None:
-    """The error for a full disk; None for any other fault."""
-    return disk_full() if fault.errno in FULL else None
+def no_room(fault: OSError, owner: object) -> BackstoryError | None:
+    """The error for a full disk that met a file of a table or a delivery; None for any other fault."""
+    return disk_full(owner) if fault.errno in FULL else None
 
 
-def no_room_by(told: str) -> TryAgain | None:
+def no_room_by(told: str, owner: object) -> TryAgain | None:
     """The same, where the words of Java's, Spark's or SQLite's error tell of one."""
-    return disk_full() if any(word in told for word in FULL_WORDS) else None
+    return disk_full(owner) if any(word in told for word in FULL_WORDS) else None
 
 
-def disk_full() -> TryAgain:
+def disk_full(owner: object) -> TryAgain:
     """The error for a disk on which a file, of a table or one to work with, finds no room."""
     return TryAgain(
         DISK_FULL,
-        "The disk is full: a file could not be written.",
+        f"The disk is full: a file of {owner} could not be written.",
         "Nothing was committed; make room, or name another folder for temporary files with TMPDIR, then try "
         "again.",
     )

@@ -128,7 +128,7 @@ def create_view(
     there is such a table.
     """
     refuse_existing(store, name)
-    remember_here(store)
+    remember_here(store, name)
     catalog, identifier = store.iceberg(), store.identifier(name)
     if not holds_views(store.jvm, catalog):
         return
@@ -180,17 +180,17 @@ def location_of(store: Store, table: TableName) -> str | None:
     root = store.folder
     if root is None:
         return None
-    remember_here(store)
+    remember_here(store, table)
     folder = Path(root, _folder(table.schema), _folder(table.name))
     if folder.exists():
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     return str(folder)
 
 
-def remember_here(store: Store) -> None:
+def remember_here(store: Store, table: TableName) -> None:
     """Let an embedded warehouse remember the folder that a table or a view is put below."""
     if store.home is not None:
-        remember(store.home)
+        remember(store.home, table)
 
 
 def _folder(name: str) -> str:

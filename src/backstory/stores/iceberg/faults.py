@@ -70,7 +70,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
         raise _unanswered(table, fault) from fault
     except OSError as fault:
-        raise no_room(fault) or Failed(
+        raise no_room(fault, table) or Failed(
             "store-failed",
             f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
             "The table is as it was; mend the storage, then send it again.",
@@ -82,7 +82,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise _clock_back(table) from fault
         raise (
             carried(str(fault))
-            or no_room_by(str(fault))
+            or no_room_by(str(fault), table)
             or lost_file(fault, table)
             or Failed(
                 "spark-failed",
@@ -94,7 +94,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> BackstoryError:
     """The error for what Java could not do with a table."""
-    told = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault))
+    told = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
     return told or _told(table, _names(fault.java_exception), root_cause(fault.java_exception))
 
 
