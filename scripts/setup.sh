@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL server,
-# and DuckDB in the version for which its Iceberg extension is packed.
+# rsync, and DuckDB in the version for which its Iceberg extension is packed.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +27,7 @@ java_found 2>/dev/null || install openjdk-17-jre-headless \
 if [ "${1:-}" = --tests ]; then
   compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
     "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
+  command -v rsync >/dev/null || install rsync "The tests back up a warehouse: install rsync."
   [ .venv/duckdb-iceberg/ready -nt tests/duckdb-iceberg.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-iceberg -r tests/duckdb-iceberg.lock
     touch .venv/duckdb-iceberg/ready

@@ -1,0 +1,110 @@
+"""The way of a platform's owner: back up under writes, restore elsewhere, check, maintain, forget.
+
+The commands of backing up and restoring are those of the page, in a shell, with its folders below the test's.
+"""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import java
+import pytest
+from documented import ROOT, blocks
+
+pytestmark = pytest.mark.process
+
+PAGE = ROOT / "docs" / "how-to" / "operate.md"
+# The second copy of the series holds a key twice.
+COPIES = sorted((ROOT / "examples" / "data" / "countries").glob("countries-*.csv"))[2:]
+# Writes a copy after the other until it is told to end; each is a commit, and the first lines say when it began.
+WRITER = """
+import itertools, pathlib, sys
+import backstory
+with backstory.open("warehouse") as warehouse:
+    for copy in sys.argv[1:3]:
+        warehouse.snapshot(copy, into="demo.lands", key="code", at=copy[-14:-4])
+    print("writing", flush=True)
+    for copy in itertools.cycle(sys.argv[3:]):
+        if pathlib.Path("enough").exists():
+            break
+        warehouse.snapshot(copy, into="demo.lands", key="code")
+"""
+
+
+class Platform:
+    """A warehouse in a folder, the folders of the page beside it, and the commands of one who looks after them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
+
+    def shell(self, line: str) -> str:
+        """What a line of the page prints; it ends well."""
+        for place in ("/backup", "/srv"):
+            line = line.replace(f"{place}/", f"{self.folder}{place}/")
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=self.folder, env=self.env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (line, done.stdout[-2000:], done.stderr[-2000:])
+        return done.stdout
+
+    def json(self, line: str):
+        """The document that a command answers with."""
+        return json.loads(self.shell(f"{line} --output json"))
+
+
+def shown(heading: str) -> list[str]:
+    """The lines of the first block of commands below a heading of the page."""
+    begins = PAGE.read_text("utf-8").partition(f"## {heading}\n")[0].count("\n")
+    return next(
+        each for each in blocks(PAGE) if each.line > begins and each.language == "console"
+    ).text.splitlines()
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Digests of all files but the catalog's."""
+    found = (each for each in folder.rglob("*") if each.is_file() and not each.name.startswith("catalog.db"))
+    return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in found}
+
+
+def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path):
+    """It holds one whole copy; what is maintained and forgotten there is not in the original."""
+    platform = Platform(tmp_path)
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "srv").mkdir()
+    command = [sys.executable, "-c", WRITER, *map(str, COPIES[:2]), *map(str, COPIES[2:])]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout.readline() == "writing\n"
+        for line in shown("Back up"):
+            platform.shell(line)
+        (tmp_path / "enough").touch()
+    assert writer.returncode == 0
+
+    shutil.move(tmp_path / "warehouse", tmp_path / "original")  # the disk is lost: the backup alone is there
+    shutil.move(tmp_path / "backup" / "warehouse", tmp_path / "warehouse")
+    restored = platform.json("backstory current demo.lands")
+    assert {(each["code"], each["capital"]) for each in restored} in [capitals(copy) for copy in COPIES]
+    before = files(tmp_path / "warehouse")
+    for line in shown("Restore, copy and move"):
+        platform.shell(line)
+    copy = "--warehouse srv/copy"
+    assert {each["status"] for each in platform.json(f"backstory check --all {copy}")} == {"ok"}
+    assert platform.json(f"backstory current demo.lands {copy}") == restored
+    assert [each["error"] for each in platform.json(f"backstory maintain --all {copy}")] == [None]
+    assert platform.json(f"backstory forget demo.lands KAZ --apply {copy}")["left"] == 0
+    assert platform.json(f"backstory timeline demo.lands DEU {copy}")
+    assert "KAZ" not in {each["code"] for each in platform.json(f"backstory current demo.lands {copy}")}
+
+    assert files(tmp_path / "warehouse") == before
+    assert platform.json("backstory current demo.lands") == restored
+
+
+def capitals(copy: Path) -> set[tuple[str, str | None]]:
+    with copy.open(encoding="utf-8") as lines:
+        return {(row["code"], row["capital"] or None) for row in csv.DictReader(lines)}
