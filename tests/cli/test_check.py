@@ -16,6 +16,7 @@ from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.embedded import local
+from backstory.stores.whereabouts import replace_folders
 from backstory.warehouse import Warehouse
 
 LIFE = """
@@ -122,6 +123,7 @@ def _warehouse_of(store, folder, *names):
         kept = " OR ".join("(table_namespace, table_name) = (?, ?)" for _ in names)
         told = [part for name in names for part in (name.schema, name.name)]
         catalog.execute(f"DELETE FROM iceberg_tables WHERE NOT ({kept})", told)
+        replace_folders(catalog, {str(folder)})  # whose tables are elsewhere on purpose
 
 
 def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.places import Surroundings
 from backstory.stores.iceberg.reachable import is_metadata, listed_files, named_files, strays
 from backstory.stores.iceberg.searching import search, with_ids
+from backstory.stores.iceberg.unfinished import Unfinished
 from backstory.stores.tables import existing
 from backstory.upkeep.carried import carried
 
@@ -83,7 +84,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
 
     def chosen(table):
         every = search(store, table, column("id") > 0, with_ids(store, table, {"id": ()}), ALONE)
-        return Erasure(every, carried(table, {}), {}, "mark")
+        return Erasure(every, carried(table, {}), {}, Unfinished())
 
     erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
 

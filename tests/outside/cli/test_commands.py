@@ -76,8 +76,17 @@ def test_send_tells_what_it_would_send(tmp_path):
     assert (1, 1, 1, [[3]]) == tuple(told[n] for n in ("replace", "update", "delete", "repeated_keys"))
 
 
-@pytest.mark.parametrize("words", [["tables"], ["--help"], ["timeline", "--help"]])
-def test_what_needs_no_spark_needs_no_java(words, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["tables"], "There are no tables in the warehouse "),
+        (["--help"], ""),
+        (["timeline", "--help"], ""),
+    ],
+)
+def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
+    """On standard error nothing is said but which warehouse has no tables."""
     done = run(*words, cwd=tmp_path, env={"PATH": "", "JAVA_HOME": str(tmp_path)})
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, bool(done.stderr)) == (0, bool(hint))
+    assert done.stderr.startswith(hint)
     assert not list(tmp_path.iterdir())

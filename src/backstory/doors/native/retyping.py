@@ -1,6 +1,7 @@
 """Columns that take another type: every value, stored or delivered, is exactly the same in it (N2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from backstory.doors.native.refusals import keys_of, texts_of
 from backstory.doors.native.source import Reading, Source
 from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import MemoryLease
+from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.formats.values.exact_casts import misfits
 from backstory.model.layout import MEMORY
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -86,8 +87,12 @@ def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructTy
     return StructType(told)
 
 
-def is_empty(source: Source) -> bool:
-    """Whether a source has no rows, which its frame is asked."""
+def is_empty(source: Source, memory: Memory) -> bool:
+    """Whether a source has no rows; Spark reads those that the driver cannot."""
+    with memory.lease() as lease, suppress(TooLarge):
+        rows = source.rows and source.rows([each.name for each in source.fields], lease)
+        if rows is not None:
+            return not len(rows)
     return source.frame().isEmpty()
 
 
@@ -98,14 +103,6 @@ def untyped(source: Source) -> Source:
     fields = StructType([StructField(each.name, NullType()) for each in source.fields])
     nothing = [f"NULL AS {quoted(each.name)}" for each in fields]
     return Source(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
-
-
-def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
-    """Whether no row of the table, old versions included, has a value in a column."""
-    if not table.rows:
-        return True
-    rows = store.spark.table(store.sql_name(table.shape.table))
-    return rows.where(column(name).isNotNull()).isEmpty()
 
 
 def refuse_misfits(store: Store, table: StoredTable, evolved: Evolved) -> None:

@@ -20,7 +20,7 @@ from backstory.doors.native.refusals import (
     refuse_untyped_key,
     warnings_of,
 )
-from backstory.doors.native.retyping import has_no_values, is_empty, refuse_misfits, untyped
+from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.small_copy import compared_here
 from backstory.doors.native.source import Source
@@ -34,6 +34,7 @@ from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT, RECORDED
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
+from backstory.stores.iceberg.column_values import has_no_values
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
@@ -84,7 +85,7 @@ class NativeSnapshot:
             if (
                 table is None
                 or stop.code not in {"type-changed", "missing-column"}
-                or not is_empty(self.source)
+                or not is_empty(self.source, store.memory)
             ):
                 raise
         refuse_empty(0, self.asked)
