@@ -14,7 +14,7 @@ from backstory.errors import Refused, option
         (option("key", ["a", "b"]), "`--key a,b`"),
         (option("rename", {"ort": "stadt"}), "`--rename ort=stadt`"),
         (option("retype", {"n": "DECIMAL(18,2)"}), "`--retype 'n=DECIMAL(18,2)'`"),
-        (option("separator", ";"), "`--separator ;`"),
+        (option("separator", ";"), "`--separator ';'`"),
         ("`at=TIME`", "`--at TIME`"),
         ("`at=`", "`--at`"),
         ("`backstory repair t`, `a = b`, x=1", "`backstory repair t`, `a = b`, x=1"),

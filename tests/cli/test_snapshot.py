@@ -69,7 +69,7 @@ def test_files_become_history(spark, shell, monkeypatch):
     day = ("--retype", "day=STRING", "--at", "2026-01-03")
     assert shell("a.csv", *into, *day)["schema_changes"] == [
         "column day is STRING",
-        "all rows are written anew",
+        "all rows are rewritten",
     ]
     Path("a.csv").write_text("id,called,day\n1,ann,soon\n3,cy,\n")
     asked = shell("a.csv", *into, "--at", "2026-01-04", "--dry-run")["schema_changes"]

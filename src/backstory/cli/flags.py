@@ -35,4 +35,6 @@ def _flag(name: str, argument: str) -> str:
         return flag
     if isinstance(value, Mapping):
         value = [shlex.quote(f"{key}={each}") for key, each in value.items()]
+    if isinstance(value, str):
+        return f"{flag} {shlex.quote(value)}"
     return f"{flag} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"

@@ -38,6 +38,12 @@ def snapshot(
     backfill_added: Flag = False,
     restate: Flag = False,
     format: Format | None = None,  # noqa: A002 - the option's name
+    separator: str | None = None,
+    encoding: str | None = None,
+    decimal: str | None = None,
+    null: str | None = None,
+    quote: str | None = None,
+    type: Names = (),  # noqa: A002 - the option's name
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -69,6 +75,12 @@ def snapshot(
         backfill_added: Write the values of a new column into the open versions instead of opening new ones.
         restate: Replace the stored copy for the same time.
         format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
+        separator: The character between the cells of a CSV file. Default: a comma. Use tab for a tab.
+        encoding: The encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
+        decimal: The decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: The text that means NULL in a CSV file, such as NA. Default: an empty cell.
+        quote: The character around values of a CSV file. Default: a double quote.
+        type: Types of columns in CSV or JSON files: zip=STRING. Default: the type that fits all values.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         options: Common options.
     """
@@ -92,12 +104,20 @@ def snapshot(
         backfill_added=backfill_added,
         restate=restate,
         format=format,
+        separator=separator,
+        encoding=encoding,
+        decimal=decimal,
+        null=null,
+        quote=quote,
+        type=_pairs(type, "--type column=TYPE"),
         dry_run=dry_run,
     )
     if source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     else:
-        source_files(source, format)  # what is wrong is told at once, without Spark
+        from backstory.doors.native.ahead import refuse_ahead
+
+        refuse_ahead(source_files(source, format), given)
     with opened(options) as warehouse:
         from backstory.doors.native import door
 

@@ -13,7 +13,7 @@ from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told
 from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 from backstory.formats.wrapping.room import Bound
 
 Options = CsvOptions | JsonOptions | ParquetOptions | ShapefileOptions
@@ -23,17 +23,17 @@ def refuse_unwritable(options: Options, schema: pa.Schema) -> None:
     """Raises UsageError for a type that no file of the format has a form for."""
     if isinstance(options, ParquetOptions):
         return  # what can become of its columns is seen in the file
-    times = TimeFormats() if isinstance(options, ShapefileOptions) else options.times
+    forms = TextForms() if isinstance(options, ShapefileOptions) else options.forms
     for field in schema:
-        _refuse_unwritable(field, times, nested=isinstance(options, JsonOptions))
+        _refuse_unwritable(field, forms, nested=isinstance(options, JsonOptions))
 
 
-def _refuse_unwritable(field: pa.Field, times: TimeFormats, *, nested: bool) -> None:
+def _refuse_unwritable(field: pa.Field, forms: TextForms, *, nested: bool) -> None:
     if nested and pa.types.is_nested(field.type):
         for inner in inner_fields(field):
-            _refuse_unwritable(inner, times, nested=nested)
+            _refuse_unwritable(inner, forms, nested=nested)
     else:
-        parser(field, times)
+        parser(field, forms)
 
 
 def rows_of(

@@ -81,7 +81,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
     options = {"retype": {"v": "double"}}
     plan = kept.copy(3, records(a=1.5, b=5.0, d=4.0), dry_run=True, **options)
-    assert plan.schema_changes == ["column v is DOUBLE", "all rows are written anew"]
+    assert plan.schema_changes == ["column v is DOUBLE", "all rows are rewritten"]
     assert (kept.type, kept.rows()) == ("LONG", before)
     receipt = kept.copy(3, records(a=1.5, b=5.0, d=4.0), **options)
     assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 2)

@@ -9,7 +9,7 @@ from backstory.formats.csv.options import CsvOptions
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.values.texts import time_formats
+from backstory.formats.values.texts import text_forms
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_an_option_that_is_not_supported(read, option):
     assert ("unsupported-option", True) == (refused.value.code, f"`{option}`" in refused.value.message)
 
 
-TIMES = time_formats("dd.MM.yyyy")
+FORMS = text_forms("dd.MM.yyyy")
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ TIMES = time_formats("dd.MM.yyyy")
                 "nullValue": "-",
                 "unknownFields": "error",
             },
-            CsvOptions("\t", encoding="iso8859-1", null="-", times=TIMES, infer=True, strict=True),
+            CsvOptions("\t", encoding="iso8859-1", null="-", forms=FORMS, infer=True, strict=True),
         ),
         ({"kind": "Json", "subPath": "a.b"}, JsonOptions(sub_path="a.b")),
-        ({"kind": "NdJson", "dateFormat": "dd.MM.yyyy"}, JsonOptions(lines=True, times=TIMES)),
+        ({"kind": "NdJson", "dateFormat": "dd.MM.yyyy"}, JsonOptions(lines=True, forms=FORMS)),
         ({"kind": "GeoJson"}, JsonOptions(geo=True)),
         ({"kind": "NdGeoJson", "unknownFields": "error"}, JsonOptions(lines=True, geo=True, strict=True)),
         ({"kind": "EsriShapefile", "subPath": "*.shp"}, ShapefileOptions("*.shp")),

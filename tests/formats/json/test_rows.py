@@ -432,7 +432,7 @@ def test_b34_a_file_without_a_byte_has_no_rows(file, kind):
     assert pa.schema([]) == table_of(file(""), kind=kind).schema
 
 
-def test_encodings_and_time_formats(file):
+def test_encodings_and_text_forms(file):
     text = lines({"ä": "25.09.2022", "t": "9/25/2022 1:02:03"})
     options = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "%m/%d/%Y %H:%M:%S"}
     schema = ddl("`ä` DATE", "t TIMESTAMP")

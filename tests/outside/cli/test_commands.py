@@ -90,3 +90,22 @@ def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
     assert (done.returncode, bool(done.stderr)) == (0, bool(hint))
     assert done.stderr.startswith(hint)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "code", "told"),
+    [
+        ("a;b\n1;2\n", ["--key", "a"], 3, "wrong-separator"),
+        ("a,b\n1,\xe9\n", ["--key", "a"], 3, "unreadable-file"),
+        ("a,b\n1,2\n", ["--key", "c"], 2, "missing-column"),
+        ("a,b\n1\n", ["--key", "a"], 3, "broken-csv"),
+    ],
+)
+def test_a_file_that_no_table_would_take_is_refused_without_java(content, words, code, told, tmp_path):
+    """There is none to start, and no warehouse is made."""
+    (tmp_path / "a.csv").write_bytes(content.encode("latin-1"))
+    done = run(
+        "snapshot", "a.csv", "--into", "s.t", *words, "--output", "json", cwd=tmp_path, env={"PATH": ""}
+    )
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (code, told)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]

@@ -1,10 +1,11 @@
 """What a caller asks of a snapshot, looked at before anything is read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
+from backstory.doors.native.file_options import FileOptions
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.types import ColumnType, type_named
@@ -43,6 +44,7 @@ class SnapshotRequest:
     restate: bool = False
     backfill_added: bool = False
     format: Format | None = None
+    files: FileOptions = field(default_factory=FileOptions)
     dry_run: bool = False
 
     @property
@@ -96,6 +98,12 @@ class SnapshotOptions(TypedDict, total=False):
         backfill_added: whether a new column's values come into the open versions, and make none.
         restate: whether the copy takes the place of the one that is stored of its instant.
         format: that of the source's files, where their endings do not tell it.
+        separator: the letter between the cells of a CSV file, a comma by default; `tab` for a tab.
+        encoding: the encoding of CSV and JSON files, UTF-8 by default.
+        decimal: the decimal point of numbers in a CSV file, `.` by default, or `,`.
+        null: the text that stands for NULL in a CSV file; an empty cell by default.
+        quote: the letter around values of a CSV file, `"` by default; empty where none is quoted.
+        type: types of columns in CSV and JSON files, by the names that the file has for them.
         dry_run: whether nothing is written, and the plan comes back.
     """
 
@@ -115,9 +123,16 @@ class SnapshotOptions(TypedDict, total=False):
     backfill_added: bool
     restate: bool
     format: Format | None
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
     dry_run: bool
 
 
+FILE_OPTIONS: Final = frozenset(each.name for each in fields(FileOptions))
 # Words of other systems, and those of this one (V123).
 _ELSEWHERE: Final = {
     "keys": "key",
@@ -131,7 +146,7 @@ _ELSEWHERE: Final = {
 
 def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     """The options as a caller gives them; UsageError for those that nothing can be done with."""
-    given = cast("dict[str, Any]", options)
+    given = dict(cast("dict[str, Any]", options))
     for name in given.keys() - SnapshotOptions.__annotations__.keys():
         word = _ELSEWHERE.get(name)
         remedy = f"Say {word}." if word else "See `backstory snapshot --help`."
@@ -144,7 +159,9 @@ def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
         "rename": dict(given.get("rename") or {}),
         "retype": {name: _type(name, word) for name, word in (given.get("retype") or {}).items()},
     }
-    return SnapshotRequest(**{**given, **names, **told})
+    files = {name: given.pop(name) for name in FILE_OPTIONS & given.keys()}
+    files["type"] = {name: _type(name, word) for name, word in (files.get("type") or {}).items()}
+    return SnapshotRequest(**{**given, **names, **told, "files": FileOptions(**files)})
 
 
 def _names(given: Sequence[str] | None) -> frozenset[str] | None:

@@ -1,8 +1,9 @@
 """The columns of a copy, in types that tables have."""
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 from backstory.model.remembered import RESERVED
 from backstory.model.schema import Column
 from backstory.stores.iceberg.spark_types import column_type
@@ -17,17 +18,7 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
     These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
     for types that no table has.
     """
-    names = [each.name for each in fields]
-    if reserved := [name for name in names if name in RESERVED]:
-        raise Refused(
-            "reserved-column",
-            f"{', '.join(reserved)}: the table has columns of its own with these names.",
-            "Nothing was written; rename them at the source.",
-            reserved,
-        )
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.", twice)
+    refuse_names([each.name for each in fields])
     for each in fields:
         if not _holdable(each.dataType):
             raise Refused(
@@ -40,6 +31,32 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
     comments = {each.name: each.metadata.get("comment", "") for each in fields}
     columns = (Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields)
     return tuple(columns), empty
+
+
+def refuse_names(names: Sequence[str]) -> None:
+    """Raise Refused for reserved and repeated names of columns."""
+    if reserved := [name for name in names if name in RESERVED]:
+        raise Refused(
+            "reserved-column",
+            f"{', '.join(reserved)}: the table has columns of its own with these names.",
+            "Nothing was written; rename them at the source.",
+            reserved,
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.", twice)
+
+
+def refuse_lacking_key(key: Sequence[str], names: Collection[str]) -> None:
+    """Raise UsageError where a copy lacks columns of the key."""
+    if lacking := [name for name in key if name not in names]:
+        told = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
+        raise UsageError(
+            "missing-column",
+            f"Key {told} missing from the copy.",
+            f"Its columns are {', '.join(names)}.",
+            lacking,
+        )
 
 
 def _void(type_: "DataType") -> bool:

@@ -46,9 +46,12 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from backstory.doors.native.file_rows import rows_of_files
     from backstory.doors.native.frames import of_arrow, of_pandas
-    from backstory.doors.native.source import rows_of_arrow, rows_of_files, rows_of_frame, rows_of_table
+    from backstory.doors.native.source import rows_of_arrow, rows_of_frame, rows_of_table
 
+    if not isinstance(source, str | Path) or str(source).startswith(TABLE):
+        given.files.refuse_all("a table" if isinstance(source, str) else f"a {type(source).__name__}")
     if isinstance(source, DataFrame):
         yield rows_of_frame(source)
         return
@@ -56,8 +59,8 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        files, types = source_files(str(source), given.format), _types(given)
-        with rows_of_files(store, files, into, given.rename, types) as rows:
+        files = source_files(str(source), given.format)
+        with rows_of_files(store, files, into, given.rename, _types(given), given.files) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backstory.doors.native.asked import SnapshotRequest, bad_option
-from backstory.errors import Refused, UsageError, option
+from backstory.doors.native.columns import refuse_lacking_key
+from backstory.errors import Refused, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
@@ -210,13 +211,7 @@ def _renames(before: Shape, rename: Mapping[str, str]) -> dict[str, str]:
 
 def _require_key(key: Sequence[str], columns: Sequence[Column]) -> None:
     names = {each.name: each.type for each in columns}
-    if lacking := [name for name in key if name not in names]:
-        raise UsageError(
-            "missing-column",
-            f"The copy has no column {', '.join(lacking)}, which is of the key.",
-            f"Its columns are {', '.join(names)}.",
-            lacking,
-        )
+    refuse_lacking_key(key, names)
     if nested := [name for name in key if not names[name].flat]:
         raise bad_option(f"{', '.join(nested)} cannot be of a key: it is nested.", "Choose flat columns.")
 

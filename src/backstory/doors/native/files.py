@@ -56,15 +56,15 @@ def source_files(source: str, format_: Format | None = None) -> SourceFiles:
     if unknown := [path.name for path, found in formats.items() if found is None]:
         raise UsageError(
             "unknown-format",
-            f"The ending of {', '.join(unknown[:_SHOWN])} tells no format.",
-            "Say --format csv, parquet, jsonl or json; or name the files with a glob.",
+            f"The ending of {', '.join(unknown[:_SHOWN])} does not show the format.",
+            "Use `format=` with csv, parquet, jsonl or json; or name the files with a glob.",
         )
     kinds = {found for found in formats.values() if found is not None}
     if len(kinds) > 1:
         raise UsageError(
             "mixed-formats",
             f"The source has files of several formats: {', '.join(sorted(kinds))}.",
-            "Name those of one format with a glob.",
+            "Use a glob that matches the files of one format.",
         )
     return SourceFiles([SourceFile(path, path.name) for path in paths], kinds.pop())
 
@@ -78,8 +78,8 @@ def _paths(source: str) -> list[Path]:
         if within := [each.name for each in inside if each.is_dir()]:
             raise UsageError(
                 "nested-folder",
-                f"The folder {source} has folders within: {', '.join(within[:_SHOWN])}.",
-                "Name the files with a glob, such as 'folder/**/*.csv'.",
+                f"The folder {source} contains folders: {', '.join(within[:_SHOWN])}.",
+                "Use a glob, such as 'folder/**/*.csv'.",
             )
         found, told = [each for each in inside if each.is_file()], f"The folder {source} has no files."
     elif _PATTERN.search(source):
@@ -88,7 +88,7 @@ def _paths(source: str) -> list[Path]:
     else:
         found, told = [], f"There is no file {source}."
     if not found:
-        raise Failed("not-found", told, "Bring it there, or mend the path.")
+        raise Failed("not-found", told, "Check the path.")
     return found
 
 
@@ -108,17 +108,17 @@ def unpacked(file: SourceFile, folder: Path) -> SourceFile:
             with gzip.open(file.path) as packed:
                 bound_of(file.path).copy(packed, target, file.name)
         except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
-            raise _broken(file.name, f"a whole gzip ({stop})") from None
+            raise _broken(file.name, f"not a complete gzip file ({stop})") from None
     elif ending == ".zip":
         with archives.opened(file.path, file.name) as archive:
             entries = archives.files(archive)
             if len(entries) != 1:
-                raise _broken(file.name, f"a zip of one file; it holds {archives.listed(entries) or 'none'}")
+                raise _broken(file.name, f"a zip with {archives.listed(entries) or 'no file'}, not one file")
             archives.extract(archive, entries[0], target, file.name, bound_of(file.path))
     else:
         return file
     return replace(file, path=target)
 
 
-def _broken(name: str, wanted: str) -> Refused:
-    return Refused("broken-archive", f"{name} is not {wanted}.", "Nothing was written; mend the file.")
+def _broken(name: str, what: str) -> Refused:
+    return Refused("broken-archive", f"{name} is {what}.", "Nothing was written; fix the file.")

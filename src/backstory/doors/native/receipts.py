@@ -1,6 +1,6 @@
 """What a snapshot did, or would do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,13 +40,18 @@ class SnapshotPlan(Receipt):
     warnings: Sequence[str] = ()
 
 
-def schema_changes(evolved: Evolved, likeness: Mapping[tuple[str, str], tuple[int, int]]) -> list[str]:
+def schema_changes(
+    evolved: Evolved,
+    likeness: Mapping[tuple[str, str], tuple[int, int]],
+    with_commas: Collection[str] = (),
+) -> list[str]:
     """What becomes of the columns, and what may have been meant otherwise.
 
     A column that is missing while another comes may have another name; `likeness` tells in how many records
-    their values are one, of those that have any.
+    their values are one, of those that have any. New columns `with_commas` are texts that would be numbers if
+    a comma were the decimal point.
     """
-    anew = ["all rows are written anew"] if evolved.retyped else []
+    anew = ["all rows are rewritten"] if evolved.retyped else []
     left_out = [
         f"column {name} is left out: it has no value that tells its type" for name in evolved.left_out
     ]
@@ -58,4 +63,9 @@ def schema_changes(evolved: Evolved, likeness: Mapping[tuple[str, str], tuple[in
         f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}"
         for old, new in dict(told).items()
     ]
-    return [*evolved.changes, *anew, *lacking, *asking, *left_out]
+    new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
+    commas = [
+        f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
+        for name in sorted(new.intersection(with_commas))
+    ]
+    return [*evolved.changes, *anew, *lacking, *asking, *left_out, *commas]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.source import Source
-from backstory.errors import MAX_KEYS, Refused, option
+from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
 from backstory.model.keys import told_key
@@ -110,6 +110,16 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
         f"A copy of {iso(at)} is stored, and {differing} records of this one differ.",
         "Nothing was written; restate puts this copy in its place, or give another instant.",
         keys,
+    )
+
+
+def decimal_commas(stop: BackstoryError, columns: Sequence[str]) -> Refused:
+    """The refusal of texts for columns of numbers, where the texts are numbers with decimal commas."""
+    return Refused(
+        stop.code,
+        f"{stop.message} Its numbers have decimal commas.",
+        f"Nothing was written; use {option('decimal', ',')}.",
+        tuple(columns),
     )
 
 

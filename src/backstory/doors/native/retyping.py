@@ -60,7 +60,7 @@ def with_types(source: Source, types: Mapping[str, ColumnType]) -> Source:
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
     reading = source.rows and partial(_read, source.rows, changes)
-    return Source(_fields(source.fields, wanted), frame, source.size, reading)
+    return replace(source, fields=_fields(source.fields, wanted), frame=frame, rows=reading)
 
 
 def _read(reading: Reading, changes: Changes, names: Sequence[str], lease: MemoryLease) -> pa.Table | None:

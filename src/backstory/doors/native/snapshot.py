@@ -13,6 +13,7 @@ from backstory.doors.native.comparing import CONTENT, CopySides, compared, sides
 from backstory.doors.native.evolution import Evolved, evolved, made
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
+    decimal_commas,
     refuse_empty,
     refuse_mass_delete,
     refuse_mass_null,
@@ -81,6 +82,9 @@ class NativeSnapshot:
         try:
             return self.source, *self._agreed_on(store, table, self.source)
         except BackstoryError as stop:
+            commas = self.source.with_commas & set(stop.keys)
+            if stop.code == "type-changed" and commas:
+                raise decimal_commas(stop, sorted(commas)) from None
             # Of a source without rows the types say nothing.
             if (
                 table is None
@@ -113,7 +117,8 @@ class NativeSnapshot:
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
     def _receipt(self, sides: CopySides, met: SnapshotTally) -> Callable[[Committed | None], Answer]:
-        table, changes = str(self.name), schema_changes(sides.evolved, met.likeness)
+        table = str(self.name)
+        changes = schema_changes(sides.evolved, met.likeness, self.source.with_commas)
         if self.asked.dry_run:
             warnings = warnings_of(met.losses)
             plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back, warnings)

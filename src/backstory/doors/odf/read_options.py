@@ -18,7 +18,7 @@ from backstory.formats.json.options import JsonOptions
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.reading import Options
 from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.values.texts import time_formats
+from backstory.formats.values.texts import text_forms
 
 # Removed from the format, and what they did when they were not set (section 1.6).
 _REMOVED: Final = {
@@ -45,7 +45,7 @@ def read_options(read: Reading) -> Options:
                 lines=isinstance(read, NdJson),
                 sub_path=read.sub_path if isinstance(read, Json) else None,
                 encoding=encoding(read.encoding),
-                times=time_formats(read.date_format, read.timestamp_format),
+                forms=text_forms(read.date_format, read.timestamp_format),
                 strict=strict,
             )
         case GeoJson() | NdGeoJson():
@@ -67,7 +67,7 @@ def _csv(read: Csv, *, strict: bool) -> CsvOptions:
         header=read.header,
         encoding=encoding(read.encoding),
         null=read.null_value,
-        times=time_formats(read.date_format, read.timestamp_format),
+        forms=text_forms(read.date_format, read.timestamp_format),
         infer=read.infer_schema,
         strict=strict,
     )

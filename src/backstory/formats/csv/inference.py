@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.values.decimal_commas import are_numbers, have_commas
 from backstory.formats.values.fitting import (
     BOOL,
     DATE,
@@ -19,7 +20,7 @@ from backstory.formats.values.fitting import (
     beside,
     exact_as_float,
 )
-from backstory.formats.values.texts import TimeFormats
+from backstory.formats.values.texts import TextForms
 
 # The first of these that all cells are is the column's type.
 _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
@@ -33,16 +34,20 @@ class Guesses:
     """
 
     names: Sequence[str]
-    times: TimeFormats
+    forms: TextForms
     known: Mapping[str, pa.Field]
     _left: list[list[pa.DataType]] = field(init=False)
     _seen: list[bool] = field(init=False)
     _told: list[bool] = field(init=False)
+    _numbers: list[bool] = field(init=False)
+    _commas: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self._left = [[*_TYPES, *self._others(name)] for name in self.names]
         self._seen = [False for _ in self.names]
         self._told = [False for _ in self.names]
+        self._numbers = [self.forms.decimal == "." for _ in self.names]
+        self._commas = [False for _ in self.names]
 
     def look(self, cells: pa.Table) -> None:
         """Strike the types that a cell of the table is not; its columns are in the names' order."""
@@ -52,7 +57,14 @@ class Guesses:
             self._seen[place] |= len(some) > 0
             if len(full):
                 self._told[place] = True
-                self._left[place] = _left(full, self._left[place], self.times)
+                self._left[place] = _left(full, self._left[place], self.forms)
+                self._numbers[place] = self._numbers[place] and are_numbers(full)
+                self._commas[place] |= self._numbers[place] and have_commas(full)
+
+    def with_commas(self) -> frozenset[str]:
+        """The columns that would be numbers if a comma were the decimal point."""
+        told = zip(self.names, self._numbers, self._commas, strict=True)
+        return frozenset(name for name, numbers, commas in told if numbers and commas)
 
     def _others(self, name: str) -> list[pa.DataType]:
         """The type that is known of a column, where it is looked for because of that alone."""
@@ -73,19 +85,19 @@ class Guesses:
         return pa.schema(fields)
 
 
-def _left(cells: pa.Array, types: Sequence[pa.DataType], times: TimeFormats) -> list[pa.DataType]:
+def _left(cells: pa.Array, types: Sequence[pa.DataType], forms: TextForms) -> list[pa.DataType]:
     """Those of the types that all cells are."""
     for place, type_ in enumerate(types):
-        if _all_are(cells, type_, times):
+        if _all_are(cells, type_, forms):
             rest = types[place + 1 :]
             if type_ == INT:  # floats are told by the cells' lengths, and nothing else is digits alone
                 exact = [FLOAT] if FLOAT in rest and exact_as_float(cells) else []
                 rest = [other for other in rest if other not in _TYPES]
-                return [INT, *exact, *(other for other in rest if _all_are(cells, other, times))]
-            return [type_, *(other for other in rest if _all_are(cells, other, times))]
+                return [INT, *exact, *(other for other in rest if _all_are(cells, other, forms))]
+            return [type_, *(other for other in rest if _all_are(cells, other, forms))]
     return []
 
 
-def _all_are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
+def _all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
     # One cell tells most of what a column is not.
-    return all_are(cells[:1], type_, times) and all_are(cells, type_, times)
+    return all_are(cells[:1], type_, forms) and all_are(cells, type_, forms)

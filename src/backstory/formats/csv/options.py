@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from backstory.errors import UsageError
-from backstory.formats.values.texts import TimeFormats
+from backstory.formats.values.texts import TextForms
 
 _NEWLINES: Final = {"\r", "\n"}
 
@@ -21,7 +21,7 @@ class CsvOptions:
         encoding: Python's name of the text's encoding.
         null: the text that stands for NULL; None where none does.
         quoted_null: whether it does in quotes, too.
-        times: how dates and times are written.
+        forms: how numbers, dates and times are written.
         infer: whether columns that nobody declares are what all their cells are, else they are texts.
         strict: whether columns that nobody declares are refused.
     """
@@ -33,7 +33,7 @@ class CsvOptions:
     encoding: str = "utf-8"
     null: str | None = ""
     quoted_null: bool = False
-    times: TimeFormats = field(default_factory=TimeFormats)
+    forms: TextForms = field(default_factory=TextForms)
     infer: bool = False
     strict: bool = False
 

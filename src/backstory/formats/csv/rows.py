@@ -35,7 +35,7 @@ def csv_rows(
     is wrong with a row is refused when its batch is asked for.
     """
     for field in schema or ():
-        parser(field, options.times)  # told before the file is read
+        parser(field, options.forms)  # told before the file is read
     source = file_source(path, name, options.encoding)
     table = csv_table(source, options, None if schema is None else schema.names)
     if table.empty:
@@ -64,18 +64,20 @@ def _own_schema(table: CsvTable, names: list[str], told: Told) -> pa.Schema:
     """The file's columns of the types that are told, the others as texts, or as what all their cells are."""
     found = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
-        guesses = Guesses(names, table.options.times, UNTOLD)
+        guesses = Guesses(names, table.options.forms, UNTOLD)
         for piece in table.pieces():
             guesses.look(table.texts(piece, range(len(names))))
         found = guesses.schema()
     return pa.schema([told.get(field.name, field) for field in found])
 
 
-def csv_columns(files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD) -> pa.Schema:
-    """What files with a header have for columns between them, all their cells looked at.
+def csv_columns(
+    files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD
+) -> tuple[pa.Schema, frozenset[str]]:
+    """The columns that files with a header have between them, and those that are numbers with decimal commas.
 
-    Of the types that the cells of a column may be, the `known` one counts. Raises Refused for files that do
-    not have the same columns, and for one without a header.
+    All cells are checked. Of the types that the cells of a column may be, the `known` one counts. Raises
+    Refused for files that do not have the same columns, and for one without a header.
     """
     guesses: Guesses | None = None
     for path, name in files:
@@ -85,14 +87,14 @@ def csv_columns(files: Sequence[tuple[Path, str]], options: CsvOptions, known: T
             raise table.source.broken("", "it is empty, without even its header")
         _refuse_names(table, names, needed=True)
         if guesses is None:
-            guesses = Guesses(names, options.times, known)
+            guesses = Guesses(names, options.forms, known)
         for one, other in ((guesses.names, names), (names, guesses.names)):
             if lacking := [column for column in one if column not in other]:
                 raise missing(name if other is names else files[0][1], lacking[0], list(other))
         places = [names.index(column) for column in guesses.names]
         for piece in table.pieces():
             guesses.look(table.texts(piece, places))
-    return pa.schema([]) if guesses is None else guesses.schema()
+    return (pa.schema([]), frozenset()) if guesses is None else (guesses.schema(), guesses.with_commas())
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
@@ -106,7 +108,7 @@ def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
 
 
 def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    parsers = [parser(field, table.options.times) for field in schema]
+    parsers = [parser(field, table.options.forms) for field in schema]
     for piece in table.pieces():
         cells = table.texts(piece, places)
 

@@ -11,7 +11,7 @@ from backstory.formats.json.values import whole
 from backstory.formats.produced import shortened
 from backstory.formats.values.fitting import all_are
 from backstory.formats.values.float_digits import is_kept
-from backstory.formats.values.texts import TimeFormats
+from backstory.formats.values.texts import TextForms
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT_IN_FLOAT = 1 << 53
@@ -50,7 +50,7 @@ class Fitting:
     def fits(self) -> bool:
         """Whether there are values, and all are of the type."""
         texts, self._texts = self._texts, []
-        return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TimeFormats())
+        return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TextForms())
 
 
 @dataclass(slots=True)

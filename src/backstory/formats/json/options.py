@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from backstory.formats.values.texts import TimeFormats
+from backstory.formats.values.texts import TextForms
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class JsonOptions:
         geo: whether rows are the features of GeoJSON.
         sub_path: the dotted path to the array; None: the root, or the features.
         encoding: Python's name of the text's encoding.
-        times: how dates and times are written.
+        forms: how numbers, dates and times are written.
         strict: whether keys that nobody declares are refused.
     """
 
@@ -22,5 +22,5 @@ class JsonOptions:
     geo: bool = False
     sub_path: str | None = None
     encoding: str = "utf-8"
-    times: TimeFormats = field(default_factory=TimeFormats)
+    forms: TextForms = field(default_factory=TextForms)
     strict: bool = False

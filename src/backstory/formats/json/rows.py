@@ -25,7 +25,7 @@ from backstory.formats.produced import (
     shortened,
     unknown,
 )
-from backstory.formats.values.texts import TimeFormats
+from backstory.formats.values.texts import TextForms
 
 GEOMETRY = "geometry"
 FEATURES = "features"
@@ -41,7 +41,7 @@ class JsonDocument:
     name: str
     rows: Callable[[], Iterator[tuple[int, Any]]]
     line: Callable[[int], int]
-    times: TimeFormats
+    forms: TextForms
     geo: bool
     strict: bool
 
@@ -139,10 +139,10 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
     """The file as rows; `wanted` tells whether a schema says that there should be any JSON in it."""
-    times, codec, geo, strict = options.times, options.encoding, options.geo, options.strict
+    forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
     if options.lines:
         return JsonDocument(
-            name, lambda: _lines(path, name, codec), lambda number: number, times, geo, strict
+            name, lambda: _lines(path, name, codec), lambda number: number, forms, geo, strict
         )
     keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
     text = _whole(path, name, codec)
@@ -152,7 +152,7 @@ def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> J
     def line(number: int) -> int:
         return line_of_element(_whole(path, name, codec), keys, number)
 
-    return JsonDocument(name, lambda: enumerate(array), line, times, geo, strict)
+    return JsonDocument(name, lambda: enumerate(array), line, forms, geo, strict)
 
 
 def _whole(path: Path, name: str, codec: str) -> str:
@@ -206,6 +206,6 @@ def _batches(document: JsonDocument, schema: pa.Schema) -> Iterator[pa.RecordBat
         for row, (_, values) in enumerate(part):
             if document.strict and (extra := [key for key in values if key not in names]):
                 raise unknown(document.name, extra, place(row))
-        column = JsonColumn(document.name, place, document.times, document.strict)
+        column = JsonColumn(document.name, place, document.forms, document.strict)
         arrays = [typed([values.get(field.name) for _, values in part], field, column) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

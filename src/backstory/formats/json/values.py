@@ -11,7 +11,7 @@ from backstory.formats.expected import child, told
 from backstory.formats.json.text import NotJson, Number, dumps
 from backstory.formats.produced import malformed, refuse_nulls, typed_or_refused, unknown, unreadable
 from backstory.formats.values.bounds import unfit
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class JsonColumn:
 
     name: str
     place: Callable[[int], str]
-    times: TimeFormats
+    forms: TextForms
     strict: bool = False
 
     def of(self, rows: Sequence[int]) -> "JsonColumn":
         """The same for values inside those of some rows."""
-        return JsonColumn(self.name, lambda row: self.place(rows[row]), self.times, self.strict)
+        return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
 
     def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that is not of its type."""
@@ -60,7 +60,7 @@ def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
     except UnicodeEncodeError:
         row = next(row for row, value in enumerate(values) if value and not _is_unicode(value))
         raise column.refused(row, field, ascii(values[row])) from None
-    return typed_or_refused(texts, field, parser(field, column.times), column.name, column.place)
+    return typed_or_refused(texts, field, parser(field, column.forms), column.name, column.place)
 
 
 _NONE = type(None)

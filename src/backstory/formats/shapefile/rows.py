@@ -29,7 +29,7 @@ from backstory.formats.produced import (
 from backstory.formats.shapefile.dbf import Dbf, DbfField, dbf
 from backstory.formats.shapefile.geometries import geometries_of
 from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import Bound, bound_of
 
@@ -71,7 +71,7 @@ def shapefile_rows(
         _refuse_others(schema, names, called, strict=options.strict)
         columns = {field.name: field for field in table.fields}
         for field in schema:
-            parser(field, TimeFormats())
+            parser(field, TextForms())
             if field.name in columns and columns[field.name].type is None:
                 letter = columns[field.name].letter
                 raise malformed(
@@ -164,7 +164,7 @@ def _batches(
                 else:
                     texts = _texts(part, fields[field.name], encoding, table.name)
                 values = pa.array(texts, pa.string())
-                parse = parser(field, TimeFormats())
+                parse = parser(field, TextForms())
                 columns.append(typed_or_refused(values, field, parse, table.name, place))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -7,7 +7,7 @@ from backstory.formats.values.casts import DoesNotFit, cast
 from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import becomes, exactly
 from backstory.formats.values.fitting import all_are
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind, related
 
 
@@ -31,9 +31,9 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
             if not becomes(values.type, field):
                 raise DoesNotFit
             return exactly(values, field)
-        if not all_are(values.drop_null(), field.type, TimeFormats()):
+        if not all_are(values.drop_null(), field.type, TextForms()):
             raise DoesNotFit
-        return parser(field, TimeFormats())(values)
+        return parser(field, TextForms())(values)
     except (pa.ArrowInvalid, UnreadableCell):
         raise DoesNotFit from None
 

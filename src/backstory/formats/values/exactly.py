@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from backstory.formats.expected import DURATION, TIME, kind, unit
 from backstory.formats.values.clock import counted
 from backstory.formats.values.same import same
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 
 _INSTANT, _NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _WIDEST = 38
@@ -104,7 +104,7 @@ def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if loose(values.type) == target or t.is_null(values.type):
         return values.cast(target)
     if _is_text(values.type) and not _is_text(target) and not _is_bytes(target):
-        return parser(field, TimeFormats())(values.cast(pa.string()))
+        return parser(field, TextForms())(values.cast(pa.string()))
     if t.is_time(values.type) or t.is_duration(values.type):
         return counted(values, unit(field))
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):

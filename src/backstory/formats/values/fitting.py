@@ -1,11 +1,14 @@
 """Whether texts are values of a type without loss: `007` is not an integer."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.values.cells import UnreadableCell
+from backstory.formats.values.decimal_commas import with_points
 from backstory.formats.values.float_digits import all_kept, all_kept_single
-from backstory.formats.values.texts import TimeFormats, parser
+from backstory.formats.values.texts import TextForms, parser
 
 INT, FLOAT, BOOL, DATE = pa.int64(), pa.float64(), pa.bool_(), pa.date32()
 INSTANT = pa.timestamp("us", "UTC")
@@ -27,8 +30,10 @@ def beside(type_: pa.DataType) -> bool:
     return type_ in {_SMALL, _SINGLE, _NAIVE} or bool(pa.types.is_decimal(type_))
 
 
-def all_are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
+def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
     """Whether all of the cells, none of which is NULL, are of the type."""
+    if forms.decimal == "," and (type_ in {FLOAT, _SINGLE} or pa.types.is_decimal(type_)):
+        cells, forms = with_points(cells), replace(forms, decimal=".")
     form = _FINITE if pa.types.is_decimal(type_) else _FORMS.get(type_)
     if form is not None and not pc.all(pc.match_substring_regex(cells, form)).as_py():
         return False
@@ -37,7 +42,7 @@ def all_are(cells: pa.Array, type_: pa.DataType, times: TimeFormats) -> bool:
     if type_ == _SINGLE and not all_kept_single(cells):
         return False
     try:
-        parser(pa.field("", type_), times)(cells)
+        parser(pa.field("", type_), forms)(cells)
     except (UnreadableCell, pa.ArrowInvalid):
         return False
     return True

@@ -10,6 +10,7 @@ from backstory.errors import UsageError
 from backstory.formats.expected import TIME, kind, unit
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.formats.values.clock import clock_times
+from backstory.formats.values.decimal_commas import with_points
 from backstory.formats.values.time_patterns import RFC3339, TimePattern, time_pattern
 from backstory.model.types import ColumnType, Kind
 
@@ -24,6 +25,7 @@ _KINDS = {
     pa.timestamp("us"): Kind.NAIVE_DATETIME,
     pa.string(): Kind.STRING,
 }
+_WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
 # Before and after these, the slow way looks. A scalar is made once it is needed: pyarrow loads pandas for it.
 _SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 _ZONED = r"[Zz]$"
@@ -31,21 +33,22 @@ _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 
 @dataclass(frozen=True, slots=True)
-class TimeFormats:
-    """How a file writes dates and times; None stands for RFC 3339."""
+class TextForms:
+    """How a file writes dates and times, None for RFC 3339, and the decimal point of its numbers."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
+    decimal: str = "."
 
 
-def time_formats(date_format: str = RFC3339, timestamp_format: str = RFC3339) -> TimeFormats:
+def text_forms(date_format: str = RFC3339, timestamp_format: str = RFC3339) -> TextForms:
     """The formats of a file's options; UsageError for one that cannot be read."""
-    return TimeFormats(
+    return TextForms(
         time_pattern("dateFormat", date_format), time_pattern("timestampFormat", timestamp_format)
     )
 
 
-def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Array]:
+def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
     """What makes values of the field's type out of text.
 
     It raises UnreadableCell for the first cell that is not of the type. UsageError for a type that
@@ -68,11 +71,12 @@ def parser(field: pa.Field, formats: TimeFormats) -> Callable[[pa.Array], pa.Arr
             f"Column `{field.name}`: text has no form for values of type {type_}.",
             "Declare it as String and convert it in `preprocess`.",
         )
-    if column.kind is Kind.NAIVE_DATE and (pattern := formats.date):
+    if column.kind is Kind.NAIVE_DATE and (pattern := forms.date):
         return lambda text: parse(pattern.rfc3339(text), column)
     if column.kind is Kind.UTC_DATETIME:
-        return lambda text: _instants(text, formats.timestamp, column)
-    values = _naive if column.kind is Kind.NAIVE_DATETIME else parse
+        return lambda text: _instants(text, forms.timestamp, column)
+    with_comma = forms.decimal == "," and column.kind in _WITH_POINT
+    values = _naive if column.kind is Kind.NAIVE_DATETIME else _with_comma if with_comma else parse
     return lambda text: values(text, column)
 
 
@@ -93,6 +97,11 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
     # RFC 3339 allows small letters.
     text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ALONE, r"\1T00:00:00Z")
     return parse(text, column)
+
+
+def _with_comma(text: pa.Array, column: ColumnType) -> pa.Array:
+    """Numbers that have a decimal comma, and no point."""
+    return parse(with_points(text), column)
 
 
 def _naive(text: pa.Array, column: ColumnType) -> pa.Array:

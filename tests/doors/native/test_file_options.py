@@ -1,0 +1,166 @@
+"""Files as people have them: separators, encodings, decimal commas, texts for NULL, types; and what is refused."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backstory.doors.native.ahead import SMALL, refuse_ahead
+from backstory.doors.native.asked import asked
+from backstory.doors.native.files import source_files
+from backstory.errors import BackstoryError
+from backstory.warehouse import Warehouse
+
+# What a spreadsheet in Germany exports.
+GERMAN = 'kunde;name;plz;umsatz\r\n1;"Müller; GmbH";01067;1234,50\r\n2;Größe;50667;0,5\r\n'
+ROWS = [(1, "Müller; GmbH", "01067", 1234.5), (2, "Größe", "50667", 0.5)]
+
+
+@pytest.fixture
+def ahead(tmp_path):
+    """What a file is refused for before any table is asked; None for nothing."""
+
+    def ahead(content, name="a.csv", **options):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        try:
+            refuse_ahead(source_files(str(path), options.get("format")), asked(**options))
+        except BackstoryError as stop:
+            return stop
+        return None
+
+    return ahead
+
+
+@pytest.fixture
+def copied(store, tmp_path):
+    """The rows of a table that a file was copied into, and the receipt."""
+    warehouse = Warehouse(store, embedded=False)
+
+    def copied(into, content, name="a.csv", **options):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        receipt = warehouse.snapshot(path, into=into, **options)
+        names = [each.name for each in warehouse.spark.table(f"backstory.{into}").schema]
+        columns = names[: names.index("valid_from")]
+        rows = warehouse.table(into).current().select(*columns).orderBy(columns[0]).collect()
+        return [tuple(row) for row in rows], receipt
+
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark"), [("cp1252", ""), ("utf-16", ""), ("utf-8", ""), ("utf-8", "\ufeff")]
+)
+def test_a_spreadsheet_of_germany_is_read(copied, encoding, mark):
+    options = {"encoding": encoding, "separator": ";", "decimal": ",", "key": "kunde"}
+    into = f"file_options.german_{encoding.replace('-', '')}_{len(mark)}"
+    rows, receipt = copied(into, (mark + GERMAN).encode(encoding), **options)
+    assert rows == ROWS
+    assert receipt.schema_changes == ["new table: kunde LONG, name STRING, plz STRING, umsatz DOUBLE"]
+    again, receipt = copied(into, (mark + GERMAN).encode(encoding), **options)
+    assert (again, receipt.snapshot_id) == (ROWS, None)
+
+
+def test_decimal_commas_are_named_where_they_matter(copied):
+    """On the first load in the receipt, later in the refusal of texts for numbers; nothing is guessed."""
+    _, receipt = copied("file_options.first", GERMAN, separator=";", key="kunde")
+    assert receipt.schema_changes[1:] == [
+        "column umsatz is text with decimal commas; read as numbers with `decimal=','`"
+    ]
+    copied("file_options.later", "k,v\na,1.5\n", key="k")
+    with pytest.raises(BackstoryError) as stop:
+        copied("file_options.later", "k;v\na;1,5\n", separator=";")
+    assert (stop.value.code, stop.value.keys) == ("type-changed", ["v"])
+    assert stop.value.remedy == "Nothing was written; use `decimal=','`."
+    rows, _ = copied("file_options.later", "k;v\na;2,5\nb;3\n", separator=";", decimal=",")
+    assert rows == [("a", 2.5), ("b", 3.0)]
+    for cell in ("1.5", "1.234,5"):
+        with pytest.raises(BackstoryError, match="DOUBLE in the table and STRING"):
+            copied("file_options.later", f"k;v\na;{cell}\n", separator=";", decimal=",")
+
+
+def test_types_are_declared_and_then_kept(copied):
+    """A declared type is that of the first copy; another one later is refused."""
+    types = {"zip": "STRING", "amount": "DECIMAL(9,2)", "n": "INT"}
+    rows, receipt = copied("file_options.types", "k,zip,amount,n\na,1067,1.5,007\n", key="k", type=types)
+    assert [(k, zip_, str(amount), n) for k, zip_, amount, n in rows] == [("a", "1067", "1.50", 7)]
+    assert receipt.schema_changes == ["new table: k STRING, zip STRING, amount DECIMAL(9,2), n INT"]
+    rows, _ = copied("file_options.types", "k,zip,amount,n\na,1068,1.5,7\n")
+    assert rows[0][1] == "1068"
+    with pytest.raises(BackstoryError) as stop:
+        copied("file_options.types", "k,zip,amount,n\na,1068,1.5,7\n", type={"zip": "LONG"})
+    assert stop.value.code == "type-changed"
+    rows, _ = copied("file_options.json", '{"k": "a", "v": 1}', "a.json", key="k", type={"v": "DOUBLE"})
+    assert rows == [("a", 1.0)]
+
+
+def test_a_text_stands_for_null_and_values_have_other_quotes(copied):
+    rows, _ = copied("file_options.nulls", "k,v,t\n'a,b',NA,NA\nc,5,'x'\n", key="k", null="NA", quote="'")
+    assert rows == [("a,b", None, None), ("c", 5, "x")]
+    rows, _ = copied(
+        "file_options.tabs", 'k\tv\na"b\t1\n', "a.tsv", format="csv", key="k", separator="tab", quote=""
+    )
+    assert rows == [('a"b', 1)]
+
+
+@pytest.mark.parametrize("more", ["", "x" * SMALL], ids=["small", "large"])
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_header_that_another_separator_splits_is_refused_with_its_name(ahead, separator, more):
+    stop = ahead(f"a{separator}b\n1,5{separator}2\n{more}{separator}1\n", key="a")
+    assert stop.code == "wrong-separator"
+    assert (
+        f"`separator={'tab' if separator == chr(9) else separator!r}`".replace("=tab", "='tab'")
+        in stop.remedy
+    )
+    assert ahead(f"a{separator}b\n1{separator}2\n", key="a", separator=separator) is None
+
+
+def test_a_file_of_one_column_may_have_any_letters(ahead):
+    """Where rows would not be even, and where the separator was named."""
+    assert ahead("a\nx;y\n", key="a") is None
+    assert ahead("a;b\nx\n", key="a;b") is None
+    assert ahead("a;b\nx;y\n", key="a;b", separator=",") is None
+
+
+@pytest.mark.parametrize("size", [1, SMALL])
+def test_bytes_that_are_not_utf_8_name_the_option(ahead, size):
+    stop = ahead(f"a,b\nGröße,1\n{'x' * size},1\n".encode("cp1252"), key="a")
+    assert (stop.code, "`encoding='cp1252'`" in stop.remedy) == ("unreadable-file", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code"),
+    [
+        ("a,b\n1,2\n", {"key": "x"}, "missing-column"),
+        ("a,a\n1,2\n", {"key": "a"}, "repeated-column"),
+        ("a,valid_from\n1,2\n", {"key": "a"}, "reserved-column"),
+        ("a,b\n1\n", {"key": "a"}, "broken-csv"),
+        ("", {"key": "a"}, "broken-csv"),
+        ("a,b\n1,x\n", {"key": "a", "type": {"b": "LONG"}}, "unreadable-value"),
+        ("a,b\n1,2\n", {"key": "a", "type": {"c": "LONG"}}, "bad-option"),
+    ],
+)
+def test_what_needs_no_table_is_refused_without_one(ahead, content, options, code):
+    assert ahead(content, **options).code == code
+
+
+def test_options_that_do_not_fit_are_refused(ahead, copied, tmp_path):
+    """Each names the option and the format; nothing is ignored."""
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
+    parquet = (tmp_path / "b.parquet").read_bytes()
+    for options in ({"separator": ";"}, {"encoding": "latin-1"}, {"type": {"a": "INT"}}):
+        assert "does not apply to Parquet files" in ahead(parquet, "a.parquet", key="a", **options).message
+    for options in ({"separator": ";"}, {"decimal": ","}, {"null": "NA"}, {"quote": "'"}):
+        stop = ahead(json.dumps({"a": 1}), "a.jsonl", key="a", **options)
+        assert (stop.code, "does not apply to JSON files" in stop.message) == ("bad-option", True)
+    for options in ({"decimal": ";"}, {"separator": ""}, {"encoding": "klingon"}, {"type": {"a": "BLOB"}}):
+        assert ahead("a,b\n", **options).exit_code == 2
+
+
+def test_frames_have_no_file_options(store):
+    warehouse = Warehouse(store, embedded=False)
+    for source in (pa.table({"k": [1]}), "table:file_options.none"):
+        with pytest.raises(BackstoryError, match="does not apply to a "):
+            warehouse.snapshot(source, into="file_options.frames", key="k", separator=";")
