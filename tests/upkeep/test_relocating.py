@@ -11,7 +11,7 @@ from manifesting import manifest, push
 
 from backstory import relocate
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
-from backstory.model.table import TableName
+from backstory.model.table import TableName, table_name
 from backstory.reading.commits import inventory
 from backstory.stores.catalog_file import read
 from backstory.stores.iceberg.create import drop, rename
@@ -171,7 +171,8 @@ def used(copy, spark, tmp_path):
         with copy.table(name).changes(cursor="crm") as feed:
             assert feed.frame.count()
         copy.maintain(name)
-        gone = copy.table(name).forget(3, apply=True)
+        copy.store.spark.sql(f"ALTER TABLE {copy.store.sql_name(table_name(name))} DROP BRANCH aside")
+        gone = copy.table(name).forget(3, drop_cursors=True, apply=True)
         assert gone.applied
         assert all(str(copy.store.home) in each["path"] for each in gone.files_deleted)
         assert [each["violations"] for each in copy.check(name) if each["violations"]] == []

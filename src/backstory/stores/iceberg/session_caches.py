@@ -42,10 +42,12 @@ def announce(store: "Store", *tables: "TableName") -> None:
 
 
 def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> None:
-    from pyspark.errors import AnalysisException
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     name = store.sql_name(table)
     if metadata is None or _COMPARED.get((store.address, name)) != metadata:
-        with suppress(AnalysisException):  # a table that was dropped
+        # The table was dropped; or a cached frame cannot be planned again, and is no longer cached then.
+        with suppress(PySparkException, Py4JJavaError):
             store.spark.sql(f"REFRESH TABLE {name}")
         _COMPARED[store.address, name] = metadata or ""
