@@ -31,10 +31,10 @@ def changes(
 ) -> None:
     """Show the rows that changed between two commits.
 
-    Each row tells in `_change_type` whether it is an `insert`, a `delete`, or one of the pair
-    `update_preimage` and `update_postimage`, and which commit did it. A commit is named by its version
-    (`_commit_version`), its snapshot id, or a time: then the newest commit not after it is meant. That is
-    recorded time, when the table was told, and not valid time, when something was so: `diff` goes by that.
+    The column `_change_type` is `insert`, `delete`, or one of the pair `update_preimage` and
+    `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id, or a time: the
+    newest commit not after it. Times here are recorded time, when the table learned something; for valid
+    time, when something was true, use `diff`.
 
     A cursor remembers how far a consumer has read: `changes T --cursor crm` shows what is new,
     `changes T --cursor crm --advance 7` moves it to the `until` that was shown.
@@ -44,14 +44,14 @@ def changes(
     Args:
         table: The table, as schema.table.
         since: The commit after which to begin, or its recorded time; by default before the first.
-        until: The last commit to tell, or its recorded time; by default the newest.
-        net: Tell the difference of the ends, not each commit.
-        current: See only rows that are current: live ones, open versions; without technical columns.
-        cursor: Begin where the cursor of this name stands; a new one begins before the first commit.
-        start: Where a new cursor, or one that is lost, begins.
+        until: The last commit to show, or its recorded time; by default the newest.
+        net: Show the difference between the two ends, not each commit.
+        current: Show only current rows (live rows, open versions), without technical columns.
+        cursor: Begin at the cursor of this name; a new one begins before the first commit.
+        start: Where a new cursor, or one that was lost, begins.
         advance: Move the cursor to the commit of this version; show nothing.
-        drop: Take the cursor away; show nothing.
-        limit: At most so many rows.
+        drop: Remove the cursor; show nothing.
+        limit: The largest number of rows.
         options: Common options.
     """
     if advance is None and not drop:

@@ -24,9 +24,9 @@ RECORD = ("table", "law", "violations", "keys", "status")
 def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int:  # noqa: A002 - the option's name
     """Check the laws of tables, and name the keys that break them.
 
-    Each table is read once. Exit code 4 if a law is broken: `backstory repair TABLE` shows what mends it.
-    What keeps one of several tables from being checked is told beside the laws of the others, with the status
-    unchecked: the exit code is that error's, 1 for most.
+    Each table is read once. If a law is broken, the exit code is 4, and `backstory repair TABLE` shows a fix.
+    If one of several tables cannot be checked, the others are; its record has the status unchecked and the
+    error, and the exit code is that of the error, mostly 1.
 
     Example: `backstory check crm.customer`
 
@@ -78,15 +78,16 @@ def _checked(names: Sequence[str], options: Options) -> "Checked":
 
 
 def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> int:
-    """Show what would mend a spoilt history, record by record; with --apply it is done, in one commit.
+    """Fix a history whose laws are broken.
 
-    Healthy records are not touched. Exit code 4 if a law stays broken that no mending can tell how to keep.
+    Without --apply it shows the fix, record by record; with --apply it makes it in one commit. Healthy
+    records are not touched. The exit code is 4 if a law remains broken because the right fix is unknown.
 
     Example: `backstory repair crm.customer --apply`
 
     Args:
         table: The table, as schema.table.
-        apply: Commit it.
+        apply: Go ahead.
         options: Common options.
     """
     from backstory.upkeep.repairing import repair_small
@@ -112,19 +113,19 @@ def adopt(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Read, check and mend a history that another tool writes.
+    """Use a history that another tool writes: read, check and repair it here.
 
-    Only properties of the table are set; the tool goes on to write it, and no door of backstory does.
-    A version is true from its start until before its end, so one whose end is its last day is read a day
-    short. An end in 2200 or later counts as none.
+    Only table properties are set. The tool continues to write the table, and backstory refuses to.
+    A version is true from its start until just before its end: if the tool stores the last day as the end,
+    the version is read one day short. An end in 2200 or later counts as open.
 
     Example: `backstory adopt shop.customer_snapshot --layout dbt --key customer_id`
 
     Args:
         table: The table, as schema.table.
         layout: The tool: dbt snapshots, SQLMesh SCD_TYPE_2, dlt scd2, or AUTO CDC with SCD type 2.
-        key: Columns that tell records apart, a,b; not needed where the table's identifier fields tell.
-        dry_run: Write nothing; say what would be done.
+        key: Key columns, a,b. Default: the table's identifier fields.
+        dry_run: Show what would be done, and change nothing.
         options: Common options.
     """
     names = [name.strip() for name in key.split(",") if name.strip()]

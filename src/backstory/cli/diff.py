@@ -40,12 +40,11 @@ def diff(
 ) -> None:
     """Show what changed between two times, by key and column.
 
-    A changed record has a row for each column that differs, with its values before and after. With --change
-    only records that were, say, removed are shown, with the values that went. --through looks at all that
-    happened between the times: a record that is the same at both may have been gone in between (returned),
-    or have had other values (reverted); one that is at neither may have been there in between (passed). With
-    `--axis recorded` the times are of knowing: what the table held at FROM is compared with what it held
-    at TO, of one instant.
+    A changed record has a row for each column that differs, with its values before and after. --change shows
+    only records of one kind, such as removed ones with their last values. --through also shows what happened
+    between the times: a record that is the same at both was gone in between (returned) or had other values
+    (reverted); a record that is missing at both existed in between (passed). With `--axis recorded`, what the
+    table held at FROM is compared with what it held at TO.
 
     Example: `backstory diff crm.customer 2026-01-01 2026-02-01`
 
@@ -54,14 +53,14 @@ def diff(
         from_: ISO 8601; UTC without an offset, a date is its first instant.
         to: The same.
         known_at: Answer with what the table held at this time.
-        axis: What the times are of: valid or recorded.
-        at: The instant that is asked about on the axis recorded (now).
+        axis: Whether the times are valid time or recorded time.
+        at: With --axis recorded: the valid time to compare. Default: now.
         columns: Compare only these columns, a,b.
         change: Only these records: added, changed, removed; with --through returned, reverted, passed.
-        through: Tell also what happened between the times, and whether a record was away and came back.
+        through: Also show what happened between the times, such as a record that was gone and returned.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
-        key: With --url: the columns that tell records apart, a,b; a database does not know them.
-        limit: At most so many records.
+        key: With --url: key columns, a,b; the database does not know them.
+        limit: The largest number of records.
         options: Common options.
     """
     between = parse_instant(from_), parse_instant(to)

@@ -12,23 +12,23 @@ from backstory.model.receipt import exit_code
 
 DEFAULTS = Options()
 SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
-AGAIN = "Nothing was written; say --apply to do it."
+AGAIN = "Nothing was written. Use --apply to go ahead."
 
 
 def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEFAULTS) -> None:
-    """Take back what a table learnt after a time; without --apply only tell what would go.
+    """Undo everything a table learned after a time.
 
-    It goes by what was learnt, not by validity: of a native table by its own recorded time, of a dataset by
-    its system time, of any other table by its commits. On a native table what was believed in between stays
-    known (as-of --known-at), and a rewind can be taken back by a rewind. A history goes back together with
-    its base.
+    Without --apply it only shows what would be undone. The time is when the table learned something, not
+    when that was true: recorded time in a native table, system time in a dataset, commits in any other table.
+    A native table still knows what it held in between (as-of --known-at), and a rewind can be undone by
+    another one. A history is rewound together with its base.
 
     Example: `backstory rewind crm.customer 2026-03-01 --apply`
 
     Args:
         table: The table, as schema.table, or a dataset's name.
         time: ISO 8601; UTC without an offset, a date is its first instant.
-        apply: Do it.
+        apply: Go ahead.
         options: Common options.
     """
     when = parse_instant(time)
@@ -53,23 +53,24 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
 def forget(
     table: str, *key: str, drop_cursors: Flag = False, apply: Flag = False, options: Options = DEFAULTS
 ) -> None:
-    """Remove a record from every version, old snapshots and files included, and print the certificate.
+    """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
-    Without --apply the record is only looked for. It goes out of data files, of manifests (whose bounds are
-    clear text), of statistics and of former metadata; every snapshot but the newest expires. Of a history the
-    base and the archive forget it too; an event log cannot. What a source still has comes again with its next
-    delivery: take it out there first, and let no other program write to the table meanwhile.
+    Without --apply it only searches for the record. The record is erased from data files, manifests (whose
+    bounds are clear text), statistics and old metadata; every snapshot but the newest expires. A history, its
+    base and its archive forget together; an event log cannot forget. A record that the source still has
+    returns with the next delivery: delete it there first, and let no other program write to the table
+    meanwhile.
 
-    Nothing is deleted that is not proven to be the table's own: files elsewhere, or of unknown origin, that
-    hold the record stay, and the certificate names them. Consumers of changes are not told of it.
+    Only files that are proven to be the table's own are deleted. The certificate names all others that hold
+    the record. Consumers of changes are not notified.
 
     Example: `backstory forget crm.customer 42 --apply`
 
     Args:
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a key of several.
-        drop_cursors: Drop the cursors of consumers that have not read all that came.
-        apply: Do it.
+        drop_cursors: Drop the cursors of consumers that have not read everything.
+        apply: Go ahead.
         options: Common options.
     """
     require_key(key)
@@ -107,20 +108,20 @@ def maintain(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Compact small files, and let old snapshots expire; no answer changes.
+    """Compact small files and expire old snapshots; queries give the same answers as before.
 
-    Rows keep their ids, and what hides rows in files goes. Snapshots stay for 30 days (or as long as the
-    table's history.expire.max-snapshot-age-ms says), and longer where a cursor, a tag or a branch, or a run
-    that no log tells of needs them; cursors for backstory.cursor-max-age (30 days).
+    Rows keep their ids; deleted rows are removed from the files. Snapshots are kept for 30 days (or for the
+    table's history.expire.max-snapshot-age-ms), and longer if a cursor, a tag, a branch or a run that no log
+    records needs them. Cursors are kept for backstory.cursor-max-age (30 days).
 
     Example: `backstory maintain --all --dry-run`
 
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        settle_before: Settle what native tables remember up to this time: nothing so old can come late.
-        known_from: Prune what native tables knew before this time; as-of --known-at then starts there.
-        dry_run: Say what would be done, and change nothing.
+        settle_before: Compact what native tables remember up to this time; later, no older copy is accepted.
+        known_from: Delete what native tables knew before this time; as-of --known-at then starts there.
+        dry_run: Show what would be done, and change nothing.
         options: Common options.
     """
     from backstory.stores.refusals import require_some

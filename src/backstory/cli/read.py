@@ -40,7 +40,7 @@ def current(
         columns: Only these columns, a,b, beside the key and the times.
         known_at: Answer with what the table held at this time.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
-        limit: At most so many rows.
+        limit: The largest number of rows.
         options: Common options.
     """
     known, chosen = optional_instant(known_at), Chosen(key, columns)
@@ -80,7 +80,7 @@ def as_of(
         columns: Only these columns, a,b, beside the key and the times.
         known_at: Answer with what the table held at this time.
         url: A model's history in a database: duckdb:///path or postgresql://host/name.
-        limit: At most so many rows.
+        limit: The largest number of rows.
         options: Common options.
     """
     when, known, chosen = parse_instant(time), optional_instant(known_at), Chosen(key, columns)

@@ -18,11 +18,12 @@ TABLES_OF_VERSIONS = [*TABLES[:-1], "memory_rows", "settled", TABLES[-1]]
 def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     """List the tables of the warehouse: layout, rows, open versions, last commit.
 
-    Rows of a native table are its versions; beside them stand the rows that only remember, and the interval
-    that is settled. Spark is not started. Where there is none the warehouse that was searched is named.
+    For a native table, rows counts its versions; memory_rows counts the rows that only serve late copies,
+    and settled is the interval for which none is accepted. If there are no tables, the warehouse that was
+    searched is named. Spark is not started.
 
     Args:
-        limit: At most so many tables.
+        limit: The largest number of tables.
         options: Common options.
     """
     found = _inventory(options)

@@ -48,11 +48,11 @@ def timeline(
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a key of several.
         axis: valid: when it was true. both: also when it was known.
-        known_at: Tell what the table held at this time.
+        known_at: Show what the table held at this time.
         columns: Only these columns, a,b, beside the key and the times.
-        svg: Write the picture into this file too.
+        svg: Also write the picture to this file.
         url: A model's history in a database, whose key is given as name=value.
-        limit: At most so many versions, the oldest first; a drawing has all.
+        limit: The largest number of versions, oldest first; a drawing has all.
         options: Common options.
     """
     known = optional_instant(known_at)

@@ -8,18 +8,18 @@ DEFAULTS = Options()
 
 
 def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> None:
-    """Make views of a history for Spark SQL: TABLE_current and TABLE_versions, in its catalog.
+    """Create views of a history for Spark SQL: TABLE_current and TABLE_versions.
 
-    They stay there for every session. No catalog of Iceberg holds functions, so that the rows of an instant
-    are a query on the versions with the parameter :time, which is printed with them. Run it again when
-    the table has other columns: a view keeps those that it was made with. The views of meta.load_run_log are
-    meta.hist_run and meta.hist_step_log: the runs of models, and their steps.
+    The views are in the table's catalog, for every session. Iceberg catalogs hold no functions, so a query
+    with the parameter :time is printed for the rows at a time. Run the command again after the table's
+    columns change: a view keeps the columns it was created with. For meta.load_run_log the views are
+    meta.hist_run and meta.hist_step_log: the runs of models and their steps.
 
-    Example: backstory views crm.customer
+    Example: `backstory views crm.customer`
 
     Args:
         table: The table, as schema.table.
-        dry_run: Print the SQL and make nothing.
+        dry_run: Print the SQL, and create nothing.
         options: Common options.
     """
     with opened(options, table) as store:
