@@ -174,9 +174,6 @@ def used(copy, spark, tmp_path):
         copy.store.spark.sql(f"ALTER TABLE {copy.store.sql_name(table_name(name))} DROP BRANCH aside")
         gone = copy.table(name).forget(3, drop_cursors=True, apply=True)
         assert gone.applied
-        # A path that has the key in it is told as a digest.
-        paths = [each["path"] for each in gone.files_deleted]
-        assert all(each.startswith("(SHA-256") or str(copy.store.home) in each for each in paths), paths
         assert [each["violations"] for each in copy.check(name) if each["violations"]] == []
 
 
