@@ -66,12 +66,19 @@ def records(**values):
     return [{"k": key, "v": value} for key, value in values.items()]
 
 
-@pytest.fixture(params=["driver", "frames", "version 2"])
+@pytest.fixture
 def kept(store, request):
-    store = replace(store, format_version=2) if request.param == "version 2" else store
-    return Kept(store, by_frames=request.param == "frames")
+    """A table of the driver's way, unless a test names others by `every_way` or `both_ways`."""
+    way = getattr(request, "param", "driver")
+    store = replace(store, format_version=2) if way == "version 2" else store
+    return Kept(store, by_frames=way == "frames")
 
 
+both_ways = pytest.mark.parametrize("kept", ["driver", "frames"], indirect=True)
+every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"], indirect=True)
+
+
+@every_way
 def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     """In one commit; old versions, hidden rows, earlier snapshots and what was known stay as they were."""
     kept.copy(1, records(a=1, b=2, c=3, d=4))
@@ -109,6 +116,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     assert kept.refused(6, [{"k": "a", "v": "x"}], **options).keys == ["v"]
 
 
+@both_ways
 def test_a_value_that_would_change_is_refused_with_its_keys(kept):
     """Closed versions count, too, and what is delivered; a type that holds them is named."""
     big = 2**53 + 1
@@ -194,6 +202,7 @@ def test_files_are_read_in_the_new_type(store, tmp_path):
     assert [row["v"] for row in other.rows("k", "v")] == ["01", "2"]
 
 
+@both_ways
 def test_a_column_that_never_had_a_value_takes_any_type(kept):
     """It is kept from its first copy on; then numbers come, and no row has another type."""
     first = kept.copy(1, [{"k": "a", "v": None}])
@@ -240,6 +249,7 @@ def losing(number, of=39):
     return [{"k": f"k{place:02}", "v": None if place < number else "x", "w": place} for place in range(of)]
 
 
+@both_ways
 def test_an_export_half_emptied_is_refused(kept):
     """N4: more than half of those that had a value, and at least 20 of them; `max_null_ratio` allows more."""
     kept.copy(1, [*losing(0), {"k": "gone", "v": "x", "w": 1}, {"k": "null", "v": None, "w": 1}])
