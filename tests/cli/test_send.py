@@ -8,7 +8,8 @@ from destination import serving
 
 from backstory.cli.app import run
 from backstory.model.table import TableName
-from backstory.stores.memory.store import MemoryStore, load
+from backstory.model.types import Kind
+from backstory.stores.memory.store import MemoryStore, load, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +82,33 @@ def test_what_cannot_be_kept_is_sent_all_the_same(send, tmp_path):
     """Then each batch is a new one."""
     (tmp_path / ".cache").write_text("no folder")
     assert (send("", ONE), send("", ONE)) == (1, 2)
+
+
+def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
+    """What the options say of the files, the destination's table has as values."""
+    words = (
+        "--separator",
+        ";",
+        "--decimal",
+        ",",
+        "--null",
+        "NA",
+        "--type",
+        "zip=STRING",
+        "--encoding",
+        "cp1252",
+    )
+    older = "id;zip;sum;name\n1;01067;1,5;NA\n"
+    newer = "id;zip;sum;name\n1;01067;2,25;Ann\n"
+    assert (send("", older, *words), send(older, newer, *words)) == (1, 2)
+    table = load(destination[0], TableName("crm", "test_files_as_people_have_them_are_sent"))
+    kinds = {column.name: column.type.kind for column in table.shape.user_columns}
+    assert kinds == {"id": Kind.LONG, "zip": Kind.STRING, "sum": Kind.DOUBLE, "name": Kind.STRING}
+    (row,) = rows_of(destination[0], table).to_pylist()
+    assert (row["zip"], row["sum"], row["name"]) == ("01067", 2.25, "Ann")
+
+
+def test_what_is_written_otherwise_is_refused_with_the_option_to_add(send):
+    assert send("", "id;name\n1;ann\n", code=3) == "wrong-separator"
+    assert send("", ONE, "--decimal", "x", code=2) == "bad-option"
+    assert send("", ONE, "--type", "age=INT", code=2) == "bad-option"

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from backstory.cli.file_flags import FileFlags
 from backstory.cli.options import Flag, Options
 from backstory.cli.output import show
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
 
 DEFAULTS = Options()
+AS_EXPECTED = FileFlags()
 
 
 def send(
@@ -27,6 +29,7 @@ def send(
     format: Format = Format.CSV,  # noqa: A002 - the option's name
     compression: Compression = Compression.ZSTD,
     encryption: Literal["aes", "none"] = "aes",
+    files: FileFlags = AS_EXPECTED,
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -37,7 +40,7 @@ def send(
     recognises it and commits nothing, unless it has taken another one since.
 
     Args:
-        before: The older copy, CSV or Parquet.
+        before: The older copy: a CSV, Parquet or JSON file, packed or not.
         after: The newer copy.
         to: Destination, as host:port.
         schema: Schema of the table.
@@ -48,6 +51,7 @@ def send(
         format: Format of the batch files; the destination's --batch-format must be the same.
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
+        files: How BEFORE and AFTER are written.
         dry_run: Print what would be sent, and send nothing.
         options: Common options.
     """
@@ -58,17 +62,18 @@ def send(
 
     names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else None
+    written = files.options()
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
     with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
         sender = Sender.to(to, Path(folder), encoding=encoding)
         texts = text_columns(None if dry_run else sender.describe(schema, table))
-        newer, older = read_copy(after, names, texts), read_copy(before, names, texts)
+        newer, older = (read_copy(each, names, texts, written) for each in (after, before))
         if dry_run:
             rows = difference(older, newer, time or datetime.now(UTC), history=history)
         else:
             definition = sender.prepare(schema, table, newer, history=history)
             texts = text_columns(definition)  # of a table that is new they are told only now
-            newer, older = read_copy(after, names, texts), read_copy(before, names, texts)
+            newer, older = (read_copy(each, names, texts, written) for each in (after, before))
             sent = SentBatches.of(to, schema, table)
             pair = pair_of((before, after), names, time, history, encoding)
             batch = sent.batch(pair, time)

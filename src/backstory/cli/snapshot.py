@@ -1,20 +1,20 @@
 """`backstory snapshot`: a full copy of a source becomes history."""
 
-import re
-from typing import Any, Final
+from typing import Any
 
 from backstory.cli.asking import opened
+from backstory.cli.file_flags import FileFlags, pairs_given
 from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Names, Options, names_given
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show_one
 from backstory.cli.starting import busy
-from backstory.doors.native.asked import Deletes, Format, asked
-from backstory.errors import UsageError
+from backstory.doors.native.asked import TABLE, Deletes, asked
+from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 
 DEFAULTS = Options()
-_COMMA: Final = re.compile(r",(?![^()]*\))")
+AS_EXPECTED = FileFlags()
 
 
 def snapshot(
@@ -37,13 +37,8 @@ def snapshot(
     remember: Flag = False,
     backfill_added: Flag = False,
     restate: Flag = False,
-    format: Format | None = None,  # noqa: A002 - the option's name
-    separator: str | None = None,
-    encoding: str | None = None,
-    decimal: str | None = None,
-    null: str | None = None,
-    quote: str | None = None,
-    type: Names = (),  # noqa: A002 - the option's name
+    format: FileFormat | None = None,  # noqa: A002 - the option's name
+    files: FileFlags = AS_EXPECTED,
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -75,16 +70,11 @@ def snapshot(
         backfill_added: Write the values of a new column into the open versions instead of opening new ones.
         restate: Replace the stored copy for the same time.
         format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
-        separator: The character between the cells of a CSV file. Default: a comma. Use tab for a tab.
-        encoding: The encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
-        decimal: The decimal point of numbers in a CSV file: a point or a comma. Default: a point.
-        null: The text that means NULL in a CSV file, such as NA. Default: an empty cell.
-        quote: The character around values of a CSV file. Default: a double quote.
-        type: Types of columns in CSV or JSON files: zip=STRING. Default: the type that fits all values.
+        files: How the files are written.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         options: Common options.
     """
-    from backstory.doors.native.files import TABLE, source_files
+    from backstory.formats.source_files import source_files
 
     table = table_name(into)
     given = asked(
@@ -97,20 +87,15 @@ def snapshot(
         track=_names(track),
         ignore=_names(ignore),
         overwrite=_names(overwrite),
-        rename=_pairs(rename, "--rename old=new"),
-        retype=_pairs(retype, "--retype column=TYPE"),
+        rename=pairs_given(rename, "--rename old=new"),
+        retype=pairs_given(retype, "--retype column=TYPE"),
         backfill=backfill,
         remember=remember,
         backfill_added=backfill_added,
         restate=restate,
         format=format,
-        separator=separator,
-        encoding=encoding,
-        decimal=decimal,
-        null=null,
-        quote=quote,
-        type=_pairs(type, "--type column=TYPE"),
         dry_run=dry_run,
+        **files.arguments(),
     )
     if source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
@@ -128,17 +113,6 @@ def snapshot(
 
 def _names(given: tuple[str, ...]) -> list[str] | None:
     return names_given(given) or None
-
-
-def _pairs(given: tuple[str, ...], form: str) -> dict[str, str]:
-    """What an option of this form says of columns; a comma within parentheses parts nothing."""
-    pairs = {}
-    for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
-        name, equals, word = each.partition("=")
-        if not (name and equals and word):
-            raise UsageError("bad-option", f"{form.partition(' ')[0]} {each} says nothing.", f"Write {form}.")
-        pairs[name] = word
-    return pairs
 
 
 def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:

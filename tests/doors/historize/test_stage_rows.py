@@ -3,6 +3,7 @@
 import uuid
 from datetime import UTC, datetime, time
 from decimal import Decimal
+from functools import partial
 from math import isnan, nan
 
 import duckdb
@@ -14,7 +15,7 @@ from historizing import dataset, document, model_of
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.stage_rows import read_stage
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType, Kind
@@ -24,19 +25,19 @@ TYPES = "STRING INTEGER BIGINT DECIMAL(10,2) FLOAT BOOLEAN DATE TIME TIMESTAMP B
 MIB = 1 << 20
 
 
-def rows(folder, columns, name="s.csv"):
-    """The rows of the stage file as a model with these columns reads them."""
-    written = dataset(columns, input=name)
+def rows(folder, columns, name="s.csv", **read):
+    """The rows of the stage file as a model with these columns and this `read` block reads them."""
+    written = dataset(columns, input=name, **({"read": read} if read else {}))
     for each in written["target_columns"]:
         each["hash"] = each["datatype"] != "FLOAT"
     (the,) = model_of(document(written)).target_datasets
     return read_stage(stage_of(the, folder), user_columns(the)).to_pylist()
 
 
-def of_csv(folder, text, columns="k* a"):
+def of_csv(folder, text, columns="k* a", **read):
     """The rows of a CSV file."""
     (folder / "s.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return rows(folder, columns)
+    return rows(folder, columns, **read)
 
 
 def of_parquet(folder, type_, values):
@@ -260,3 +261,46 @@ def test_what_a_database_takes(place, engine):
     assert [place.loads(f"r{number}", number)[0].status for number in (1, 2)] == ["success", "unchanged"]
     ((u, t, n, f),) = place.rows("SELECT u, t, n, f FROM rawcore.rc_c_hist")
     assert (u, t, n, isnan(f)) == (ID, time(1, 2, 3, 500000), None, True)
+
+
+def test_a_file_is_read_as_its_block_says(tmp_path):
+    """Whether Arrow's parser takes all cells or each is looked at as text."""
+    text = "k;a;b;c\nä;1,5;NA;'x;y'\nö;;2,25;''\n".encode("cp1252")
+    read = {"separator": ";", "encoding": "cp1252", "decimal": ",", "null": "NA", "quote": "'"}
+    columns = "k* a:DECIMAL(9,2) b:FLOAT c"
+    expected = [
+        {"k": "ä", "a": Decimal("1.50"), "b": None, "c": "x;y"},
+        {"k": "ö", "a": None, "b": 2.25, "c": ""},
+    ]
+    assert of_csv(tmp_path, text, columns, **read) == expected
+    full = text.replace(b";;", b";0;")
+    assert of_csv(tmp_path, full, columns, **read)[1]["a"] == 0
+    assert (
+        refusal(partial(of_csv, **read), tmp_path, text.replace(b"2,25", b"2.25"), columns).code
+        == "unreadable-cell"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "word"),
+    [
+        ("k;a\n1;2\n", "wrong-separator", "read: {separator: ';'}"),
+        ("k\ta\n1\t2\n", "wrong-separator", "read: {separator: 'tab'}"),
+        (b"k,a\n1,2\n\xe4,3\n", "unreadable-file", "read: {encoding: cp1252}"),
+        ('k,a\n1,"2,5"\n2,3\n', "unreadable-cell", "read: {decimal: ','}"),
+    ],
+)
+def test_nothing_is_guessed_and_the_refusal_names_what_to_add(tmp_path, text, code, word):
+    stop = refusal(of_csv, tmp_path, text, "k* a:FLOAT")
+    assert (stop.code, word in stop.remedy) == (code, True)
+
+
+def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
+    pq.write_table(pa.table({"k": ["1"]}), tmp_path / "s.parquet")
+    for name, read in (
+        ("s.parquet", {"separator": ";"}),
+        ("s.csv", {"decimal": "x"}),
+        ("a.b", {"null": "-"}),
+    ):
+        with pytest.raises(UsageError):
+            rows(tmp_path, "k*", name, **read)

@@ -8,8 +8,8 @@ import pytest
 
 from backstory.doors.native.ahead import SMALL, refuse_ahead
 from backstory.doors.native.asked import asked
-from backstory.doors.native.files import source_files
 from backstory.errors import BackstoryError
+from backstory.formats.source_files import source_files
 from backstory.warehouse import Warehouse
 
 # What a spreadsheet in Germany exports.

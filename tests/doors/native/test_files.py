@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.file_rows import columns_between
-from backstory.doors.native.files import SourceFile, source_files, unpacked
 from backstory.errors import BackstoryError, Refused
+from backstory.formats.file_columns import columns_between
+from backstory.formats.source_files import SourceFile, source_files, unpacked
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
 
+from backstory.formats.file_options import FileOptions
 from backstory.model import layout
 from backstory.stores.sql.columns import Datatype
 
@@ -224,6 +225,20 @@ class HistState(_Part):
     target_columns: tuple[ModelColumn, ...] = ()
 
 
+class StageFile(_Part):
+    """How the CSV file of an input is written, in the words of `snapshot`; None where a reader expects it."""
+
+    separator: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    null: str | None = None
+    quote: str | None = None
+
+    def options(self) -> FileOptions:
+        """The same as readers take it; UsageError for what none takes."""
+        return FileOptions(**self.model_dump())
+
+
 class ModelDataset(_Part):
     """A base table, its source, and how its history is kept."""
 
@@ -232,6 +247,7 @@ class ModelDataset(_Part):
     lineage_key: str | None = None
     former_names: tuple[DatasetName, ...] = ()
     input: str | None = None
+    read: StageFile = StageFile()
     historize: bool | None = None
     handle_deletes: bool = True
     incremental_strategy: Literal["full", "append", "merge", "snapshot", "historize"] | None = None

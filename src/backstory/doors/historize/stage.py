@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.doors.historize.model import ModelDataset
+from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.wrapping.batch_file import Format
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
@@ -14,10 +15,11 @@ TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`schema.table`, or the path of a file."""
+    """`schema.table`, or the path of a file and how it is written."""
 
     name: str
     path: Path | None = None
+    written: FileOptions = AS_EXPECTED
 
     @property
     def format(self) -> Format:
@@ -41,8 +43,16 @@ def parted(text: str) -> tuple[str, str | None] | None:
 
 
 def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
-    """The stage input of a resolved dataset; a file's path is relative to the model's folder."""
+    """The stage input of a resolved dataset; a file's path is relative to the model's folder.
+
+    Raises UsageError for a `read` block that no reader takes, or that the input does not have.
+    """
     if dataset.input is None:
         return None
     is_file = FILE.fullmatch(dataset.input)
-    return Stage(dataset.input, folder / dataset.input if is_file else None)
+    stage = Stage(dataset.input, folder / dataset.input if is_file else None, dataset.read.options())
+    if not is_file:
+        stage.written.refuse_all("a table")
+    elif stage.format is Format.PARQUET:
+        stage.written.refuse_all("Parquet files")
+    return stage

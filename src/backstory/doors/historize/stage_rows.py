@@ -9,14 +9,16 @@ from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.stage import Stage
 from backstory.errors import Refused
 from backstory.formats.csv.header import refuse_repeated
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.csv.source import delivered_source
-from backstory.formats.csv.table import csv_table
+from backstory.formats.csv.inference import with_commas
+from backstory.formats.csv.separators import refuse_whole_header
+from backstory.formats.csv.source import file_source
+from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.csv.typed_rows import WantedTable, typed_rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.parquet import typed_rows as parquet
 from backstory.formats.rows import Rows
 from backstory.formats.values.leniency import EXACT
+from backstory.formats.values.texts import WITH_POINT
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.sql.columns import Datatype
@@ -36,6 +38,10 @@ _KINDS = {
 }
 PLAIN: Final = Encoding()
 MEND: Final = "Nothing was written; fix the file."
+BELOW: Final = "below `input`"
+ENCODED: Final = (
+    f"Nothing was written; fix the file, or add `read: {{encoding: cp1252}}` or its like {BELOW}."
+)
 # Types of which an empty text is a value.
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
@@ -64,7 +70,7 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
         rows = _parquet(file, wanted)
     else:
         texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
-        rows = _csv(file, wanted, texts)
+        rows = _csv(stage, file, wanted, texts)
     read = Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
     return pa.table({each.name: read[each.input or each.name] for each in columns})
 
@@ -83,14 +89,35 @@ def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnTyp
     return wanted
 
 
-def _csv(file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]) -> Iterator[Rows]:
+def _csv(
+    stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
+) -> Iterator[Rows]:
     """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
-    table = csv_table(delivered_source(file, PLAIN, mend=MEND), CsvOptions())
+    options = stage.written.csv()
+    source = file_source(file.path, file.name, options.encoding, MEND, ENCODED)
+    table = csv_table(source, options)
     if table.names is None:
         raise _unreadable(file, "it is empty" if table.empty else "line 1 is not a header")
+    if stage.written.separator is None:
+        refuse_whole_header(source, options, lambda told: f"add `read: {{separator: {told!r}}}` {BELOW}")
     refuse_repeated(file.name, table.names, MEND)
     _refuse_missing(file, wanted, table.names)
-    return typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file)
+    return _with_points(typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted)
+
+
+def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
+    """The rows; where numbers have decimal commas that nobody named, the refusal says so."""
+    try:
+        yield from rows
+    except Refused as stop:
+        numbers = [name for name, type_ in wanted.items() if type_.kind in WITH_POINT]
+        commas = with_commas(table, numbers) if stop.code == "unreadable-cell" else ()
+        if not commas:
+            raise
+        told = f"{stop.message} Column {', '.join(commas)} has decimal commas."
+        raise Refused(
+            stop.code, told, f"Nothing was written; add `read: {{decimal: ','}}` {BELOW}."
+        ) from None
 
 
 def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:

@@ -8,17 +8,16 @@ import pyarrow.parquet as pq
 
 from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import refuse_lacking_key, refuse_names
-from backstory.doors.native.file_rows import (
-    as_files_of_a_user,
-    columns_of,
-    declared,
-    reader_options,
-    refuse_whole_header,
-)
-from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
 from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import csv_table
+from backstory.formats.file_columns import (
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+    refuse_whole_headers,
+)
 from backstory.formats.reading import rows_of
+from backstory.formats.source_files import SourceFile, SourceFiles, unpacked
 
 # Files of so many bytes together are read whole in a moment; of larger ones only the columns are looked at.
 SMALL: Final = 4 << 20
@@ -40,9 +39,7 @@ def refuse_ahead(source: SourceFiles, asked: SnapshotRequest) -> None:
 def _read(source: SourceFiles, files: list[SourceFile], asked: SnapshotRequest) -> list[str]:
     """The columns of files that are read whole; cells of declared types, too."""
     options = reader_options(source, files, asked.files)
-    if asked.files.separator is None:
-        refuse_whole_header(files, options)
-    schema = declared(columns_of(files, options, {})[0], asked.files.type, files[0].name)
+    schema, _ = columns_as_written(files, options, asked.files)
     for each in files if asked.files.type else ():
         for _ in rows_of(each.path, each.name, options, schema).batches:
             pass
@@ -58,5 +55,5 @@ def _named(source: SourceFiles, asked: SnapshotRequest) -> list[str]:
         return []
     options = asked.files.csv()
     if asked.files.separator is None:
-        refuse_whole_header([first], options)
+        refuse_whole_headers([first], options)
     return csv_table(file_source(first.path, first.name, options.encoding), options).names or []

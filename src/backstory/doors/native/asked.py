@@ -5,14 +5,16 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, cast, get_args
 
-from backstory.doors.native.file_options import FileOptions
 from backstory.errors import UsageError
+from backstory.formats.file_options import FileOptions
+from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
 from backstory.model.types import ColumnType, type_named
 
 Deletes = Literal["close", "ignore"]
-Format = Literal["csv", "parquet", "jsonl", "json"]
 RATIO: Final = 0.5
+# What names a table of the warehouse as a source.
+TABLE: Final = "table:"
 
 
 def _now() -> datetime:
@@ -43,7 +45,7 @@ class SnapshotRequest:
     remember: bool = False
     restate: bool = False
     backfill_added: bool = False
-    format: Format | None = None
+    format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     dry_run: bool = False
 
@@ -70,8 +72,8 @@ class SnapshotRequest:
         if both:
             told = ", ".join(sorted(both))
             raise bad_option(f"{told}: overwrite, and track or ignore.", "Name a column once.")
-        if self.format is not None and self.format not in get_args(Format):
-            raise bad_option(f"There is no format {self.format}.", f"Say {', '.join(get_args(Format))}.")
+        if self.format is not None and self.format not in get_args(FileFormat):
+            raise bad_option(f"There is no format {self.format}.", f"Say {', '.join(get_args(FileFormat))}.")
         if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
             raise bad_option("The key names no column, or one twice.", "Name each of its columns once.")
 
@@ -122,7 +124,7 @@ class SnapshotOptions(TypedDict, total=False):
     remember: bool
     backfill_added: bool
     restate: bool
-    format: Format | None
+    format: FileFormat | None
     separator: str | None
     encoding: str | None
     decimal: str | None

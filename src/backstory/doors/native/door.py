@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import SnapshotRequest, asked
-from backstory.doors.native.files import TABLE, source_files
+from backstory.doors.native.asked import TABLE, SnapshotRequest, asked
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
+from backstory.formats.source_files import source_files
 from backstory.formats.wrapping.room import disk_told
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType

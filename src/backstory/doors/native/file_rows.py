@@ -6,13 +6,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.file_options import FileOptions
-from backstory.doors.native.files import SourceFile, SourceFiles, unpacked
 from backstory.doors.native.source import Source
 from backstory.engine.staging import (
     STAGED,
@@ -23,30 +20,24 @@ from backstory.engine.staging import (
     parquet_here,
     staged,
 )
-from backstory.errors import Refused, UsageError, option
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.csv.rows import csv_columns
-from backstory.formats.csv.separators import better_separator
-from backstory.formats.csv.source import file_source
-from backstory.formats.json.options import JsonOptions
-from backstory.formats.json.rows import json_columns
+from backstory.formats.file_columns import (
+    Known,
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+)
+from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
-from backstory.formats.produced import UNTOLD, ProducedRows, missing
-from backstory.formats.reading import Options, rows_of
+from backstory.formats.produced import ProducedRows
+from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
+from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.model.change import NOTHING
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store, load
-
-MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
-ENCODED: Final = (
-    f"Nothing was written; name the encoding, such as {option('encoding', 'cp1252')}, or fix the file."
-)
-AS_EXPECTED: Final = FileOptions()
-Known = Mapping[str, pa.Field]
 
 
 @contextmanager
@@ -81,10 +72,7 @@ def rows_of_files(
                     local_fields(told), parquet, _size(path), partial(_read_parquet, path, frozenset())
                 )
                 return
-        if written.separator is None:
-            refuse_whole_header(files, options)
-        schema, with_commas = columns_of(files, options, known)
-        schema = declared(schema, written.type, files[0].name)
+        schema, with_commas = columns_as_written(files, options, written, known)
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
@@ -109,134 +97,9 @@ def _size(path: Path) -> int:
     return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
-@contextmanager
-def as_files_of_a_user() -> Iterator[None]:
-    """Refusals of readers advise what a manifest could say; here is none."""
-    try:
-        yield
-    except Refused as refused:
-        if "`encoding`" in refused.remedy:
-            raise Refused(refused.code, refused.message, ENCODED, refused.keys) from None
-        if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
-            raise Refused(refused.code, refused.message, MEND, refused.keys) from None
-        raise
-
-
-def refuse_whole_header(files: Sequence[SourceFile], options: Options) -> None:
-    """Raise Refused for a CSV whose header is one column, where another separator splits header and rows."""
-    if not isinstance(options, CsvOptions):
-        return
-    for each in files:
-        better = better_separator(file_source(each.path, each.name, options.encoding), options)
-        if better is not None:
-            told = option("separator", "tab" if better == "\t" else better)
-            raise Refused(
-                "wrong-separator",
-                f"{each.name}, line 1: the header is one column, and another separator splits it.",
-                f"Nothing was written; use {told}, or {option('separator', options.separator)} if it is one.",
-            )
-
-
-def declared(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
-    """The columns of files, of which some have types that the caller names."""
-    if lacking := [column for column in types if column not in schema.names]:
-        raise UsageError(
-            "bad-option",
-            f"{option('type', {each: str(types[each]) for each in lacking})}: {name} has no such column.",
-            f"Its columns are {', '.join(schema.names)}.",
-            lacking,
-        )
-    return pa.schema(
-        [pa.field(each.name, arrow_type(types[each.name])) if each.name in types else each for each in schema]
-    )
-
-
-def reader_options(
-    source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
-) -> Options:
-    if source.format == "csv":
-        return written.csv()
-    if source.format == "parquet":
-        return ParquetOptions(naive=True)
-    lines = source.format == "jsonl" or not all(_is_array(file.path) for file in files)
-    return JsonOptions(lines=lines, encoding=written.text_encoding)
-
-
-def _is_array(path: Path) -> bool:
-    """Whether JSON is one array of rows, and not a row a line."""
-    with path.open("rb") as file:
-        return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-
-
 def _known(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
     """The flat columns that the table has already, under their new names."""
     table = load(store, into)
     columns = () if table is None else table.shape.user_columns
     types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}
     return {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}
-
-
-def columns_between(source: SourceFiles, known: Known = UNTOLD) -> pa.Schema:
-    """The columns that unpacked files have between them, in the first one's order; nothing else is read.
-
-    Columns that are `known` keep their types where their values may be of them.
-    """
-    return columns_of(source.files, reader_options(source, source.files), known)[0]
-
-
-def columns_of(
-    files: Sequence[SourceFile], options: Options, known: Known
-) -> tuple[pa.Schema, frozenset[str]]:
-    """The columns that files have between them, and those that are numbers with decimal commas."""
-    named = [(file.path, file.name) for file in files]
-    if isinstance(options, CsvOptions):
-        return csv_columns(named, options, known)
-    if isinstance(options, JsonOptions):
-        found = json_columns(named, options, known)
-        return pa.schema([pa.field(each.name, _told(each, known)) for each in found]), frozenset()
-    schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
-    first, whole = schemas[0]
-    for name, other in schemas[1:]:
-        whole = _wider(whole, other, f"{first} and {name}", name)
-    return whole, frozenset()
-
-
-def _told(field: pa.Field, known: Known) -> pa.DataType:
-    """The type that the table has for a column of JSON, where texts may be its days and instants."""
-    wanted = known[field.name].type if field.name in known else field.type
-    days = pa.types.is_date(wanted) or pa.types.is_timestamp(wanted)
-    return wanted if pa.types.is_string(field.type) and days else field.type
-
-
-def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
-    """The columns of two files in types that hold both; Refused by name where there is none."""
-    for here, there in ((one, other), (other, one)):
-        if lacking := [column for column in here.names if column not in there.names]:
-            raise missing(name, lacking[0], list(there.names))
-    fields = []
-    for field in one:
-        theirs = other.field(field.name).type
-        type_ = _common(field.type, theirs)
-        if type_ is None:
-            raise Refused(
-                "type-changed",
-                f"{field.name} is of type {field.type} and {theirs} in {names}.",
-                "Nothing was written; bring the files to one type.",
-                [field.name],
-            )
-        fields.append(pa.field(field.name, type_))
-    return pa.schema(fields)
-
-
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of the two that holds the values of both, if one does."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
-        return max(one, other, key=lambda each: each.precision)
-    families = (pa.types.is_integer, pa.types.is_floating)
-    if any(family(one) and family(other) for family in families):
-        return max(one, other, key=lambda each: each.bit_width)
-    return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.csv.table import CsvTable
 from backstory.formats.values.decimal_commas import are_numbers, have_commas
 from backstory.formats.values.fitting import (
     BOOL,
@@ -83,6 +84,15 @@ class Guesses:
             kept = wanted if wanted in may_be else may_be[0]
             fields.append(pa.field(name, kept if seen else pa.null()))
         return pa.schema(fields)
+
+
+def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
+    """Those of a table's columns that are numbers if a comma is the decimal point, and have one somewhere."""
+    names = table.names or []
+    guesses = Guesses(columns, table.options.forms, {})
+    for piece in table.pieces():
+        guesses.look(table.texts(piece, [names.index(each) for each in columns]))
+    return [each for each in columns if each in guesses.with_commas()]
 
 
 def _left(cells: pa.Array, types: Sequence[pa.DataType], forms: TextForms) -> list[pa.DataType]:

@@ -39,20 +39,20 @@ class CsvSource:
         return Refused("unreadable-file", f"{self.name}, {place}: {why}.", self.text_remedy)
 
 
-def file_source(path: Path, name: str, encoding: str) -> CsvSource:
-    """A file of any encoding, as a manifest's source has it."""
+def file_source(
+    path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
+) -> CsvSource:
+    """A file of any encoding; `mend` and `text_mend` are what its refusals advise."""
 
     def blocks() -> Iterator[bytes]:
         return utf8_blocks(path, name, encoding, source.no_text)
 
-    source = CsvSource(name, blocks, f"{MEND}.", REMEDY)
+    source = CsvSource(name, blocks, mend, text_mend)
     return source
 
 
-def delivered_source(
-    file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None, *, mend: str | None = None
-) -> CsvSource:
-    """A delivered file in its wrapping, its clear bytes counted as they come; `mend` is another's advice.
+def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None) -> CsvSource:
+    """A delivered file in its wrapping, its clear bytes counted as they come.
 
     Reading raises Refused for a file that is not there, not of its wrapping, or a bomb, and TooLarge for
     more than the lease can hold.
@@ -71,7 +71,7 @@ def delivered_source(
             raise file.unreadable(f"it is not {encoding.compression}; the key may be wrong") from None
 
     whole = "Nothing was written; send the batch again with complete files"
-    return CsvSource(file.name, blocks, mend or f"{whole}.", mend or f"{whole} and their own keys.")
+    return CsvSource(file.name, blocks, f"{whole}.", f"{whole} and their own keys.")
 
 
 def _block(stream: Any) -> bytes:

@@ -77,6 +77,7 @@ class CsvTable:
                 null_values=[] if self.options.null is None else [self.options.null],
                 true_values=["true", "True", "TRUE"],
                 false_values=["false", "False", "FALSE"],
+                decimal_point=self.options.forms.decimal,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=self.options.quoted_null,
                 check_utf8=False,  # done, for columns that nobody wants too

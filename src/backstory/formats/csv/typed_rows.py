@@ -19,8 +19,10 @@ from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
 from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parse, parser_type
+from backstory.formats.values.decimal_commas import with_points
 from backstory.formats.values.leniency import DELIVERED, Leniency, parsed
 from backstory.formats.values.mended import RAW, ROUNDED, Mended
+from backstory.formats.values.texts import WITH_POINT
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType, Kind
 
@@ -178,6 +180,8 @@ def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: Piece,
         cells, known[name] = split_unmodified(column.combine_chunks(), asked.unmodified)
         mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
         cells = cells if name in asked.texts else null_where_empty(cells)
+        if table.options.forms.decimal == "," and type_.kind in WITH_POINT:
+            cells = with_points(cells)
         try:
             values[name], mended[file.name, name, ROUNDED] = parsed(cells, type_, asked.leniency)
         except UnreadableCell as cell:

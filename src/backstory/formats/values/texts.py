@@ -25,7 +25,7 @@ _KINDS = {
     pa.timestamp("us"): Kind.NAIVE_DATETIME,
     pa.string(): Kind.STRING,
 }
-_WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
+WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
 # Before and after these, the slow way looks. A scalar is made once it is needed: pyarrow loads pandas for it.
 _SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 _ZONED = r"[Zz]$"
@@ -75,7 +75,7 @@ def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
         return lambda text: parse(pattern.rfc3339(text), column)
     if column.kind is Kind.UTC_DATETIME:
         return lambda text: _instants(text, forms.timestamp, column)
-    with_comma = forms.decimal == "," and column.kind in _WITH_POINT
+    with_comma = forms.decimal == "," and column.kind in WITH_POINT
     values = _naive if column.kind is Kind.NAIVE_DATETIME else _with_comma if with_comma else parse
     return lambda text: values(text, column)
 

@@ -1,15 +1,22 @@
 """Full copies of a source, and the difference of two as the rows of one batch."""
 
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from backstory.errors import UsageError
+from backstory.formats.file_columns import (
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+)
+from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.reading import rows_of
+from backstory.formats.source_files import source_files, unpacked
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.model.schema import Column
@@ -57,53 +64,44 @@ class Difference:
         return not (self.replace or self.update or self.delete)
 
 
-def read_copy(path: Path, key: Sequence[str], texts: Collection[str] = ()) -> SourceCopy:
-    """The copy in a CSV or Parquet file; an empty file is a copy without rows.
+def read_copy(
+    path: Path, key: Sequence[str], texts: Collection[str] = (), written: FileOptions = AS_EXPECTED
+) -> SourceCopy:
+    """The copy in a CSV, Parquet or JSON file, packed or not; an empty file is a copy without rows.
 
-    Types of a CSV file's columns are inferred, but for those named in `texts`, which are text.
-
-    An empty CSV field is NULL, a quoted empty one is an empty text. Of the rows that share a key the
-    last one counts. Raises UsageError if the file cannot be read or lacks a key column.
+    `written` says how the file is written. Types of columns are what all values of a text are, but for those
+    in `texts`, which stay texts. Of the rows that share a key the last one counts. Raises UsageError for a
+    file of another format or without a key column, Failed if there is none, Refused for what cannot be read.
     """
-    try:
-        if path.stat().st_size == 0:
-            return SourceCopy(tuple(key))
-        table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path, texts)
-    except (OSError, pa.ArrowInvalid):
-        raise UsageError(
-            "unreadable-copy",
-            f"{path} is not a readable CSV or Parquet file.",
-            "Name another file.",
-        ) from None
-    for name in key:
-        if name not in table.column_names:
-            raise UsageError(
-                "no-key",
-                f"{path} has no column {name}.",
-                f"It has {', '.join(table.column_names)}.",
-            )
+    source = source_files(str(path))
+    written.refuse_misplaced(source.format)
+    if path.is_file() and path.stat().st_size == 0:
+        return SourceCopy(tuple(key))
+    with tempfile.TemporaryDirectory(prefix="backstory-copy-") as folder, as_files_of_a_user():
+        files = [unpacked(each, Path(folder)) for each in source.files]
+        options = reader_options(source, files, written)
+        known = {name: pa.field(name, pa.string()) for name in texts}
+        schema, _ = columns_as_written(files, options, written, known)
+        _refuse_lacking_key(path, key, schema.names)
+        batches = [
+            batch for each in files for batch in rows_of(each.path, each.name, options, schema).batches
+        ]
     rows: dict[Key, Row] = {}
     repeated: list[Key] = []
-    for row in table.to_pylist():
-        instant = tuple(row[name] for name in key)
-        if instant in rows:
-            repeated.append(instant)
-        rows[instant] = row
-    columns = tuple(Column(field.name, _type(field.type)) for field in table.schema)
+    for row in pa.Table.from_batches(batches, schema).to_pylist():
+        value = tuple(row[name] for name in key)
+        if value in rows:
+            repeated.append(value)
+        rows[value] = row
+    columns = tuple(Column(field.name, _type(field.type)) for field in schema)
     return SourceCopy(tuple(key), columns, rows, repeated)
 
 
-def _read_csv(path: Path, texts: Collection[str]) -> pa.Table:
-    return pa_csv.read_csv(
-        path,
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(texts, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) -> None:
+    if lacking := [name for name in key if name not in names]:
+        raise UsageError(
+            "no-key", f"{path} has no column {', '.join(lacking)}.", f"It has {', '.join(names)}.", lacking
+        )
 
 
 def _type(type_: pa.DataType) -> ColumnType:
@@ -115,7 +113,7 @@ def _type(type_: pa.DataType) -> ColumnType:
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> Difference:
-    """What a source connector would send for the change from one copy to the next, made at `at`.
+    """What a source connector would send for the change from one copy to the next, made at `instant`.
 
     New keys are replaced, changed ones updated with the unmodified mark on what stayed, vanished
     ones deleted. With `history` the rows carry the columns of history mode.

@@ -82,3 +82,6 @@ class FileOptions:
             self.refuse_all("Parquet files")
         elif format_ != "csv":
             self.refuse_all("JSON files", _OF_JSON)
+
+
+AS_EXPECTED: Final = FileOptions()

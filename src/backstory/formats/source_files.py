@@ -7,23 +7,21 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from uuid import uuid4
 
-from backstory.doors.native.asked import Format
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import bound_of
 
-_ENDINGS: Final[dict[str, Format]] = {
+FileFormat = Literal["csv", "parquet", "jsonl", "json"]
+_ENDINGS: Final[dict[str, FileFormat]] = {
     ".csv": "csv",
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
 }
-# What names a table of the warehouse as a source.
-TABLE: Final = "table:"
 _PACKED: Final = (".gz", ".zip")
 _PATTERN: Final = re.compile(r"[*?\[]")
 _SHOWN: Final = 5
@@ -42,10 +40,10 @@ class SourceFiles:
     """The files of a source, all of one format, in the order of their names."""
 
     files: Sequence[SourceFile]
-    format: Format
+    format: FileFormat
 
 
-def source_files(source: str, format_: Format | None = None) -> SourceFiles:
+def source_files(source: str, format_: FileFormat | None = None) -> SourceFiles:
     """The file that a source names, those that a glob fits, or those in a folder.
 
     Files in a folder whose names begin with `_` or `.` are passed over. Raises Failed if there are none, and
@@ -92,7 +90,7 @@ def _paths(source: str) -> list[Path]:
     return found
 
 
-def _format_of(path: Path) -> Format | None:
+def _format_of(path: Path) -> FileFormat | None:
     endings = [ending.lower() for ending in path.suffixes]
     while endings and endings[-1] in _PACKED:
         endings.pop()

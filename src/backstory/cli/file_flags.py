@@ -1,0 +1,58 @@
+"""The options that say how the files of a source are written."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from cyclopts import Group, Parameter
+
+from backstory.cli.options import Names
+from backstory.errors import UsageError
+from backstory.formats.file_options import FileOptions
+from backstory.model.types import type_named
+
+FILES = Group("Files in other forms", sort_key=5)
+_COMMA: Final = re.compile(r",(?![^()]*\))")
+_Text = Annotated[str | None, Parameter(show_default=False)]
+
+
+@Parameter(name="*", group=FILES)
+@dataclass(frozen=True)
+class FileFlags:
+    """How CSV and JSON files are written, where a reader would expect otherwise.
+
+    Attributes:
+        separator: The character between the cells of a CSV file. Default: a comma. Use tab for a tab.
+        encoding: The encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
+        decimal: The decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: The text that means NULL in a CSV file, such as NA. Default: an empty cell.
+        quote: The character around values of a CSV file. Default: a double quote.
+        type: Types of columns in CSV or JSON files: zip=STRING. Default: the type that fits all values.
+    """
+
+    separator: _Text = None
+    encoding: _Text = None
+    decimal: _Text = None
+    null: _Text = None
+    quote: _Text = None
+    type: Names = ()
+
+    def arguments(self) -> dict[str, Any]:
+        """The options as Python's calls take them."""
+        return {**vars(self), "type": pairs_given(self.type, "--type column=TYPE")}
+
+    def options(self) -> FileOptions:
+        """The options as readers take them; UsageError for a type that there is not."""
+        types = {name: type_named(word) for name, word in self.arguments()["type"].items()}
+        return FileOptions(**{**vars(self), "type": types})
+
+
+def pairs_given(given: tuple[str, ...], form: str) -> dict[str, str]:
+    """What an option of this form says of columns; a comma within parentheses parts nothing."""
+    pairs = {}
+    for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
+        name, equals, word = each.partition("=")
+        if not (name and equals and word):
+            raise UsageError("bad-option", f"{form.partition(' ')[0]} {each} says nothing.", f"Write {form}.")
+        pairs[name] = word
+    return pairs
