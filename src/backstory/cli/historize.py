@@ -61,6 +61,7 @@ def historize(
         options: Common options.
     """
     from backstory.doors.historize import door
+    from backstory.doors.historize.ahead import refuse_ahead
     from backstory.doors.historize.asked import LoadRequest
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
@@ -100,11 +101,11 @@ def historize(
             "Use `--dialect duckdb` or `--dialect postgres` with `--url`, or leave out `--url`.",
         )
     changes: Told = []
-    if chosen.on_spark:
+    if not chosen.on_spark:
+        receipts = door.historize_on_database(chosen, url, asked)
+    elif not (receipts := refuse_ahead(chosen, asked)):
         with opened(options) as warehouse, collect_rehearsals() as changes:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
-    else:
-        receipts = door.historize_on_database(chosen, url, asked)
     _tell([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
     return exit_code(receipts)
 

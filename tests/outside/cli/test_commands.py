@@ -109,3 +109,37 @@ def test_a_file_that_no_table_would_take_is_refused_without_java(content, words,
     )
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (code, told)
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+
+
+MODEL = """format: historize/1
+target_schemas: [{short_name: rawcore}]
+target_datasets:
+  - target_schema: rawcore
+    target_dataset_name: rc_crm_customer
+    input: customers.csv
+    target_columns:
+      - {target_column_name: id, datatype: INTEGER, system_role: business_key, nullable: false}
+      - {target_column_name: sum, datatype: BIGINT}
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "no-stage"),
+        ("id;sum\n1;2\n", "wrong-separator"),
+        ("id,sum\n1,x\n", "unreadable-cell"),
+        ("id\n1\n", "missing-column"),
+    ],
+)
+def test_a_model_whose_files_are_refused_is_refused_without_java(content, code, tmp_path):
+    """There is none to start, and no warehouse is made; without a pepper nothing is read at all."""
+    (tmp_path / "model.yaml").write_text(MODEL)
+    if content is not None:
+        (tmp_path / "customers.csv").write_text(content)
+    words, secret = ("historize", "model.yaml", "--output", "json"), {"PATH": "", "BACKSTORY_PEPPER": "p"}
+    done = run(*words, cwd=tmp_path, env=secret)
+    ((receipt,), without) = json.loads(done.stdout), run(*words, cwd=tmp_path, env={"PATH": ""})
+    assert (done.returncode, receipt["status"], receipt["error"]["code"]) == (3, "rejected", code)
+    assert (without.returncode, json.loads(without.stdout)["error"]["code"]) == (2, "no-pepper")
+    assert not (tmp_path / "warehouse").exists()
