@@ -120,7 +120,8 @@ def test_a_load_that_is_killed_goes_on_beside_another(folder):
     both = [started(folder, "r2", "2026-01-02"), started(folder, "r3")]
     (code, said), (other, more) = map(ends, both)
     assert (code, other in {0, 75}) == (0, True), (said, more)
-    assert json.loads(said[0])[0]["counts"]["changed"] == 1
+    # 0 where the commit came before the kill: then nothing was left to do.
+    assert json.loads(said[0])[0]["counts"]["changed"] in {0, 1}
     found, commits = rows(folder)
     told = [(id_, city, str(start)[:10], str(end)[:10], *more) for id_, city, start, end, *more in found]
     assert (sorted(told), commits) == (UNDISTURBED, 2)
