@@ -28,12 +28,19 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """Rows that come some at a time, as Arrow tables: more than are in memory together."""
+
+    tables: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What one commit makes of one table; nothing is written yet, and it can be printed.
 
     `gone` are the places of stored rows that end: an Arrow table or a frame with `_file` and `_pos`, or a
-    bitmap of positions for each file. `come` are the rows that begin, an Arrow table or a frame with the
-    columns of `into`, or of the table's own shape. A row that changes is in both.
+    bitmap of positions for each file. `come` are the rows that begin, an Arrow table, `Pieces` or a frame
+    with the columns of `into`, or of the table's own shape. A row that changes is in both.
 
     `into` is the table's new shape, `renamed` new names of columns, `properties` the table's own, of which
     None takes one away. With `whole` the rows that come take the place of all; with `anew` the table is made,

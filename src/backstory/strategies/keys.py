@@ -8,6 +8,9 @@ import pyarrow.compute as pc
 
 # Numbers are close where there are not so many times more of them than rows.
 CLOSE = 4
+# A text tells its part by so many of its first bytes, a word at a time.
+MOST_BYTES, WORD = 64, 8
+LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
 Codes = np.ndarray
 
@@ -47,6 +50,19 @@ def _dense(values: pa.ChunkedArray) -> Codes:
     return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
 
 
+def settled(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values with one zero and one NaN, so that bits tell them apart as Spark's comparisons do."""
+    if not pa.types.is_floating(values.type):
+        return values
+    one = pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)
+    return pc.add(one, pa.scalar(0.0, values.type))
+
+
+def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key's columns, floats with one zero and one NaN."""
+    return pa.table([settled(rows[name]) for name in key], names=list(key))
+
+
 def last_of(codes: Codes, count: int) -> np.ndarray:
     """For each code the index of its last row, -1 where it has none."""
     last = np.full(count, -1, np.int64)
@@ -66,3 +82,60 @@ def pair_codes(codes: Codes, times: np.ndarray) -> tuple[Codes, int]:
     time = _dense(pa.chunked_array([pa.array(times)]))
     pairs = _dense(pa.chunked_array([pa.array(codes * (int(time.max(initial=0)) + 1) + time)]))
     return pairs, int(pairs.max(initial=-1)) + 1
+
+
+def key_parts(rows: pa.Table, key: Sequence[str], count: int, salt: int = 0) -> np.ndarray:
+    """For each row one of so many parts, by a hash of its key; rows of one key are in one part, of any table.
+
+    The columns have one type wherever they are compared; another `salt` parts them in another way.
+    """
+    found = np.full(len(rows), salt, np.uint64)
+    for name in key:
+        found = _mixed(found ^ _numbers(settled(rows[name]).combine_chunks()))
+    return (found % np.uint64(count)).astype(np.uint8)
+
+
+def _numbers(values: pa.Array) -> np.ndarray:
+    """A number for each value, the same one for values that are one; NULL is 0."""
+    type_ = values.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return _text_numbers(values)
+    if pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_):
+        return _text_numbers(values.cast(pa.string() if pa.types.is_decimal(type_) else pa.binary()))
+    if pa.types.is_floating(type_):
+        values = pa.array(np.asarray(pc.fill_null(values, 0.0)).astype(np.float64).view(np.int64))
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        values = values.cast(pa.int32())
+    return np.asarray(pc.fill_null(values.cast(pa.int64()), 0)).view(np.uint64)
+
+
+def _text_numbers(values: pa.Array) -> np.ndarray:
+    """Of texts and bytes: their first 64 bytes, eight at a time, their last eight, and their length."""
+    values = pc.fill_null(values.cast(pa.binary()), b"").cast(pa.large_binary())
+    _, ends, content = values.buffers()
+    ends = np.frombuffer(ends, np.int64)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(content or b"", np.uint8)
+    data = np.concatenate([np.zeros(WORD, np.uint8), data, np.zeros(WORD, np.uint8)])
+    words = np.lib.stride_tricks.as_strided(data.view(), (len(data) - WORD + 1, WORD), (1, 1))
+    starts, lengths = ends[:-1] + WORD, np.diff(ends)
+    found = lengths.astype(np.uint64)
+    for first in range(0, min(int(lengths.max(initial=0)), MOST_BYTES), WORD):
+        there = np.flatnonzero(lengths > first)
+        found[there] = _mixed(found[there] ^ _words(words, starts[there] + first, lengths[there] - first))
+    longer = np.flatnonzero(lengths > MOST_BYTES)
+    last = _words(words, starts[longer] + lengths[longer] - WORD, np.full(len(longer), WORD))
+    found[longer] = _mixed(found[longer] ^ last)
+    return found
+
+
+def _words(words: np.ndarray, places: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Eight bytes at each place as a number, fewer where the text ends before."""
+    found = np.ascontiguousarray(words[places]).view("<u8")[:, 0]
+    return found & LOW_BYTES[np.minimum(lengths, WORD)]
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Numbers whose bits all depend on all bits of the former ones (the finalizer of MurmurHash3)."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(33))

@@ -32,8 +32,8 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.scd2.arrow.matching import Matched, matched, taken
 from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
+from backstory.strategies.sift.matching import Matched, matched, taken
 
 
 @dataclass(frozen=True, slots=True)

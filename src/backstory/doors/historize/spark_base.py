@@ -27,9 +27,9 @@ from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
-from backstory.strategies.scd2.arrow.matching import Matched
 from backstory.strategies.scd2.frames.cases import side
-from backstory.strategies.scd2.plan import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
+from backstory.strategies.sift.join import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
+from backstory.strategies.sift.matching import Matched
 
 LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"

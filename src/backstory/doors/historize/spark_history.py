@@ -31,8 +31,8 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.scd2.frames.cases import KEY, side
 from backstory.strategies.scd2.frames.count import tally
-from backstory.strategies.scd2.plan import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 from backstory.strategies.scd2.transitions import State, Tally
+from backstory.strategies.sift.join import APPEARED, CHANGED, VANISHED, Outcomes, outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,7 +12,7 @@ from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.scd2.frames import begin, close
 from backstory.strategies.scd2.frames.cases import HASH, KEY
-from backstory.strategies.scd2.plan import Outcomes
+from backstory.strategies.sift.join import Outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,17 +1,19 @@
 """Both sides of a copy as Arrow tables: read from files of this machine, what is elsewhere by Spark."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.comparing import CopySides
+from backstory.doors.native.sides import CopySides
+from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
-from backstory.model.layout import MEMORY, VALID_TO
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ROLE
 from backstory.stores.iceberg.faults import translate_faults
@@ -23,59 +25,75 @@ from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.copies.plan import version
+from backstory.strategies.copies.frames import version, versions_touched
+from backstory.strategies.copies.rows import micros
+from backstory.strategies.copies.terms import CopyTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-DELIVERED, OPEN, CLOSED = "delivered", "open versions", "closed versions"
+DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
 # A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
 PARTS: Final = 64
 UNTOLD: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 PLACES: Final = (FILE, POSITION, ROW_ID)
-# Of a copy's rows those of the table: open versions, `whole` and `closed`.
-Stored: TypeAlias = tuple[pa.Table, Callable[[pa.Table], pa.Table], Callable[[], pa.Table]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The versions that a copy can touch, in the columns that decide, with places and ids.
+
+    `whole` gives all columns of some of them, `elsewhere` the keys of the versions by which a record that
+    appears was there before. All are in the types that the table will have; reading raises Unreadable.
+    """
+
+    slice: Rows
+    whole: Callable[[pa.Table], pa.Table]
+    elsewhere: Callable[[], Iterable[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """The copy's rows, of the open versions the same columns with places and ids, and what is read later.
+    """The copy's rows and the stored ones."""
 
-    That are, of some open versions, all columns (`whole`), and the keys of closed versions; both may raise
-    TooLarge and Unreadable. All are in the types that the table will have.
-    """
-
-    delivered: pa.Table
-    open: pa.Table
-    whole: Callable[[pa.Table], pa.Table]
-    closed: Callable[[], pa.Table]
+    delivered: Rows
+    stored: StoredRows
 
 
 def copy_rows(sides: CopySides, lease: MemoryLease) -> CopyRows | None:
-    """Both sides; None where the lease cannot hold them."""
+    """Both sides, yet to be read; None for a frame that may be too large to be collected."""
+    delivered, stored = delivered_rows(sides, sides.terms.delivered), _stored_here(sides, lease)
+    if delivered is not None and stored is not None:
+        return CopyRows(delivered, stored)
     try:
-        delivered = _delivered_here(sides, lease)
-        stored = _stored_here(sides, lease)
-        if delivered is not None and stored is not None:
-            return CopyRows(delivered, *stored)
         return _by_spark(sides, lease, delivered, stored)
     except TooLarge:
         return None
 
 
-def _delivered_here(sides: CopySides, lease: MemoryLease) -> pa.Table | None:
-    """The copy's rows from files of this machine; None where Spark must read or convert them."""
-    schema = _schemas(sides)[DELIVERED]
-    rows = None if sides.source.rows is None else sides.source.rows(schema.names, lease)
-    return None if rows is None or not _fit(rows.schema, schema) else rows.cast(schema)
+def delivered_rows(sides: CopySides, names: Sequence[str]) -> Rows | None:
+    """These columns of the copy from files of this machine; None where Spark must read them."""
+    schema = pa.schema(each for each in _schemas(sides)[DELIVERED] if each.name in names)
+    batches = sides.source.batches
+    if batches is None:
+        return None
+
+    def tables() -> Iterator[pa.Table]:
+        for table in batches(schema.names):
+            if not _fit(table.schema, schema):
+                raise Unreadable("values that Spark converts")
+            yield table.cast(schema)
+
+    return Rows(schema, tables)
 
 
-def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
-    """The open versions and readers of what is asked later; None where Spark must read or convert them."""
-    schemas, before = _schemas(sides), sides.evolved.stored
+def _stored_here(sides: CopySides, lease: MemoryLease) -> StoredRows | None:
+    """The stored versions and readers of what is asked later; None where Spark must read or convert them."""
+    schemas, before, terms = _schemas(sides), sides.evolved.stored, sides.terms
     if sides.table is None or before is None or not sides.table.rows:
-        return schemas[OPEN].empty_table(), lambda rows: rows, schemas[CLOSED].empty_table
+        nothing = schemas[SLICE].empty_table()
+        return StoredRows(Rows(schemas[SLICE], lambda: ()), lambda _: nothing, lambda: ())
     was = arrow_schema({each.name: each.type for each in before.columns})
     now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
     if not _fit(was, pa.schema([now.field(name) for name in was.names])):
@@ -83,31 +101,48 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> Stored | None:
     here = LocalRows(sides.store, sides.table, lease)
     old = {new: name for name, new in sides.evolved.renamed.items()}
 
-    def asked(names: Iterable[str]) -> dict[str, str]:
+    def stored_names(names: Iterable[str]) -> dict[str, str]:
         return {name: old.get(name, name) for name in names if name in {*was.names, *PLACES}}
 
-    def read(schema: pa.Schema, chosen: Chosen, where: Any = None) -> pa.Table:
-        names = asked(schema.names)
-        rows = here.read([*names.values()], [VALID_TO, (MEMORY, ROLE)], chosen, where=where)
-        return _lengthened(rows.rename_columns([*names]), schema)
+    def read(schema: pa.Schema, chosen: Chosen, where: Any = None) -> Iterator[pa.Table]:
+        names = stored_names(schema.names)
+        of: list[str | tuple[str, str]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
+        for rows in here.batches([*names.values()], of, chosen, where=where):
+            yield _lengthened(rows.rename_columns([*names]), schema)
 
     def whole(rows: pa.Table) -> pa.Table:
         if not len(rows):
-            return schemas[OPEN].empty_table()
-        names = asked(name for name in schemas[OPEN].names if name not in rows.column_names)
+            return schemas[SLICE].empty_table()
+        names = stored_names(name for name in schemas[SLICE].names if name not in rows.column_names)
         rest = here.at(rows, [*names.values()]).rename_columns([*names])
-        return _lengthened(_beside(rows, rest), schemas[OPEN])
+        return _lengthened(_beside(rows, rest), schemas[SLICE])
 
-    wanted = {*sides.terms.delivered, *(old for old, _ in sides.terms.successions), *PLACES}
-    compared = pa.schema(each for each in schemas[OPEN] if each.name in wanted)
-    try:
-        return read(compared, _open, without(VALID_TO)), whole, lambda: read(schemas[CLOSED], _closed)
-    except Unreadable:
-        return None
+    times = () if terms.in_order else (VALID_FROM, VALID_TO)
+    wanted = {
+        *terms.key,
+        *terms.compared,
+        *terms.renewed,
+        *[old for old, _ in terms.successions],
+        *PLACES,
+        *times,
+    }
+    decisive = pa.schema(each for each in schemas[SLICE] if each.name in wanted)
+    condition = without(VALID_TO) if terms.in_order else None
+    return StoredRows(
+        Rows(decisive, lambda: read(decisive, partial(_touched, terms), condition)),
+        whole,
+        lambda: read(schemas[ELSEWHERE], _closed if terms.in_order else _version),
+    )
 
 
-def _open(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.and_(_version(rows), pc.is_null(rows[VALID_TO]))
+def _touched(terms: CopyTerms, rows: pa.Table) -> pa.Array:
+    """Which rows are versions that the copy can touch, as `versions_touched` has it for Spark."""
+    if terms.in_order:
+        return pc.and_(_version(rows), pc.is_null(rows[VALID_TO]))
+    reached = micros(rows[VALID_TO]) >= terms.at
+    if terms.following is not None:
+        reached &= micros(rows[VALID_FROM]) <= terms.following
+    return pc.and_(_version(rows).combine_chunks(), pa.array(reached))
 
 
 def _closed(rows: pa.Table) -> pa.ChunkedArray:
@@ -136,10 +171,7 @@ def _fit(came: pa.Schema, wanted: pa.Schema) -> bool:
 
 
 def _by_spark(
-    sides: CopySides,
-    lease: MemoryLease,
-    delivered: pa.Table | None,
-    stored: Stored | None,
+    sides: CopySides, lease: MemoryLease, delivered: Rows | None, stored: StoredRows | None
 ) -> CopyRows | None:
     """What could not be read here by Spark, in one query; None for more rows than are few."""
     frames: dict[str, DataFrame] = {}
@@ -151,20 +183,27 @@ def _by_spark(
     if stored is None and sides.table is not None:
         table = sides.table
         lease.hold("table", unpacked_size(table.rows, len(table.shape.columns), table.bytes))
-        is_open, versions = column(VALID_TO).isNull(), sides.stored.where(version())
-        frames[OPEN] = versions.where(is_open)
-        frames[CLOSED] = versions.where(~is_open).select(*map(quoted, sides.terms.key))
+        versions = sides.stored.where(version())
+        if sides.terms.in_order:
+            versions = versions.where(column(VALID_TO).isNotNull())
+        frames[SLICE] = versions_touched(sides.stored, sides.terms)
+        frames[ELSEWHERE] = versions.select(*map(quoted, sides.terms.key))
     with translate_faults(sides.evolved.shape.table):  # a result that is too large for the driver, too
-        schemas, found = _schemas(sides), collected(frames)
-    rows = {side: each.select(schemas[side].names).cast(schemas[side]) for side, each in found.items()}
+        schemas, rows = _schemas(sides), collected(frames)
+    rows = {side: each.select(schemas[side].names).cast(schemas[side]) for side, each in rows.items()}
+    for name in ("copy", "table"):
+        lease.hold(name, 0)  # whoever takes the rows counts them
     if delivered is None:
-        delivered = rows[DELIVERED]
-        if not sure and len(delivered) > few:
+        if not sure and len(rows[DELIVERED]) > few:
             return None
-        lease.hold("copy", max(1, delivered.nbytes))
+        delivered = _as_rows(rows[DELIVERED])
     if stored is None:
-        stored = rows[OPEN], lambda these: these, lambda: rows[CLOSED]
-    return CopyRows(delivered, *stored)
+        stored = StoredRows(_as_rows(rows[SLICE]), lambda these: these, lambda: [rows[ELSEWHERE]])
+    return CopyRows(delivered, stored)
+
+
+def _as_rows(rows: pa.Table) -> Rows:
+    return Rows(rows.schema, lambda: [rows])
 
 
 def _held(sides: CopySides, lease: MemoryLease) -> bool:
@@ -212,9 +251,9 @@ def _planned_size(plan: Any) -> int:
 def _schemas(sides: CopySides) -> dict[str, pa.Schema]:
     """The columns of each side, in the types that the table will have."""
     columns = {each.name: each.type for each in sides.evolved.shape.columns}
-    ids = [pa.field(ROW_ID, pa.int64())] if sides.ids else []
+    ids = [pa.field(ROW_ID, pa.int64())] if sides.terms.ids else []
     return {
         DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
-        OPEN: pa.schema([*arrow_schema(columns), *PLACE_HERE, *ids]),
-        CLOSED: arrow_schema({name: columns[name] for name in sides.terms.key}),
+        SLICE: pa.schema([*arrow_schema(columns), *PLACE_HERE, *ids]),
+        ELSEWHERE: arrow_schema({name: columns[name] for name in sides.terms.key}),
     }

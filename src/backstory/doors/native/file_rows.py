@@ -10,14 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.source import Source
+from backstory.doors.native.source import ROWS_AT_ONCE, Source
 from backstory.engine.staging import (
     STAGED,
     as_ours,
     is_local,
     local_fields,
     local_parquet,
-    parquet_here,
     staged,
 )
 from backstory.formats.file_columns import (
@@ -27,7 +26,7 @@ from backstory.formats.file_columns import (
     reader_options,
 )
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.memory import MemoryLease, unpacked_size
+from backstory.formats.memory import unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import ProducedRows
@@ -86,10 +85,13 @@ def rows_of_files(
         yield Source(fields, frame, _size(path), reading, with_commas)
 
 
-def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str], lease: MemoryLease) -> pa.Table:
+def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str]) -> Iterator[pa.Table]:
     """Columns of a file; those that are `empty` have no type of their own."""
-    rows = parquet_here(path, lease, names)
-    return pa.table([pa.nulls(len(rows)) if name in empty else rows[name] for name in names], names=names)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*names]):
+            rows = pa.Table.from_batches([batch])
+            values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
+            yield pa.table(values, names=names)
 
 
 def _size(path: Path) -> int:

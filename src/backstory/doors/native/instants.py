@@ -21,7 +21,7 @@ from backstory.model.remembered import (
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.snapshots import ancestry, known
 from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.copies.plan import marked, version
+from backstory.strategies.copies.frames import marked, version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -52,19 +52,23 @@ def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str
     return rows.select(*texts, *beside)
 
 
-def refuse_null_keys(delivered: "DataFrame", key: Sequence[str], number: int) -> None:
+def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[str]]) -> None:
     """V47: a record without a key is none."""
-    if not number:
-        return
+    if number:
+        raise Refused(
+            "null-key",
+            f"{number} {'row has' if number == 1 else 'rows have'} no {' or '.join(key)}, the key.",
+            "Nothing was written; give each record its key, or leave such rows out.",
+            keys(),
+        )
+
+
+def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
+    """The rows in which a column of the key is NULL."""
     null = column(key[0]).isNull()
     for name in key[1:]:
         null |= column(name).isNull()
-    raise Refused(
-        "null-key",
-        f"{number} {'row has' if number == 1 else 'rows have'} no {' or '.join(key)}, the key.",
-        "Nothing was written; give each record its key, or leave such rows out.",
-        keys_of(delivered.where(null), key),
-    )
+    return delivered.where(null)
 
 
 def refuse_untyped_key(source: Source, key: Sequence[str], empty: Collection[str]) -> None:
@@ -73,7 +77,8 @@ def refuse_untyped_key(source: Source, key: Sequence[str], empty: Collection[str
         return
     delivered = source.frame()
     number = delivered.count()
-    refuse_null_keys(delivered, [name for name in key if name in empty], number)
+    lacking = [name for name in key if name in empty]
+    refuse_null_keys(number, lacking, lambda: keys_of(rows_without_key(delivered, lacking), lacking))
     raise Refused(
         "empty-snapshot",
         "The source has no rows, and no table is there that tells the types of its columns.",

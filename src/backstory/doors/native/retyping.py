@@ -15,7 +15,7 @@ from backstory.doors.native.refusals import keys_of, texts_of
 from backstory.doors.native.source import Reading, Source
 from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import Memory, MemoryLease, TooLarge
+from backstory.formats.memory import Memory
 from backstory.formats.values.exact_casts import misfits
 from backstory.model.layout import MEMORY
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -30,6 +30,7 @@ from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
+from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,19 +60,17 @@ def with_types(source: Source, types: Mapping[str, ColumnType]) -> Source:
         )
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
-    reading = source.rows and partial(_read, source.rows, changes)
-    return replace(source, fields=_fields(source.fields, wanted), frame=frame, rows=reading)
+    reading = source.batches and partial(_read, source.batches, changes)
+    return replace(source, fields=_fields(source.fields, wanted), frame=frame, batches=reading)
 
 
-def _read(reading: Reading, changes: Changes, names: Sequence[str], lease: MemoryLease) -> pa.Table | None:
-    rows = reading(names, lease)
-    if rows is None:
-        return None
+def _read(reading: Reading, changes: Changes, names: Sequence[str]) -> Iterator[pa.Table]:
     named = [(column, old) for column, old in changes if column.name in names]
-    batches = [exact_batch(named, batch) for batch in rows.to_batches()]
     types = arrow_schema({column.name: column.type for column, _ in named})
-    schema = pa.schema([types.field(each.name) if each.name in types.names else each for each in rows.schema])
-    return pa.Table.from_batches(batches, schema)
+    for rows in reading(names):
+        batches = [exact_batch(named, batch) for batch in rows.to_batches()]
+        fields = (types.field(each.name) if each.name in types.names else each for each in rows.schema)
+        yield pa.Table.from_batches(batches, pa.schema(fields))
 
 
 def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructType":
@@ -88,11 +87,10 @@ def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructTy
 
 
 def is_empty(source: Source, memory: Memory) -> bool:
-    """Whether a source has no rows; Spark reads those that the driver cannot."""
-    with memory.lease() as lease, suppress(TooLarge):
-        rows = source.rows and source.rows([each.name for each in source.fields], lease)
-        if rows is not None:
-            return not len(rows)
+    """Whether a source has no rows; Spark reads those that the driver cannot, or may not hold."""
+    if source.batches is not None and memory.most:
+        with suppress(Unreadable):
+            return not any(map(len, source.batches([each.name for each in source.fields])))
     return source.frame().isEmpty()
 
 

@@ -3,14 +3,17 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.comparing import CONTENT, CopySides, compared, sides_of
 from backstory.doors.native.evolution import Evolved, evolved, made
+from backstory.doors.native.here import planned_here
+from backstory.doors.native.planned import PlannedCopy
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
     decimal_commas,
@@ -23,10 +26,10 @@ from backstory.doors.native.refusals import (
 )
 from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
-from backstory.doors.native.small_copy import compared_here
+from backstory.doors.native.sides import CopySides, sides_of
 from backstory.doors.native.source import Source
-from backstory.doors.native.tally import ComparedCopy, SnapshotTally, keys_losing, keys_of_kinds, tally
-from backstory.doors.native.writing import change_of_frames
+from backstory.doors.native.tasks import planned_by_tasks
+from backstory.doors.native.writing import change_of
 from backstory.engine.deliver import Plan
 from backstory.errors import BackstoryError
 from backstory.model.change import Committed, Note
@@ -39,11 +42,10 @@ from backstory.stores.iceberg.column_values import has_no_values
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.plan import APPEARING, RENEWED
-from backstory.strategies.copies.rows import written
-from backstory.strategies.scd2.plan import CHANGED, VANISHED
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
 
 DOOR = "native"
+LOG = structlog.get_logger()
 Answer = SnapshotReceipt | SnapshotPlan
 
 
@@ -71,10 +73,10 @@ class NativeSnapshot:
             if table is not None:
                 refuse_misfits(store, table, shape)
             sides = sides_of(store, table, source, evolved=shape, settings=settings, asked=self.asked)
-            with _compared(sides) as found:
-                _refuse(sides, found)
-                change, receipt = found.change(), self._receipt(sides, found.met)
-                note = Note(DOOR, "") if change is None else self._note(sides, found)
+            with _planned(sides) as copy:
+                _refuse(sides, copy)
+                change, receipt = change_of(sides, copy), self._receipt(sides, copy)
+                note = Note(DOOR, "") if change is None else self._note(sides, copy)
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
     def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
@@ -109,55 +111,46 @@ class NativeSnapshot:
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _note(self, sides: CopySides, found: ComparedCopy) -> Note:
+    def _note(self, sides: CopySides, copy: PlannedCopy) -> Note:
         """What the commit says: its token is a digest of the copy and its instant (V14)."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
-        content = [str(self.name), at, names, found.delivered, found.content()]
+        content = [str(self.name), at, names, copy.delivered, copy.content()]
         token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
 
-    def _receipt(self, sides: CopySides, met: SnapshotTally) -> Callable[[Committed | None], Answer]:
+    def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
-        changes = schema_changes(sides.evolved, met.likeness, self.source.with_commas)
+        changes = schema_changes(sides.evolved, copy.likeness, self.source.with_commas)
         if self.asked.dry_run:
-            warnings = warnings_of(met.losses)
-            plan = SnapshotPlan(table, met.counts, met.keys, met.columns, changes, met.taken_back, warnings)
+            keys = copy.keys_of_outcomes() if copy.differing else {}
+            warnings = warnings_of(copy.losses)
+            plan = SnapshotPlan(table, copy.outcomes, keys, copy.driving, changes, copy.taken_back, warnings)
             return lambda _committed: plan
 
         def receipt(committed: Committed | None) -> SnapshotReceipt:
             snapshot = None if committed is None else committed.snapshot_id
             recorded = None if snapshot is None else iso(sides.place.recorded)
-            return SnapshotReceipt(table, met.counts, changes, recorded, snapshot)
+            return SnapshotReceipt(table, copy.outcomes, changes, recorded, snapshot)
 
         return receipt
 
 
 @contextmanager
-def _compared(sides: CopySides) -> Iterator[ComparedCopy]:
-    """The comparison of both sides: by the driver where it can hold them, else by frames."""
-    with sides.store.memory.lease() as lease:
-        if (found := compared_here(sides, lease)) is not None:
-            yield found
-            return
-    kinds = written(sides.terms)
-    with compared(sides, kinds) as outcomes:
-        met = tally(sides, outcomes, kinds)
-        yield ComparedCopy(
-            met,
-            outcomes.delivered,
-            lambda: outcomes.sums[CONTENT],
-            partial(keys_of_kinds, outcomes, sides.terms),
-            partial(keys_losing, outcomes, sides.terms),
-            partial(change_of_frames, sides, outcomes, met, kinds),
-        )
+def _planned(sides: CopySides) -> Iterator[PlannedCopy]:
+    """The plan of the copy: here where the driver can hold or spill it, else in Spark's tasks."""
+    with ExitStack() as kept, sides.store.memory.lease() as lease:
+        copy = planned_here(sides, lease, kept)
+        if copy is None:
+            LOG.info("planned in Spark's tasks", table=str(sides.evolved.shape.table))
+            copy = kept.enter_context(planned_by_tasks(sides))
+        yield copy
 
 
-def _refuse(sides: CopySides, found: ComparedCopy) -> None:
+def _refuse(sides: CopySides, copy: PlannedCopy) -> None:
     """Another copy of a stored instant, no rows, too many that go, too many without values: in this order."""
-    asked, met = sides.asked, found.met
-    if sides.place.stored and not asked.restate and met.differing:
-        keys = found.keys(APPEARING, CHANGED, RENEWED, VANISHED)
-        refuse_other_content(sides.place.at, keys, met.differing)
-    refuse_empty(found.delivered, asked)
-    refuse_mass_delete(met.counts["closed"], met.there, asked, lambda: found.keys(VANISHED))
-    refuse_mass_null(met.losses, asked, found.losing)
+    asked = sides.asked
+    if sides.place.stored and not asked.restate and copy.differing:
+        refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing)
+    refuse_empty(copy.delivered, asked)
+    refuse_mass_delete(copy.outcomes["closed"], copy.there, asked, lambda: copy.keys(CLOSED))
+    refuse_mass_null(copy.losses, asked, lambda name: copy.keys(f"{LOSES}{name}"))

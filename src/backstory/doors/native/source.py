@@ -1,13 +1,13 @@
 """The rows of a source: a frame, an Arrow table, or a table of the warehouse."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.formats.memory import MemoryLease, unpacked_size
+from backstory.formats.memory import unpacked_size
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current, keeps_all
@@ -16,28 +16,29 @@ from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# Reads columns as far as a lease can hold them.
-Reading = Callable[[Sequence[str], MemoryLease], pa.Table | None]
+# Rows that are read or taken together.
+ROWS_AT_ONCE: Final = 1 << 17
+# Reads columns, some rows at a time, each time anew; raises Unreadable for what Spark must read.
+Reading = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells.
 
-    `frame` makes a frame of them, of these `fields`; `rows` gives them, in columns of these names, without
+    `frame` makes a frame of them, of these `fields`; `batches` gives them, in columns of these names, without
     Spark: None where it must read them. `with_commas` are texts that are numbers with decimal commas.
     """
 
     fields: "StructType"
     frame: "Callable[[], DataFrame]"
     size: int | None = None
-    rows: Reading | None = None
+    batches: Reading | None = None
     with_commas: frozenset[str] = frozenset()
 
 
@@ -66,24 +67,21 @@ def rows_of_table(store: Store, table: TableName) -> Source:
     )
 
 
-def _read_table(
-    store: Store, stored: StoredTable, names: Sequence[str], lease: MemoryLease
-) -> pa.Table | None:
+def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a table all of whose rows are true."""
     called = {each.source: each.name for each in stored.shape.user_columns}
-    try:
-        return LocalRows(store, stored, lease).read([called[name] for name in names]).rename_columns(names)
-    except Unreadable:
-        return None
+    with store.memory.lease() as lease:
+        here = LocalRows(store, stored, lease)
+        for rows in here.batches([called[name] for name in names]):
+            yield rows.rename_columns(names)
 
 
 def rows_of_arrow(store: Store, rows: pa.Table) -> Source:
     """The rows of an Arrow table."""
-    size = max(1, rows.nbytes)
-
-    def here(names: Sequence[str], lease: MemoryLease) -> pa.Table:
-        lease.hold("copy", size)
-        return rows.select(names)
-
     bare = rows.replace_schema_metadata()
-    return Source(spark_fields(bare.schema), partial(frame_of, store, bare), size, here)
+
+    def batches(names: Sequence[str]) -> Iterable[pa.Table]:
+        few = bare.select(names)
+        return [few.slice(first, ROWS_AT_ONCE) for first in range(0, len(few), ROWS_AT_ONCE)]
+
+    return Source(spark_fields(bare.schema), partial(frame_of, store, bare), max(1, rows.nbytes), batches)

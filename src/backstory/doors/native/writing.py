@@ -1,94 +1,137 @@
 """What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.comparing import CopySides
+import pyarrow as pa
+from pyroaring import BitMap64
+
 from backstory.doors.native.field_ids import ids_of_columns
-from backstory.doors.native.tally import SnapshotTally
-from backstory.model.change import Change
+from backstory.doors.native.planned import PlannedCopy, PlannedRows
+from backstory.doors.native.sides import CopySides
+from backstory.formats.delivered import shaped
+from backstory.model.change import Change, Pieces
 from backstory.model.instant import iso
 from backstory.model.layout import VALID_FROM
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
-from backstory.strategies.copies.moves import forgotten, mark, of, row_of
-from backstory.strategies.copies.plan import marked
-from backstory.strategies.copies.rows import Written, rows_that_come, rows_that_go
-from backstory.strategies.scd2.plan import Outcomes
+from backstory.strategies.copies.frames import marked
+from backstory.strategies.copies.rows import mark, taken_back
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
     from pyspark.sql import DataFrame
 
 
-def change_of_frames(
-    sides: CopySides, found: Outcomes, met: SnapshotTally, kinds: Sequence[Written]
-) -> Change | None:
-    """What is to commit of a comparison by frames; None where nothing changes."""
-    place = sides.place
-    ids = field_ids(sides) if place.remembers else None
-    restated = place.mark is not None and met.differing > 0 and place.mark.columns != ids
-    parts = [rows_that_come(found, kinds, ids=sides.ids)] if met.written else []
-    gone = [rows_that_go(found, kinds)] if met.rewritten else []
-    if place.remembers and (place.mark is None or restated):
-        parts.append(_mark(sides, ids))
-    if restated:
-        taken_back, place_of_it = _forgotten(sides)
-        parts.append(taken_back)
-        gone.append(place_of_it)
-    beside = len(parts) - bool(met.written)
-    if sides.evolved.retyped:
-        return _anew(sides, met, parts, gone, beside - restated)
-    come = _in_few_files(sides, parts, met.written) if parts else None
-    places = _places(sides, gone, met.rewritten + restated)
-    return change_of(sides, met.counts, come, places, met.written + beside)
-
-
-def _anew(
-    sides: CopySides, met: SnapshotTally, parts: "Sequence[DataFrame]", gone: "Sequence[DataFrame]", more: int
-) -> Change | None:
-    """All rows in the types that the table will have: those that stay, and `parts` in place of what goes."""
-    assert sides.table is not None
-    stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
-    there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
-    stay = stored.join(reduce(_with, gone), [FILE, POSITION], "left_anti") if gone else stored
-    count = there + met.written - met.rewritten + more
-    come = _in_few_files(sides, [stay.drop(FILE, POSITION), *parts], count)
-    change = change_of(sides, met.counts, come, expected=count)
-    return change and replace(change, whole=True)
-
-
-def change_of(
-    sides: CopySides, counts: Mapping[str, int], come: Any, gone: Any = None, expected: int | None = None
-) -> Change | None:
-    """The rows that come and go with the columns and properties that the copy brings; None for nothing."""
-    evolved = sides.evolved
+def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
+    """What is to commit of a copy; None where nothing changes."""
+    evolved, rows = sides.evolved, copy.rows()
+    marks, replaced = _marks(sides, copy)
+    come = _with_rows(sides, rows.come, marks)
     if sides.table is None:
         told = {**sides.settings.properties(), **_memory(sides)}
-        return Change(counts, come=come, into=evolved.shape, properties=told)
+        return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
+    if evolved.retyped:
+        return _anew(sides, copy, rows, marks, replaced)
     if come is None and not evolved.changed:
         return None
     kept = sides.settings.properties() if evolved.renamed else {}
     return Change(
-        counts,
-        gone,
-        come,
+        copy.outcomes,
+        _places(sides, rows, replaced),
+        _in_few_files(sides, come, rows.added + len(marks)),
         evolved.shape if evolved.changed else None,
         evolved.renamed,
         {**kept, **_memory(sides)},
-        expected=None if come is None else expected,
+        expected=None if come is None else rows.added + len(marks),
     )
 
 
-def _places(sides: CopySides, gone: "Sequence[DataFrame]", count: int) -> "dict[str, BitMap64] | None":
-    """The positions of the rows that go, of which there are so many."""
-    if sides.table is None or not gone:
-        return None
-    return with_paths(sides.store, sides.table, positions_of(reduce(_with, gone), count), sides.salt)
+def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
+    """The rows that remember the copy (V31), and the stored mark that such a row replaces, with its place."""
+    place, terms = sides.place, sides.terms
+    none = shaped(mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
+    nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
+    if not place.remembers:
+        return none, nowhere
+    ids = field_ids(sides)
+    restated = place.mark is not None and copy.differing > 0 and place.mark.columns != ids
+    if place.mark is not None and not restated:
+        return none, nowhere
+    own = shaped(mark(terms.at, terms.recorded, terms.memory, ids), terms.columns, ids=terms.ids)
+    if not restated:
+        return own, nowhere
+    here = sides.stored.where(marked() & (column(VALID_FROM) == instant(terms.at))).toArrow()
+    former = shaped(taken_back(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    return pa.concat_tables([own, former]), here.select([FILE, POSITION])
+
+
+def _with_rows(sides: CopySides, come: Any, more: pa.Table) -> Any:
+    """The rows that come with a few more."""
+    if not len(more):
+        return come
+    if come is None:
+        return more
+    if isinstance(come, pa.Table):
+        return pa.concat_tables([come, more])
+    if isinstance(come, Pieces):
+        return Pieces(lambda: chain(come.tables(), [more]))
+    return come.unionByName(frame_of(sides.store, more))
+
+
+def _places(sides: CopySides, rows: PlannedRows, replaced: pa.Table) -> Any:
+    """The places of the rows that go; positions by file where they are many."""
+    if rows.gone is None:
+        return replaced if len(replaced) else None
+    if isinstance(rows.gone, pa.Table):
+        return pa.concat_tables([rows.gone, replaced.cast(rows.gone.schema)])
+    assert sides.table is not None
+    gone = with_paths(sides.store, sides.table, positions_of(rows.gone, rows.removed), sides.salt)
+    for file, position in _pairs(replaced):
+        gone.setdefault(file, BitMap64()).add(position)
+    return gone
+
+
+def _pairs(places: pa.Table) -> Iterator[tuple[str, int]]:
+    return zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True)
+
+
+def _anew(
+    sides: CopySides, copy: PlannedCopy, rows: PlannedRows, marks: pa.Table, replaced: pa.Table
+) -> Change:
+    """All rows in the types that the table will have: those that stay, and those that come for what goes."""
+    assert sides.table is not None
+    stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
+    there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
+    stay = stored if rows.gone is None else stored.join(rows.gone, [FILE, POSITION], "left_anti")
+    if len(replaced):
+        former = frame_of(sides.store, replaced).withColumn(FILE, coded_file(sides.salt))
+        stay = stay.join(former, [FILE, POSITION], "left_anti")
+    count = there - rows.removed - len(replaced) + rows.added + len(marks)
+    come = stay.drop(FILE, POSITION)
+    if rows.come is not None:
+        come = come.unionByName(rows.come)
+    change = Change(
+        copy.outcomes,
+        come=_in_few_files(sides, _with_rows(sides, come, marks), count),
+        into=sides.evolved.shape,
+        renamed=sides.evolved.renamed,
+        properties={**(sides.settings.properties() if sides.evolved.renamed else {}), **_memory(sides)},
+        expected=count,
+    )
+    return replace(change, whole=True)
+
+
+def _in_few_files(sides: CopySides, come: Any, count: int) -> Any:
+    """A frame of rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
+    if come is None or isinstance(come, pa.Table | Pieces):
+        return come
+    rows: DataFrame = come.coalesce(1) if count <= FEW else come
+    return rows.sortWithinPartitions(*map(quoted, sides.terms.key))
 
 
 def _memory(sides: CopySides) -> Mapping[str, str]:
@@ -97,42 +140,6 @@ def _memory(sides: CopySides) -> Mapping[str, str]:
     if not place.begins:
         return {}
     return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
-
-
-def _in_few_files(sides: CopySides, parts: "Sequence[DataFrame]", count: int) -> "DataFrame":
-    """The rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
-    rows = reduce(_with, parts)
-    return (rows.coalesce(1) if count <= FEW else rows).sortWithinPartitions(*map(quoted, sides.terms.key))
-
-
-def _with(one: "DataFrame", other: "DataFrame") -> "DataFrame":
-    return one.unionByName(other)
-
-
-def _mark(sides: CopySides, columns: "Sequence[int] | None") -> "DataFrame":
-    """The row that remembers the copy (V31)."""
-    from pyspark.sql.functions import lit
-
-    terms = sides.terms
-    own = mark(instant(terms.at), instant(terms.recorded), terms.memory, columns)
-    ids = [lit(None).cast("bigint").alias(ROW_ID)] if sides.ids else []
-    return sides.store.spark.range(1).select(*row_of(terms.columns, own, {}), *ids)
-
-
-def _forgotten(sides: CopySides) -> "tuple[DataFrame, DataFrame]":
-    """The stored mark of the copy's instant as one that was taken back (V8), and its place."""
-    from pyspark.sql.functions import struct
-
-    terms, whole = sides.terms, "backstory: mark"
-    here = sides.stored.where(marked() & (column(VALID_FROM) == instant(terms.at)))
-    told = here.select(struct("*").alias(whole))
-    row = quoted(whole)
-    own = forgotten(row, instant(terms.recorded), terms.memory)
-    values = {each.name: of(row, each.name) for each in terms.columns}
-    ids = [of(row, ROW_ID).alias(ROW_ID)] if sides.ids else []
-    return told.select(*row_of(terms.columns, own, values), *ids), here.select(
-        coded_file(sides.salt).alias(FILE), POSITION
-    )
 
 
 def field_ids(sides: CopySides) -> tuple[int, ...] | None:

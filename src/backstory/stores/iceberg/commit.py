@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from backstory.errors import BackstoryError
-from backstory.model.change import Change, Committed, Note
+from backstory.model.change import Change, Committed, Note, Pieces
 from backstory.model.table import TableName
 from backstory.observe.metrics import COMMITS, timed
 from backstory.stores.iceberg.create import builder, drop, rename
@@ -99,8 +99,7 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
             pending = StoredTable(shape, staged.table())
             with timed("write"):
                 # In a table that is made every row begins, also a copy of one that has an id elsewhere.
-                files = _write_rows(store, pending, without_row_ids(change.come))
-            written.extend(files)
+                files = _write_rows(store, pending, without_row_ids(change.come), written)
             counts = _counts(change, files)
             adding = staged.newAppend()
             for file in files:
@@ -118,8 +117,7 @@ def _write(
         gone = change.gone if isinstance(change.gone, Mapping) else positions_by_file(change.gone)
         hidden = _BESIDE.submit(write_deletions, store, table, gone)
     try:
-        files = _write_rows(store, pending, change.come)
-        written.extend(files)
+        files = _write_rows(store, pending, change.come, written)
         if change.expected not in {None, sum(int(file.recordCount()) for file in files)}:
             raise conflict(table.shape.table)  # what they were made of is not what was counted
     finally:
@@ -134,10 +132,15 @@ def _write(
     return files, deletions
 
 
-def _write_rows(store: Store, pending: StoredTable, come: Any) -> list[Any]:
+def _write_rows(store: Store, pending: StoredTable, come: Any, written: list[Any]) -> list[Any]:
+    """New files with the rows, which are added to those that are `written`."""
     if come is None:
         return []
-    return (write_rows if isinstance(come, pa.Table) else write_frame)(store, pending, come)
+    if isinstance(come, Pieces):
+        return [file for rows in come.tables() for file in _write_rows(store, pending, rows, written)]
+    files = (write_rows if isinstance(come, pa.Table) else write_frame)(store, pending, come)
+    written.extend(files)
+    return files
 
 
 def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from backstory.model.change import Pieces
 from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import StoredTable
@@ -32,7 +33,9 @@ def with_row_ids(table: StoredTable, rows: "DataFrame") -> "DataFrame":
 
 
 def without_row_ids(rows: Any) -> Any:
-    """The rows, an Arrow table or a frame, as ones that begin where they are written to."""
+    """The rows, Arrow tables or a frame, as ones that begin where they are written to."""
+    if isinstance(rows, Pieces):
+        return Pieces(lambda: map(without_row_ids, rows.tables()))
     if not isinstance(rows, pa.Table):
         return rows.drop(ROW_ID)
     return rows.select([name for name in rows.column_names if name != ROW_ID])

@@ -3,8 +3,9 @@
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -114,6 +115,44 @@ class LocalRows:
         JSON has it, files that have none such are passed over; where `may_have` says no, row groups. Raises
         Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
         """
+        wanted, condition = self._wanted(names, of, chosen, among, where, may_have)
+        files, hidden = self._files(condition), hidden_by(self.table)
+        # A column or two of a file are read by one thread; so files are read side by side.
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            read = list(pool.map(partial(self._of_held_file, wanted, hidden, str(condition)), files))
+        parts = [rows for each in read for rows in each]
+        return pa.concat_tables(parts or [wanted.schema.empty_table()]).unify_dictionaries()
+
+    def batches(
+        self,
+        names: Sequence[str],
+        of: Sequence[str | tuple[str, str]] = (),
+        chosen: Chosen | None = None,
+        *,
+        where: Any = None,
+    ) -> Iterator[pa.Table]:
+        """The same rows, some at a time, which are held by nobody but the caller."""
+        wanted, condition = self._wanted(names, of, chosen, ANY, where, None)
+        reading = partial(_of_file, wanted, hidden_by(self.table), lambda _: None)
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            ahead = deque[Future[list[pa.Table]]]()
+            for file in self._files(condition):
+                ahead.append(pool.submit(lambda each: list(reading(each)), file))
+                if len(ahead) > pa.cpu_count():
+                    yield from ahead.popleft().result()
+            while ahead:
+                yield from ahead.popleft().result()
+
+    def _wanted(
+        self,
+        names: Sequence[str],
+        of: Sequence[str | tuple[str, str]],
+        chosen: Chosen | None,
+        among: Mapping[str, pa.Array],
+        where: Any,
+        may_have: MayHave | None,
+    ) -> tuple[_Wanted, Any]:
+        """What is read of each file, and of which files, by Iceberg's condition."""
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
@@ -126,14 +165,7 @@ class LocalRows:
             partial(_may_have, may_have, looked),
             parted_ids(self.table.iceberg),
         )
-        condition = both(where, *(each.condition(name) for name, each in looked.items()))
-        files = self._files(condition)
-        hidden = hidden_by(self.table)
-        # A column or two of a file are read by one thread; so files are read side by side.
-        with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._of_file, wanted, hidden, str(condition)), files))
-        parts = [rows for each in read for rows in each]
-        return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
+        return wanted, both(where, *(each.condition(name) for name, each in looked.items()))
 
     def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows that `read` gave with these places, in their order.
@@ -176,19 +208,14 @@ class LocalRows:
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         return {ROW_ID: lineage, **{each["name"]: each for each in told}}
 
-    def _of_file(
-        self, wanted: _Wanted, hidden: Hidden, condition: str, found: tuple[FileLine, Sequence[FileLine]]
+    def _of_held_file(
+        self, wanted: _Wanted, hidden: Hidden, condition: str, file: tuple[FileLine, Sequence[FileLine]]
     ) -> list[pa.Table]:
-        """The rows of a file, in parts."""
-        line, hiding = found
-        name, parts, kept = f"{line.location} where {condition}", list[pa.Table](), 0
-        standing = cache(partial(_standing, hidden, line, hiding))
-        with _opened(line.location) as file:
-            for groups in _at_once(file.metadata, groups_that(file, wanted.of, wanted.may_have)):
-                held = partial(self._hold, name, kept)
-                if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
-                    parts.append(rows)
-                    kept += rows.nbytes
+        """The rows of a file, in parts, which the lease holds."""
+        name, parts, kept = f"{file[0].location} where {condition}", list[pa.Table](), 0
+        for rows in _of_file(wanted, hidden, lambda size: self._hold(name, kept, size), file):  # noqa: B023
+            parts.append(rows)
+            kept += rows.nbytes
         self._hold(name, kept, 0)
         return parts
 
@@ -212,6 +239,21 @@ class LocalRows:
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         return files
+
+
+def _of_file(
+    wanted: _Wanted,
+    hidden: Hidden,
+    held: Callable[[int], None],
+    file: tuple[FileLine, Sequence[FileLine]],
+) -> Iterator[pa.Table]:
+    """The rows of a file, some row groups at a time; `held` is told the bytes of those that are read."""
+    line, hiding = file
+    standing = cache(partial(_standing, hidden, line, hiding))
+    with _opened(line.location) as opened:
+        for groups in _at_once(opened.metadata, groups_that(opened, wanted.of, wanted.may_have)):
+            if (rows := wanted.rows(opened, line, groups, standing, held)) is not None:
+                yield rows
 
 
 def _part(fields: Mapping[str, Field], of: str | tuple[str, str]) -> Field:

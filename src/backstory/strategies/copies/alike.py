@@ -1,15 +1,10 @@
 """Whether values are alike (V16): NULL equals NULL, NaN equals NaN, 0.0 equals -0.0, maps without order."""
 
-from collections.abc import Iterable
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING
-
-from backstory.stores.iceberg.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
@@ -45,14 +40,6 @@ def _holds_map(type_: "DataType") -> bool:
     return isinstance(type_, MapType)
 
 
-def alike(one: str, other: str, names: Iterable[str], types: "StructType") -> "Column":
-    """Whether the columns of these names are alike in two structs, given as Spark's names of them."""
-    from pyspark.sql.functions import col, lit
-
-    pairs = (
-        comparable(col(f"{one}.{quoted(name)}"), types[name].dataType).eqNullSafe(
-            comparable(col(f"{other}.{quoted(name)}"), types[name].dataType)
-        )
-        for name in names
-    )
-    return reduce(and_, pairs, lit(True))
+def alike(one: "Column", other: "Column", type_: "DataType") -> "Column":
+    """Whether two values of a type are one."""
+    return comparable(one, type_).eqNullSafe(comparable(other, type_))

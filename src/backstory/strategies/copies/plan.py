@@ -1,196 +1,320 @@
-"""A full copy and a table of layout `versions`, on Spark: what their one join compares and returns.
+"""What a full copy makes of the records that it touches, as Arrow tables (V7 to V9, V18, V30, V36).
 
-The stored states are those of the rule: what was known of a record just before the copy's instant, at it
-by a copy that this one takes the place of, and at the next instant of which something is known.
+A touched record is a row of four sides: what the copy delivers, and the stored versions that count for it.
+`before` was true just before the copy's instant, `replaced` begins at it by a copy that this one replaces,
+`next` is true at the following instant of which something is known. Records of different keys never meet
+here, so that touched records are planned together or in parts, here or in Spark's tasks, with one result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_, or_
-from typing import TYPE_CHECKING, Final
+from functools import cached_property, reduce
+from typing import Final
 
-from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.remembered import ENDED_AT, KIND, ROLE, Role, Told
-from backstory.model.schema import Column as SourceColumn
-from backstory.model.types import ColumnType
-from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.strategies.copies.alike import alike
-from backstory.strategies.copies.moves import of
-from backstory.strategies.scd2.plan import APPEARED, CHANGED, DELIVERED, STORED, VANISHED
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import Role
+from backstory.strategies.alike import Values, rows_alike
+from backstory.strategies.copies.rows import OPEN, begun, left_behind, micros, moved, with_columns
+from backstory.strategies.copies.terms import CopyTerms
 
-# Structs of stored rows beside the key; no column of a source is called so.
-NOW: Final = "backstory: now"
-BEFORE: Final = "backstory: before"
-REPLACED: Final = "backstory: replaced"
-NEXT: Final = "backstory: next"
-RENEWED: Final = "renewed"
-APPEARING: Final = "appearing"
+APPEARED: Final = "appeared"
+CHANGED: Final = "changed"
+CLOSED: Final = "closed"
+UNCHANGED: Final = "unchanged"
+TAKEN_BACK: Final = "taken back"
+# Of a column: the records that change in it, those that lose their value, and those that had one.
+DRIVES: Final = "drives "
+LOSES: Final = "loses "
+HAD: Final = "had "
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows beside each other with those of other sides; `has` says where there is one, else all is NULL."""
+
+    rows: pa.Table
+    has: np.ndarray
+
+    def __getitem__(self, name: str) -> Values:
+        return self.rows[name]
+
+    def at(self, rows: np.ndarray) -> pa.Table:
+        """The rows where this is true."""
+        return self.rows.filter(pa.array(rows))
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """When the versions begin, in microseconds."""
+        return micros(self.rows[VALID_FROM])
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        """When they end, `OPEN` where they have not."""
+        return micros(self.rows[VALID_TO])
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTerms:
-    """What the copy is compared by; instants are microseconds, `types` Spark's of the columns.
+class Touched:
+    """Records that a copy may change, a row of each side for each of them."""
 
-    `delivered` are the copy's columns, the key's among them; those `compared` make a version where they
-    differ, those `renewed` are written into the open version instead, `tracked` all that the table tracks,
-    `overwritten` all that it keeps without history.
-    `following` is the next instant of which something is known. `in_order`: nothing is known from `at` on.
-    `restated`: the copy takes the place of a stored one, which then said nothing of columns that it lacks.
-    `successions` are columns that the copy lacks, each with one of its type that comes: it may be the same.
+    delivered: Side
+    before: Side
+    replaced: Side
+    next: Side
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What becomes of touched records.
+
+    `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
+    written anew is in both. `counts` are records by outcome, and by column those with a new value (`DRIVES`)
+    and those that lose theirs (`LOSES`), of those that `HAD` one. `samples` are a few keys of each kind,
+    `appeared` the keys of all records that were not there at the copy's instant.
     """
 
-    columns: tuple[SourceColumn, ...]
-    types: "StructType"
-    key: tuple[str, ...]
-    delivered: tuple[str, ...]
-    compared: tuple[str, ...]
-    renewed: tuple[str, ...]
-    tracked: tuple[str, ...]
-    overwritten: tuple[str, ...]
-    at: int
-    recorded: int
-    following: int | None = None
-    in_order: bool = True
-    restated: bool = False
-    successions: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def memory(self) -> ColumnType:
-        """The type of what rows remember."""
-        return next(each.type for each in self.columns if each.name == MEMORY)
+    gone: pa.Table
+    come: pa.Table
+    counts: Mapping[str, int]
+    samples: Mapping[str, pa.Table]
+    appeared: pa.Table
 
 
-def version() -> "Column":
-    """Whether a stored row is a version, and no memory."""
-    return column(MEMORY).getField(ROLE).isNull()
+def plan_copy(terms: CopyTerms, touched: Touched) -> CopyPlan:
+    """The rows that go and come of touched records; those that are as they were are counted."""
+    return _Plan(terms, touched).made()
 
 
-def marked() -> "Column":
-    """Whether a stored row remembers a copy or a truncate that was not taken back."""
-    memory = column(MEMORY)
-    said = memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value)
-    return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+@dataclass(frozen=True)
+class _Plan:
+    """The outcomes of touched records: a truth value for each of them."""
+
+    terms: CopyTerms
+    touched: Touched
+
+    def made(self) -> CopyPlan:
+        parts = [*self._moves(), *self._takes_back(), *self._begins(), *self._goes_on(), *self._renews()]
+        come = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
+        gone = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
+        none = self.touched.before.rows.select([FILE, POSITION]).slice(0, 0)
+        kinds = {
+            APPEARED: self.appeared,
+            CHANGED: self.changed | self.renewed,
+            CLOSED: self.vanished,
+            **{f"{LOSES}{name}": self._loses(name) for name in self.terms.compared},
+        }
+        counts = {kind: int(rows.sum()) for kind, rows in kinds.items()}
+        counts[UNCHANGED] = int((self.both & ~self.changed & ~self.renewed).sum())
+        counts[TAKEN_BACK] = int(self._taken_back.sum())
+        counts |= {f"{HAD}{name}": int(self._had(name).sum()) for name in self.terms.compared}
+        counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._kept}
+        keys = self._keys
+        few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
+        return CopyPlan(
+            pa.concat_tables([none, *gone]),
+            pa.concat_tables([*come, shaped(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)]),
+            {name: count for name, count in counts.items() if count},
+            {kind: rows for kind, rows in few.items() if len(rows)},
+            keys.filter(pa.array(self.appeared)),
+        )
+
+    @cached_property
+    def now(self) -> Side:
+        """What was known of the records at the copy's instant."""
+        before, replaced = self.touched.before, self.touched.replaced
+        there = before.has if self.terms.in_order else before.has & (before.end > self.terms.at)
+        if not replaced.has.any() and (there == before.has).all():
+            return before
+        places = np.arange(len(there))
+        rows = np.where(replaced.has, places + len(there), np.where(there, places, -1))
+        both = pa.concat_tables([before.rows, replaced.rows])
+        return Side(both.take(pa.array(rows, mask=rows < 0)), rows >= 0)
+
+    @cached_property
+    def both(self) -> np.ndarray:
+        return self.touched.delivered.has & self.now.has
+
+    @cached_property
+    def appeared(self) -> np.ndarray:
+        return self.touched.delivered.has & ~self.now.has
+
+    @cached_property
+    def vanished(self) -> np.ndarray:
+        return ~self.touched.delivered.has & self.now.has & self.terms.closes
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """The records that are others in what makes versions."""
+        return self.both & ~self._alike_now
+
+    @cached_property
+    def renewed(self) -> np.ndarray:
+        """The records of which only values without history are others (V18)."""
+        if self.terms.following is not None or not self.terms.renewed:
+            return np.zeros_like(self.both)
+        same = reduce(np.logical_and, (self._kept[name] for name in self.terms.renewed))
+        return self.both & self._alike_now & ~same
+
+    @cached_property
+    def _kept(self) -> Mapping[str, np.ndarray]:
+        """For each column of the copy whether the record has the value that it had."""
+        names = (*self.terms.compared, *self.terms.renewed)
+        return {name: self._alike(self.touched.delivered, self.now, [name]) for name in names}
+
+    @cached_property
+    def _alike_now(self) -> np.ndarray:
+        """Whether a record is as delivered: on these columns, and on those that a restatement lacks."""
+        terms, before = self.terms, self.touched.before
+        alike = reduce(np.logical_and, (self._kept[name] for name in terms.compared), np.ones_like(self.both))
+        if not terms.restated:
+            return alike
+        stays = before.has & self._alike(self.touched.delivered, before, terms.compared)
+        on_before = self._alike(before, self.now, terms.absent)
+        return alike & np.where(stays, on_before, _all_null(self.now, terms.absent))
+
+    @cached_property
+    def _relived(self) -> np.ndarray:
+        return self.appeared | self.changed | self.vanished
+
+    @cached_property
+    def _stays(self) -> np.ndarray:
+        """Whether the version before the copy's instant goes on with what is delivered."""
+        delivered, before = self.touched.delivered, self.touched.before
+        return delivered.has & before.has & self._alike(delivered, before, self.terms.compared)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return self.touched.delivered.has & ~self._stays
+
+    @cached_property
+    def _joins(self) -> np.ndarray:
+        """Whether what the copy says goes on in the version that is known next."""
+        terms, after = self.terms, self.touched.next
+        if not after.has.any():
+            return np.zeros_like(after.has)
+        there = [name for name in terms.tracked if name in terms.delivered]
+        as_delivered = self._alike(self.touched.delivered, after, there) & _all_null(after, terms.absent)
+        as_before = self._alike(self.touched.before, after, terms.tracked)
+        joins = after.has & np.where(self._stays, as_before, as_delivered)
+        return self.touched.delivered.has & joins
+
+    @cached_property
+    def _reach(self) -> np.ndarray:
+        """Until when what the copy says is true, for all that is known."""
+        following = OPEN if self.terms.following is None else self.terms.following
+        if not self._joins.any():
+            return np.full(len(self._joins), following)
+        return np.where(self._joins, self.touched.next.end, following)
+
+    @cached_property
+    def _own(self) -> np.ndarray:
+        """Whether the next version begins at the following instant; else one that is here goes on to it."""
+        after = self.touched.next
+        return after.has & (after.start == self.terms.following) if after.has.any() else after.has
+
+    @cached_property
+    def _taken_back(self) -> np.ndarray:
+        replaced = self._relived & self.touched.replaced.has
+        return replaced.astype(np.int64) + (self._relived & self._own & self._joins)
+
+    def _moves(self) -> Iterable[tuple[pa.Table, bool]]:
+        """Versions from before, with another end."""
+        before, at = self.touched.before, self.terms.at
+        ends = np.where(self._stays, self._reach, at)
+        yield from self._moving(before, self._relived & before.has & (ends != before.end), ends, stays=True)
+
+    def _takes_back(self) -> Iterable[tuple[pa.Table, bool]]:
+        """Versions that are replaced, and those that what the copy says goes on into."""
+        replaced, after = self.touched.replaced, self.touched.next
+        yield from self._moving(replaced, self._relived & replaced.has, replaced.start, Role.PAST)
+        if after.has.any():
+            yield from self._moving(after, self._relived & self._own & self._joins, after.start, Role.PAST)
+
+    def _moving(
+        self,
+        side: Side,
+        where: np.ndarray,
+        ends: np.ndarray,
+        role: Role | None = None,
+        *,
+        stays: bool = False,
+    ) -> Iterable[tuple[pa.Table, bool]]:
+        if not where.any():
+            return
+        memory, rows = self.terms.memory, side.at(where)
+        now = moved(rows, ends[where], self.terms.recorded, memory, role)
+        yield (self._as_newest(now, where, self._stays) if stays else now), True
+        yield left_behind(rows, memory), False
+
+    def _begins(self) -> Iterable[tuple[pa.Table, bool]]:
+        """Versions with what is delivered."""
+        where = self._relived & self._starts
+        if where.any():
+            delivered, ends = self.touched.delivered.at(where), self._reach[where]
+            rows = shaped(begun(delivered, self.terms.at, ends, self.terms.recorded), self.terms.columns)
+            yield self._as_newest(rows, where, self._starts), False
+
+    def _goes_on(self) -> Iterable[tuple[pa.Table, bool]]:
+        """What was true beyond the following instant is so again, in a version of its own."""
+        after = self.touched.next
+        where = self._relived & after.has & ~self._own & ~self._joins
+        if where.any():
+            rows = after.at(where).drop_columns([FILE, POSITION])
+            following = self.terms.following or 0
+            yield begun(rows, following, after.end[where], self.terms.recorded), False
+
+    def _renews(self) -> Iterable[tuple[pa.Table, bool]]:
+        if self.renewed.any():
+            delivered = self.touched.delivered.at(self.renewed)
+            values = {name: delivered[name] for name in self.terms.renewed}
+            yield with_columns(self.now.at(self.renewed), values), True
+
+    def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
+        """The rows, of `where`; those of `which` with the newest values of what has no history (V18)."""
+        ends = self.terms.following is None
+        names = self.terms.renewed if ends else self.terms.overwritten
+        chosen = (which & (self._stays if ends else self._joins))[where]
+        if not names or not chosen.any():
+            return rows
+        newest = (self.touched.delivered if ends else self.touched.next).at(where)
+        values = {name: (newest[name], rows[name].cast(newest[name].type)) for name in names}
+        return with_columns(
+            rows, {name: pc.if_else(pa.array(chosen), *each) for name, each in values.items()}
+        )
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        delivered, now = self.touched.delivered, self.now
+        pairs = ((_one(delivered[name]), _one(now[name])) for name in self.terms.key)
+        values = [pc.if_else(pa.array(delivered.has), *each) for each in pairs]
+        return pa.table(values, names=list(self.terms.key))
+
+    def _drives(self, name: str) -> np.ndarray:
+        return (self.changed | self.renewed) & ~self._kept[name]
+
+    def _had(self, name: str) -> np.ndarray:
+        return self.both & np.asarray(_one(self.now[name]).is_valid())
+
+    def _loses(self, name: str) -> np.ndarray:
+        return self._had(name) & np.asarray(_one(self.touched.delivered[name]).is_null())
+
+    def _alike(self, one: Side, other: Side, names: Sequence[str]) -> np.ndarray:
+        """Whether rows of two sides are alike in these columns; what is on no side is NULL."""
+        pairs = ((one[name], other[name].cast(one[name].type)) for name in names)
+        return rows_alike(pairs, len(one.has))
 
 
-def stored_states(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
-    """For each key that the copy can touch the versions that count for it, each as a struct.
-
-    `rows` are the table's, with their places.
-    """
-    from pyspark.sql.functions import coalesce, first, lit, struct, when
-
-    at, key = instant(terms.at), [quoted(name) for name in terms.key]
-    if terms.in_order:
-        open_ = rows.where(version() & column(VALID_TO).isNull())
-        return open_.select(*key, struct("*").alias(NOW))
-    start, end = column(VALID_FROM), column(VALID_TO)
-    slice_ = rows.where(version() & (end.isNull() | (end >= at)))
-    sides = {BEFORE: start < at, REPLACED: start == at}
-    if terms.following is not None:
-        following = instant(terms.following)
-        slice_ = slice_.where(start <= following)
-        sides[NEXT] = (start <= following) & (end.isNull() | (end > following))
-    whole = struct("*")
-    chosen = [first(when(side, whole), ignorenulls=True).alias(name) for name, side in sides.items()]
-    states = slice_.groupBy(*key).agg(*chosen)
-    if NEXT not in sides:
-        states = states.withColumn(NEXT, lit(None).cast(states.schema[BEFORE].dataType))
-    ended = of(quoted(BEFORE), VALID_TO)
-    there = when(ended.isNull() | (ended > at), column(BEFORE))
-    return states.withColumn(NOW, coalesce(column(REPLACED), there))
+def _all_null(side: Side, names: Iterable[str]) -> np.ndarray:
+    nulls = (np.asarray(_one(side[name]).is_null()) for name in names)
+    return reduce(np.logical_and, nulls, np.ones(len(side.has), bool))
 
 
-def spoilt(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
-    """The keys of the slice that have two versions at one instant (V119)."""
-    from pyspark.sql.functions import count_if
-
-    at, start, end = instant(terms.at), column(VALID_FROM), column(VALID_TO)
-    slice_ = rows.where(version() & (end.isNull() | (end >= at)))
-    covers = (start <= at) & (end.isNull() | (end > at))
-    counted = [covers, start < at, end.isNull()]
-    twice = reduce(or_, (count_if(each) > 1 for each in counted))
-    names = [quoted(name) for name in terms.key]
-    return slice_.groupBy(*names).agg(twice.alias(RENEWED)).where(column(RENEWED)).select(*names)
-
-
-def state(name: str) -> str:
-    """Spark's name of one of the stored states, beside the delivered row."""
-    return f"{STORED}.{quoted(name)}"
-
-
-def differs(terms: CopyTerms) -> "Column":
-    """Whether a record that is on both sides is another one than at the copy's instant."""
-    from pyspark.sql.functions import col
-
-    names = (*terms.compared, *(terms.renewed if terms.following is None else ()))
-    there = col(state(NOW)).isNotNull()
-    return ~(there & _alike_now(terms, names))
-
-
-def _alike_now(terms: CopyTerms, names: Sequence[str]) -> "Column":
-    """Whether a record is now as delivered: on these columns, and on those that a restatement lacks."""
-    from pyspark.sql.functions import col, when
-
-    found = alike(DELIVERED, state(NOW), names, terms.types)
-    if not terms.restated:
-        return found
-    stays = col(state(BEFORE)).isNotNull() & alike(DELIVERED, state(BEFORE), terms.compared, terms.types)
-    absent = {name for name in terms.tracked if name not in terms.delivered}
-    on_before = alike(state(BEFORE), state(NOW), absent, terms.types)
-    return found & when(stays, on_before).otherwise(all_null(state(NOW), absent))
-
-
-def all_null(row: str, names: Iterable[str]) -> "Column":
-    """Whether a struct has no value in these columns."""
-    from pyspark.sql.functions import lit
-
-    return reduce(and_, (of(row, name).isNull() for name in names), lit(True))
-
-
-def there() -> "Column":
-    """Whether a stored record was there at the copy's instant; else it cannot vanish."""
-    from pyspark.sql.functions import col
-
-    return col(state(NOW)).isNotNull()
-
-
-def has(name: str) -> "Column":
-    """Whether a record that is in the copy had a value in a column at the copy's instant."""
-    from pyspark.sql.functions import col
-
-    return there() & col(DELIVERED).isNotNull() & of(state(NOW), name).isNotNull()
-
-
-def valued(old: str, new: str) -> "Column":
-    """Whether a record that is on both sides has a value in the one column there, or in the other here."""
-    from pyspark.sql.functions import col
-
-    both = there() & col(DELIVERED).isNotNull()
-    return both & (of(state(NOW), old).isNotNull() | of(DELIVERED, new).isNotNull())
-
-
-def carries_over(old: str, new: str) -> "Column":
-    """Whether these two values are one."""
-    return valued(old, new) & of(state(NOW), old).eqNullSafe(of(DELIVERED, new))
-
-
-def loses(name: str) -> "Column":
-    """Whether such a record has none in the copy."""
-    return has(name) & of(DELIVERED, name).isNull()
-
-
-def outcome(terms: CopyTerms) -> "dict[str, Column]":
-    """Which actions are of records that appear, change with a version, are renewed without one, or go."""
-    action, known = column("action"), there()
-    anew = ~_alike_now(terms, terms.compared)
-    return {
-        APPEARING: (action == APPEARED) | ((action == CHANGED) & ~known),
-        CHANGED: (action == CHANGED) & known & anew,
-        RENEWED: (action == CHANGED) & known & ~anew,
-        VANISHED: action == VANISHED,
-    }
+def _one(values: Values) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

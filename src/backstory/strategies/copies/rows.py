@@ -1,193 +1,122 @@
-"""The rows that a full copy writes: versions that end, are taken back, begin or are renewed (V7 to V9)."""
+"""The layout's own columns of versions that end, are taken back or open, as Arrow (V6 to V8, V31)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-from backstory.model.change import NOTHING
-from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import Role
-from backstory.stores.iceberg.literals import instant
-from backstory.strategies.copies.alike import alike
-from backstory.strategies.copies.moves import begun, left_behind, moved, moves_again, of, row_of
-from backstory.strategies.copies.plan import (
-    APPEARING,
-    BEFORE,
-    NEXT,
-    NOW,
-    RENEWED,
-    REPLACED,
-    CopyTerms,
-    all_null,
-    outcome,
-    state,
-)
-from backstory.strategies.scd2.plan import CHANGED, DELIVERED, VANISHED, Outcomes
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from backstory.formats.rows import arrow_type
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.places import ROW_ID
+from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
+from backstory.model.types import ColumnType
 
-    # Where a column takes another value than its row's, and which.
-    Newest = Mapping[str, tuple[Column, Column]]
+Values: TypeAlias = pa.Array | pa.ChunkedArray
+INSTANT = pa.timestamp("us", "UTC")
+# The microseconds of an end that is not known.
+OPEN = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Rows to write: which actions have one, its columns, and the stored row whose place it takes."""
-
-    where: "Column"
-    row: "Callable[[], list[Column]]"
-    instead: str | None = None
-    taken_back: bool = False
+def micros(values: Values) -> np.ndarray:
+    """Instants as microseconds; NULL is `OPEN`."""
+    joined = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.asarray(pc.fill_null(joined.cast(INSTANT).cast(pa.int64()), int(OPEN)))
 
 
-def written(terms: CopyTerms) -> list[Written]:
-    """The rows that the copy writes, one kind after the other; conditions are of the actions."""
-    return _in_order(terms) if terms.in_order else _among_others(terms)
+def instants(values: np.ndarray) -> pa.Array:
+    """Microseconds as instants; `OPEN` is NULL."""
+    return pa.array(values, pa.int64(), mask=values == OPEN).cast(INSTANT)
 
 
-def _in_order(terms: CopyTerms) -> list[Written]:
-    """Nothing is known later: versions end at the copy's instant, begin there, or are renewed in place."""
-    from pyspark.sql.functions import lit
-
-    at, kinds, now = instant(terms.at), outcome(terms), state(NOW)
-    return [
-        *_moving(terms, now, kinds[CHANGED] | kinds[VANISHED], at),
-        Written(kinds[APPEARING] | kinds[CHANGED], lambda: _beginning(terms, at, lit(None))),
-        *_renewing(terms),
-    ]
+def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
+    """The rows with these columns, in place of those of the same names."""
+    there = {name: rows[name] for name in rows.column_names}
+    return pa.table({**there, **values})
 
 
-def _renewing(terms: CopyTerms) -> list[Written]:
-    """Open versions of which only columns without history differ (V18)."""
-    now = state(NOW)
-
-    def row() -> "list[Column]":
-        values = {**_values(terms, now), **{name: of(DELIVERED, name) for name in terms.renewed}}
-        return row_of(terms.columns, {}, values)
-
-    return [Written(outcome(terms)[RENEWED], row, now)] if terms.renewed else []
-
-
-def _among_others(terms: CopyTerms) -> list[Written]:
-    """Facts are known at or after the copy's instant: what it says holds up to the next (V30, V31)."""
-    from pyspark.sql.functions import col, lit, when
-
-    at, kinds = instant(terms.at), outcome(terms)
-    before, replaced, after = state(BEFORE), state(REPLACED), state(NEXT)
-    relived = kinds[APPEARING] | kinds[CHANGED] | kinds[VANISHED]
-    has = {name: col(name).isNotNull() for name in (DELIVERED, before, replaced, after)}
-    stays = has[DELIVERED] & has[before] & alike(DELIVERED, before, terms.compared, terms.types)
-    begins = has[DELIVERED] & ~stays
-    following = lit(None) if terms.following is None else instant(terms.following)
-    joins_after = has[after] & when(stays, alike(before, after, terms.tracked, terms.types)).otherwise(
-        _delivered_alike(terms, after)
-    )
-    joins = (stays | begins) & joins_after
-    reach = when(joins, of(after, VALID_TO)).otherwise(following)
-    end = when(stays, reach).otherwise(at)
-    own = has[after] & (of(after, VALID_FROM) == following)  # else it is one of the others, going on
-    # What has no history is as the newest version has it.
-    newest = {name: (joins, of(after, name)) for name in terms.overwritten}
-    if terms.following is None:
-        newest = {name: (stays, of(DELIVERED, name)) for name in terms.renewed}
-    moves = relived & has[before] & ~end.eqNullSafe(of(before, VALID_TO))
-    return [
-        *_moving(
-            terms,
-            before,
-            moves,
-            end,
-            newest={name: (stays & when_, to) for name, (when_, to) in newest.items()},
-        ),
-        *_moving(terms, replaced, relived & has[replaced], at, Role.PAST),
-        *_moving(terms, after, relived & own & joins, following, Role.PAST),
-        Written(relived & begins, lambda: _beginning(terms, at, reach, newest)),
-        Written(
-            relived & has[after] & ~own & ~joins,
-            lambda: row_of(
-                terms.columns,
-                begun(following, of(after, VALID_TO), instant(terms.recorded)),
-                _values(terms, after),
-            ),
-        ),
-        *(_renewing(terms) if terms.following is None else []),
-    ]
-
-
-def _delivered_alike(terms: CopyTerms, other: str) -> "Column":
-    """Whether the delivered row, NULL where it has no column, is like a stored one."""
-    there = [name for name in terms.tracked if name in terms.delivered]
-    absent = (name for name in terms.tracked if name not in terms.delivered)
-    return alike(DELIVERED, other, there, terms.types) & all_null(other, absent)
-
-
-def _moving(
-    terms: CopyTerms,
-    row: str,
-    where: "Column",
-    end: "Column",
-    role: Role | None = None,
-    newest: "Newest" = NOTHING,
-) -> list[Written]:
-    """A stored version with another end, and the statement that it would forget."""
-
-    def now() -> "list[Column]":
-        own = moved(row, end, instant(terms.recorded), terms.memory, role)
-        return row_of(terms.columns, own, _as_newest(_values(terms, row), newest))
-
-    def left() -> "list[Column]":
-        return row_of(terms.columns, left_behind(row, terms.memory), _values(terms, row))
-
-    return [Written(where, now, row, role is not None), Written(where & moves_again(row), left)]
-
-
-def _beginning(
-    terms: CopyTerms, start: "Column", end: "Column", newest: "Newest" = NOTHING
-) -> "list[Column]":
-    own = begun(start, end, instant(terms.recorded))
-    return row_of(terms.columns, own, _as_newest(_delivered(terms), newest))
-
-
-def _as_newest(values: "dict[str, Column]", newest: "Newest") -> "dict[str, Column]":
-    from pyspark.sql.functions import lit, when
-
-    told = {
-        name: when(where, value).otherwise(values.get(name, lit(None)))
-        for name, (where, value) in newest.items()
+def moved(
+    rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType, role: Role | None = None
+) -> pa.Table:
+    """Versions with other ends; with a role they are taken back (V7, V8)."""
+    changes = {ENDED_AT: _repeat(recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
+    if role is not None:
+        changes[ROLE] = pa.repeat(role.value, len(rows))
+    own = {
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: pc.coalesce(memory_field(rows, ENDED_AT), rows[RECORDED_AT]),
+        MEMORY: _memory(rows, memory, changes),
     }
-    return {**values, **told}
+    return with_columns(rows, own)
 
 
-def _delivered(terms: CopyTerms) -> "dict[str, Column]":
-    return {name: of(DELIVERED, name) for name in terms.delivered}
+def left_behind(rows: pa.Table, memory: ColumnType) -> pa.Table:
+    """The statements that a second move of an end would forget, as rows with ids of their own (V7)."""
+    again = rows.filter(pc.is_valid(memory_field(rows, ENDED_AT)))
+    own = {
+        VALID_TO: again[VALID_FROM],
+        IS_CURRENT: pa.repeat(False, len(again)),
+        MEMORY: _memory(again, memory, {ROLE: pa.repeat(Role.PAST.value, len(again))}),
+    }
+    return with_columns(again, own | _without_ids(again))
 
 
-def _values(terms: CopyTerms, row: str) -> "dict[str, Column]":
-    return {each.name: of(row, each.name) for each in terms.columns}
+def begun(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Table:
+    """Versions that open with these values."""
+    own = {
+        VALID_FROM: _repeat(start, len(rows)),
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: _repeat(recorded, len(rows)),
+    }
+    kept = rows.drop_columns([MEMORY]) if MEMORY in rows.column_names else rows
+    return with_columns(kept, own | _without_ids(kept))
 
 
-def rows_that_come(found: Outcomes, kinds: Sequence[Written], *, ids: bool) -> "DataFrame":
-    """All rows to write, with the ids that they keep."""
-    from pyspark.sql.functions import lit
+def mark(at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None) -> pa.Table:
+    """The row that remembers a copy; `columns` are field ids, None for all (V31)."""
+    fact = {
+        ROLE: Role.FACT.value,
+        KIND: Told.COPY.value,
+        COLUMNS: None if columns is None else list(columns),
+    }
+    value = {name: fact.get(name) for name, _ in memory.parts}
+    return pa.table(
+        {
+            VALID_FROM: _repeat(at, 1),
+            VALID_TO: _repeat(at, 1),
+            IS_CURRENT: pa.array([False]),
+            RECORDED_AT: _repeat(recorded, 1),
+            MEMORY: pa.array([value], arrow_type(memory)),
+        }
+    )
 
-    parts = []
-    for kind in kinds:
-        kept = of(kind.instead, ROW_ID) if ids and kind.instead else lit(None).cast("bigint")
-        row = [*kind.row(), *([kept.alias(ROW_ID)] if ids else [])]
-        parts.append(found.actions.where(kind.where).select(*row))
-    return reduce(lambda one, other: one.unionByName(other), parts)
+
+def taken_back(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
+    """Remembered facts that are taken back (V8)."""
+    return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 
-def rows_that_go(found: Outcomes, kinds: Sequence[Written]) -> "DataFrame":
-    """The places of the stored rows that are written anew."""
-    parts = [
-        found.actions.where(kind.where).select(
-            of(kind.instead, FILE).alias(FILE), of(kind.instead, POSITION).alias(POSITION)
-        )
-        for kind in kinds
-        if kind.instead
-    ]
-    return reduce(lambda one, other: one.unionByName(other), parts)
+def memory_field(rows: pa.Table, name: str) -> pa.Array:
+    """A field of what rows remember; NULL where they remember nothing."""
+    return pc.struct_field(rows[MEMORY].combine_chunks(), name)
+
+
+def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array]) -> pa.Array:
+    """What rows remember with these changes; fields that feeds add are kept."""
+    types = {name: arrow_type(type_) for name, type_ in memory.parts}
+    values = (changes[name] if name in changes else memory_field(rows, name) for name in types)
+    fields = [pa.field(name, type_) for name, type_ in types.items()]
+    return pa.StructArray.from_arrays(
+        [value.cast(field.type) for value, field in zip(values, fields, strict=True)], fields=fields
+    )
+
+
+def _without_ids(rows: pa.Table) -> dict[str, Values]:
+    return {ROW_ID: pa.nulls(len(rows), pa.int64())} if ROW_ID in rows.column_names else {}
+
+
+def _repeat(instant: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(instant, INSTANT), count)

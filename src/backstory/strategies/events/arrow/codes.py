@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.keys import key_codes
+from backstory.strategies.keys import key_codes, settled
 
 # The number of a NULL: it equals itself, and comes before all others.
 LACKING: Final = np.iinfo(np.int64).min
@@ -23,7 +23,7 @@ def integers(column: pa.ChunkedArray) -> np.ndarray:
 
 def identities(rows: pa.Table, names: Sequence[str], *more: np.ndarray) -> np.ndarray:
     """A number for each row, equal exactly where these columns are, and `more` numbers beside them."""
-    parts = {name: _settled(rows[name]) for name in names}
+    parts = {name: settled(rows[name]) for name in names}
     parts |= {f"more {place}": pa.chunked_array([pa.array(each)]) for place, each in enumerate(more)}
     if not parts:
         return np.zeros(rows.num_rows, np.int64)
@@ -40,7 +40,7 @@ def ranks(column: pa.ChunkedArray) -> np.ndarray:
         or pa.types.is_timestamp(column.type)
     ):
         return integers(column)
-    encoded = _settled(column).combine_chunks().dictionary_encode()
+    encoded = settled(column).combine_chunks().dictionary_encode()
     order = np.asarray(pc.sort_indices(encoded.dictionary))
     places = np.empty(len(order) + 1, np.int64)
     places[order] = np.arange(1, len(order) + 1)
@@ -61,11 +61,3 @@ def sorted_by(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
             return np.lexsort([each for least, greatest, each in told if least < greatest][::-1])
         packed = packed * (greatest - least + 1) + (each - least)
     return np.argsort(packed, kind="stable")
-
-
-def _settled(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values with one zero and one NaN."""
-    if not pa.types.is_floating(column.type):
-        return column
-    values = pc.if_else(pc.is_nan(column), pa.scalar(np.nan, column.type), column)
-    return pc.add(values, pa.scalar(0.0, column.type))

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.strategies.scd2.arrow.matching import Matched, taken
 from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, Tally
+from backstory.strategies.sift.matching import Matched, taken
 
 INSTANT = pa.timestamp("us", "UTC")
 

@@ -7,8 +7,8 @@ from backstory.model.layout import ENDED, ROW_HASH, STATE
 from backstory.stores.iceberg.literals import column
 from backstory.strategies.scd2.frames.cases import ACTION, HASH, KEY, PAST, begun_state, side
 from backstory.strategies.scd2.pair import Pair
-from backstory.strategies.scd2.plan import APPEARED, CHANGED, DELIVERED, Outcomes
 from backstory.strategies.scd2.transitions import Past, State
+from backstory.strategies.sift.join import APPEARED, CHANGED, DELIVERED, Outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

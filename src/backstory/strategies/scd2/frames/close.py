@@ -8,7 +8,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.literals import column
 from backstory.strategies.scd2.frames.cases import ACTION, closed_state, side
 from backstory.strategies.scd2.pair import Pair
-from backstory.strategies.scd2.plan import CHANGED, STORED, VANISHED, Outcomes
+from backstory.strategies.sift.join import CHANGED, STORED, VANISHED, Outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from backstory.stores.iceberg.literals import column
 from backstory.strategies.scd2.frames.cases import PAST
-from backstory.strategies.scd2.plan import Outcomes
 from backstory.strategies.scd2.transitions import Case, Now, Past, Tally
+from backstory.strategies.sift.join import Outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import pyarrow as pa
 
-from backstory.strategies.scd2.arrow.matching import matched
+from backstory.strategies.sift.matching import matched
 
 EVERY = pa.field("x", pa.float64())
 

@@ -1,4 +1,4 @@
-"""A delivered state against the stored one: two Arrow tables, matched by key."""
+"""A delivered state against the stored one: two Arrow tables, matched by key, as `rule` has it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.keys import flagged, key_codes, last_of
+from backstory.strategies.alike import alike
+from backstory.strategies.keys import flagged, key_codes, keys_by_value, last_of
 
 ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 
@@ -51,7 +52,7 @@ def matched(
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
-    (left, right), count = key_codes([delivered, stored], key)
+    (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
     if any(np.bincount(each, minlength=1).max() > 1 for each in (left, right)):
         return None
     place = last_of(right, count)[left]
@@ -71,10 +72,10 @@ def matched(
 
 
 def _changed(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
-    """Which rows are two in one of the columns; a thread looks at one column of both sides."""
+    """Which rows differ in one of the columns; a thread looks at one column of both sides."""
     with ThreadPoolExecutor(pa.cpu_count()) as pool:
-        found = list(pool.map(lambda name: _apart(mine(name), theirs(name)), names))
-    return np.asarray(reduce(pc.or_, found))
+        same = pool.map(lambda name: alike(mine(name), theirs(name)), names)
+    return ~reduce(np.logical_and, same)
 
 
 def _at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
@@ -98,14 +99,23 @@ def _all(rows: pa.Table, places: np.ndarray | pa.Array) -> bool:
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
     """For each row whether a pair of its values are two; None without pairs."""
-    told = [_apart(left, right) for left, right in pairs]
-    return reduce(pc.or_, told).combine_chunks() if told else None
+    same = [alike(left, right) for left, right in pairs]
+    return pa.array(~reduce(np.logical_and, same)) if same else None
 
 
-def _apart(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether values are not the same, as Spark takes it: NULL is NULL, and NaN is NaN."""
-    same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
-    if pa.types.is_floating(left.type):
-        neither = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False)
-        same = pc.or_(same, neither)
-    return pc.invert(same)
+def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """The first row of each key; and of each key whose rows differ from its first one, one that does."""
+    (codes,), count = key_codes([keys_by_value(rows, key)], key)
+    if len(rows) == 0 or np.bincount(codes, minlength=count).max() <= 1:
+        return rows, rows.slice(0, 0)
+    firsts = np.full(count, -1, np.int64)
+    firsts[codes[::-1]] = np.arange(len(rows))[::-1]
+    others = np.flatnonzero(firsts[codes] != np.arange(len(rows)))
+    names = [name for name in rows.column_names if name not in key]
+    again, before = rows.take(pa.array(others)), rows.take(pa.array(firsts[codes[others]]))
+    unlike = np.zeros(len(others), bool)
+    for name in names:
+        unlike |= ~alike(again[name], before[name])
+    conflicts = others[unlike]
+    one_each = np.unique(codes[conflicts], return_index=True)[1]
+    return rows.take(pa.array(np.sort(firsts[firsts >= 0]))), rows.take(pa.array(conflicts[one_each]))

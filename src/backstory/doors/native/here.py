@@ -1,0 +1,180 @@
+"""A copy planned by the driver, without a Spark job: together, or in parts by key where it is large."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.doors.native.copy_rows import DELIVERED, SLICE, CopyRows, copy_rows, delivered_rows
+from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
+from backstory.doors.native.refusals import (
+    keys_of_rows,
+    refuse_duplicates,
+    refuse_null_keys,
+    refuse_spoilt,
+)
+from backstory.doors.native.sides import CopySides
+from backstory.engine.held_rows import HeldRows, in_pieces
+from backstory.engine.parts import parts_by_key
+from backstory.engine.staging import is_local
+from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.formats.digest import digest
+from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.change import Pieces
+from backstory.stores.iceberg.slice import PLACE
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.copies import sifted
+from backstory.strategies.copies.plan import APPEARED, CopyPlan
+from backstory.strategies.copies.rows import OPEN, begun
+from backstory.strategies.copies.sifted import (
+    DIFFERING,
+    FAULTS,
+    NO_KEY,
+    SPOILT,
+    joined_plans,
+    plan_rows,
+    without_key,
+)
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.sift.matching import distinct
+
+
+def planned_here(sides: CopySides, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:
+    """The plan of a copy; None where Spark's tasks must make it: too large, or not read exactly here.
+
+    What is spilled goes with `kept`. Raises Refused for a NULL in a key, for rows of one key that differ, and
+    for two versions of a record at one time.
+    """
+    if not sides.store.memory.most or sides.evolved.retyped:
+        return None  # a new type is written into all rows, by Spark's tasks
+    rows = copy_rows(sides, lease)
+    if rows is None:
+        return None
+    try:
+        return _planned(sides, rows, lease, kept)
+    except Unreadable:
+        return None
+
+
+def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:
+    try:
+        return _in_parts(sides, rows, lease, kept, spread=False)
+    except TooLarge:
+        if not is_local(sides.store):
+            return None
+    is_first = sides.table is None or not sides.table.rows
+    if is_first and (opening := _first_load(sides, rows, lease)) is not None:
+        return opening
+    try:
+        return _in_parts(sides, rows, lease, kept, spread=True)
+    except TooLarge:
+        return None
+
+
+def _in_parts(
+    sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack, *, spread: bool
+) -> PlannedCopy:
+    terms, content, plans = sides.terms, list[int](), list[CopyPlan]()
+    come = HeldRows("rows that come", lease, kept)
+    both = {DELIVERED: rows.delivered, SLICE: rows.stored.slice}
+    faults: Counter[str] = Counter()
+    few: dict[str, list[pa.Table]] = defaultdict(list)
+    for part in parts_by_key(both, terms.key, lease, spills=spread, spread=spread):
+        plan = plan_rows(terms, part[DELIVERED], part[SLICE], rows.stored.whole)
+        if plan.counts.keys() & set(FAULTS):
+            faults.update(plan.counts)
+            for kind, keys in plan.samples.items():
+                few[kind].append(keys)
+            continue
+        content.append(digest(part[DELIVERED]))
+        come.add(plan.come)
+        plans.append(replace(plan, come=plan.come.slice(0, 0)))
+    if faults:
+        _refuse(sides, faults, {kind: pa.concat_tables(keys) for kind, keys in few.items()})
+    whole = joined_plans(plans)
+    back = _seen_before(terms, whole.appeared, rows.stored.elsewhere)
+    samples = {
+        **whole.samples,
+        APPEARED: whole.appeared,
+        REOPENED: whole.appeared.filter(pa.array(back)),
+        NEW: whole.appeared.filter(pa.array(~back)),
+    }
+    gone = whole.gone.cast(PLACE) if len(whole.gone) else None
+    return PlannedCopy(
+        terms,
+        whole.counts,
+        int(back.sum()),
+        whole.counts.get(sifted.DELIVERED, 0),
+        lambda: content[0] if len(content) == 1 else hash(tuple(content)),
+        partial(_keys, sides, samples),
+        lambda: PlannedRows(gone, come.rows(), len(whole.gone), come.count),
+    )
+
+
+def _refuse(sides: CopySides, faults: Mapping[str, int], few: Mapping[str, pa.Table]) -> None:
+    key = sides.terms.key
+    keys = {kind: keys_of_rows(sides.store, rows, key) for kind, rows in few.items()}
+    refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
+    refuse_spoilt(keys.get(SPOILT, []), key)
+    refuse_duplicates(keys.get(DIFFERING, []), key)
+
+
+def _seen_before(
+    terms: CopyTerms, appeared: pa.Table, elsewhere: Callable[[], Iterable[pa.Table]]
+) -> np.ndarray:
+    """Which of the records that appear have versions elsewhere, whose keys are read some at a time."""
+    seen = np.zeros(len(appeared), bool)
+    if not len(appeared):
+        return seen
+    keys = keys_by_value(appeared, terms.key)
+    for rows in elsewhere():
+        (mine, theirs), count = key_codes([keys, keys_by_value(rows, terms.key)], terms.key)
+        seen |= flagged(theirs, count)[mine]
+    return seen
+
+
+def _keys(sides: CopySides, samples: dict[str, pa.Table], *kinds: str) -> list[str]:
+    """Up to ten keys of the records of these kinds."""
+    few = (samples[kind].slice(0, MAX_KEYS) for kind in kinds if kind in samples)
+    return [key for rows in few for key in keys_of_rows(sides.store, rows, sides.terms.key)][:MAX_KEYS]
+
+
+def _first_load(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> PlannedCopy | None:
+    """The plan for a table without rows: every record begins, and its row goes from file to file.
+
+    Keys are read first, and alone. None where one comes twice or is lacking: then values must be looked at.
+    """
+    terms = sides.terms
+    keys = delivered_rows(sides, terms.key)
+    if keys is None:
+        return None
+    count, content, few = 0, list[int](), keys.schema.empty_table()
+    for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
+        alone = part[DELIVERED]
+        if len(without_key(terms, alone)) or len(distinct(alone, terms.key)[0]) < len(alone):
+            return None
+        count += len(alone)
+        content.append(digest(alone))
+        few = pa.concat_tables([few, alone]).slice(0, MAX_KEYS)
+    end = OPEN if terms.following is None else terms.following
+
+    def opening() -> Iterator[pa.Table]:
+        for piece in in_pieces(rows.delivered.tables()):
+            whole = begun(piece, terms.at, np.full(len(piece), end), terms.recorded)
+            yield shaped(whole, terms.columns, ids=terms.ids)
+
+    return PlannedCopy(
+        terms,
+        {APPEARED: count, sifted.DELIVERED: count},
+        0,
+        count,
+        lambda: hash(tuple(content)),
+        partial(_keys, sides, {APPEARED: few, NEW: few}),
+        lambda: PlannedRows(None, Pieces(opening) if count else None, 0, count),
+    )

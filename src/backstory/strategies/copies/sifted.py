@@ -1,0 +1,129 @@
+"""A copy, or a part of it by key, against the stored versions: sifted, and what is touched planned."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import MAX_KEYS
+from backstory.strategies.alike import Values, alike
+from backstory.strategies.copies.plan import HAD, UNCHANGED, CopyPlan, plan_copy
+from backstory.strategies.copies.slices import rows_at, spoilt_rows, touched_records
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.sift.matching import Matched, distinct, matched, taken
+
+# Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
+FAULTS = NO_KEY, DIFFERING, SPOILT = "without a key", "differing", "spoilt"
+DELIVERED = "delivered"
+# Of columns that may be one under two names: records with a value in one of them, and in both the same.
+VALUED, CARRIED = "valued ", "carried "
+
+
+def plan_rows(
+    terms: CopyTerms, delivered: pa.Table, slice_: pa.Table, whole: Callable[[pa.Table], pa.Table]
+) -> CopyPlan:
+    """The rows that go and come, and all counts.
+
+    `slice_` are the versions of these keys that the copy can touch, with their places, in the columns that
+    decide; `whole` gives all columns of some of them. Rows without a key, rows of one key that differ and
+    records with two versions at one time are counted, with samples; nothing else is then to be trusted.
+    """
+    refused = without_key(terms, delivered)
+    delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
+    spoilt = spoilt_rows(terms, slice_)
+    faults = {NO_KEY: refused, DIFFERING: conflicts.slice(0, 0 if len(refused) else None), SPOILT: spoilt}
+    if any(map(len, faults.values())):
+        return _faulty(terms, faults)
+    stored = slice_.filter(rows_at(terms, slice_))
+    scope = pa.chunked_array([pa.repeat(terms.closes, len(stored))])
+    matches = matched(delivered, stored, terms.key, terms.decisive, scope)
+    assert matches is not None  # each side has each key once
+    touched, rest = _parted(terms, matches)
+    rows = taken(delivered, touched[0])
+    planned = plan_copy(
+        terms, touched_records(terms, rows, whole(_of_records(terms, rows, slice_, stored, touched[1])))
+    )
+    counts = Counter(planned.counts)
+    counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
+    counts.update({f"{HAD}{name}": _valid(stored[name], rest[1]) for name in terms.compared})
+    pairs = [pa.concat_arrays(each) for each in zip(matches.changed, matches.same, strict=True)]
+    counts.update(_successions(terms, delivered, stored, pairs))
+    return CopyPlan(planned.gone, planned.come, dict(counts), planned.samples, planned.appeared)
+
+
+def joined_plans(plans: Sequence[CopyPlan]) -> CopyPlan:
+    """The plans of the parts of a copy as one; its samples are a few of all."""
+    counts: Counter[str] = Counter()
+    samples: dict[str, pa.Table] = {}
+    for plan in plans:
+        counts.update(plan.counts)
+        for kind, rows in plan.samples.items():
+            samples[kind] = pa.concat_tables([samples.get(kind, rows.slice(0, 0)), rows]).slice(0, MAX_KEYS)
+    gone, come, appeared = (
+        pa.concat_tables(getattr(plan, name) for plan in plans).unify_dictionaries()
+        for name in ("gone", "come", "appeared")
+    )
+    return CopyPlan(gone, come, dict(counts), samples, appeared)
+
+
+def without_key(terms: CopyTerms, delivered: pa.Table) -> pa.Table:
+    """The rows in which a column of the key is NULL."""
+    lacks = np.zeros(len(delivered), bool)
+    for name in terms.key:
+        lacks |= np.asarray(delivered[name].combine_chunks().is_null())
+    return delivered.filter(pa.array(lacks)) if lacks.any() else delivered.slice(0, 0)
+
+
+def _faulty(terms: CopyTerms, faults: dict[str, pa.Table]) -> CopyPlan:
+    counts = {name: len(rows) for name, rows in faults.items() if len(rows)}
+    samples = {name: rows.select(terms.key).slice(0, MAX_KEYS) for name, rows in faults.items() if len(rows)}
+    nothing = pa.table({})
+    return CopyPlan(nothing, nothing, counts, samples, nothing)
+
+
+def _parted(
+    terms: CopyTerms, matches: Matched
+) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
+    """The places of rows that the copy may touch, on both sides, and the pairs of those that it does not.
+
+    A restatement that lacks columns may touch records that are as delivered.
+    """
+    mine = [matches.appeared, matches.changed[0]]
+    theirs = [matches.changed[1], matches.vanished]
+    rest = matches.same
+    if terms.restated and terms.absent:
+        mine, theirs = [*mine, rest[0]], [*theirs, rest[1]]
+        rest = (rest[0].slice(0, 0), rest[1].slice(0, 0))
+    return (pa.concat_arrays(mine), pa.concat_arrays(theirs)), rest
+
+
+def _of_records(
+    terms: CopyTerms, rows: pa.Table, slice_: pa.Table, stored: pa.Table, places: pa.Array
+) -> pa.Table:
+    """All versions of the slice that are of touched records."""
+    if terms.in_order:
+        return taken(stored, places)
+    keys = [keys_by_value(each, terms.key) for each in (rows, taken(stored, places), slice_)]
+    (delivered, versions, all_), count = key_codes(keys, terms.key)
+    return slice_.filter(pa.array((flagged(delivered, count) | flagged(versions, count))[all_]))
+
+
+def _valid(values: Values, places: pa.Array) -> int:
+    chosen = values.take(places)
+    return len(chosen) - chosen.null_count
+
+
+def _successions(
+    terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
+) -> dict[str, int]:
+    """Of each column that the copy lacks and one that comes: the records where they have a value, or one."""
+    found = {}
+    for number, (old, new) in enumerate(terms.successions):
+        here, there = delivered[new].take(pairs[0]), stored[old].take(pairs[1])
+        any_ = np.asarray(pc.or_(pc.is_valid(here), pc.is_valid(there)))
+        found[f"{VALUED}{number}"] = int(any_.sum())
+        found[f"{CARRIED}{number}"] = int((any_ & alike(here, there)).sum())
+    return found

@@ -1,0 +1,280 @@
+"""The plan of a copy gives the rule's rows, whole and in parts by key; Spark does not run here."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.errors import Refused
+from backstory.formats.delivered import arrow_schema
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import OWN_COLUMNS, Role, Told
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED
+from backstory.strategies.copies.rows import mark, micros, taken_back
+from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
+from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, joined_plans, plan_rows
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.keys import key_parts
+
+DATA = ("v", "w", "i", "o")
+COLUMNS = (*(Column(name, ColumnType(Kind.LONG)) for name in ("k", *DATA)), *OWN_COLUMNS)
+SCHEMA = pa.schema([*arrow_schema({each.name: each.type for each in COLUMNS}), pa.field(ROW_ID, pa.int64())])
+IGNORED, OVERWRITTEN = frozenset("i"), frozenset("o")
+KEYS = st.integers(1, 6)
+VALUES = st.fixed_dictionaries({name: st.none() | st.integers(1, 2) for name in DATA})
+DELIVERIES = st.tuples(
+    st.dictionaries(KEYS, VALUES),
+    st.booleans(),
+    st.sampled_from([DATA, DATA, DATA, ("v", "w", "o"), ("v", "o"), ("o",), ()]),
+)
+COPIES = st.lists(DELIVERIES, max_size=5)
+# Copies of any instant: (at, restate) beside what is delivered.
+LATE_COPIES = st.lists(st.tuples(st.integers(0, 5), st.booleans(), DELIVERIES), min_size=3, max_size=6)
+WHOLE = 1
+
+
+def terms_of(at, recorded, delivered, **more):
+    named = [name for name in DATA if name in delivered]
+    return CopyTerms(
+        columns=COLUMNS,
+        key=("k",),
+        delivered=("k", *named),
+        compared=tuple(name for name in named if name in {"v", "w"}),
+        renewed=tuple(name for name in named if name in OVERWRITTEN),
+        tracked=("v", "w"),
+        overwritten=("o",),
+        at=at,
+        recorded=recorded,
+        ids=True,
+        **more,
+    )
+
+
+def stored(rule):
+    """The rule's rows as a table has them; instants and recorded times are microseconds."""
+    rows = []
+    for number, row in enumerate(rule.rows):
+        memory = {
+            "role": row.role and Role(row.role).value,
+            "ended_at": row.ended_at,
+            "end_before": row.end_before,
+            "kind": row.kind and Told(row.kind).value,
+            "columns": None if row.columns is None else [DATA.index(name) for name in row.columns],
+            "scope": None,
+        }
+        times = {"valid_from": row.start, "valid_to": row.end, "recorded_at": row.recorded}
+        kept = memory if any(value is not None for value in memory.values()) else None
+        rows.append(
+            {
+                "k": row.key,
+                **row.values,
+                **times,
+                "is_current": row.end is None,
+                "_memory": kept,
+                ROW_ID: number,
+            }
+        )
+    return rows
+
+
+def table(rows):
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def plain(rows):
+    """Rows without ids, comparable."""
+    return sorted(repr({name: row.get(name) for name in SCHEMA.names if name != ROW_ID}) for row in rows)
+
+
+def placed(rows):
+    places = pa.table({FILE: pa.repeat("f", len(rows)), POSITION: pa.array(range(len(rows)), pa.int64())})
+    return pa.table(
+        {**{n: rows[n] for n in rows.column_names}, **{n: places[n] for n in places.column_names}}
+    )
+
+
+def slice_of(terms, rows):
+    """The versions that the copy can touch (V119)."""
+    version = pc.is_null(pc.struct_field(rows["_memory"].combine_chunks(), "role"))
+    start, end = micros(rows[VALID_FROM]), micros(rows[VALID_TO])
+    if terms.in_order:
+        return rows.filter(pc.and_(version, rows[VALID_TO].combine_chunks().is_null()))
+    reached = end >= terms.at
+    if terms.following is not None:
+        reached &= start <= terms.following
+    return rows.filter(pc.and_(version, pa.array(reached)))
+
+
+def plan(terms, delivered, rows, parts):
+    slice_ = slice_of(terms, rows)
+    sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered, slice_)]
+    return joined_plans(
+        [
+            plan_rows(terms, *(each.filter(pa.array(of == part)) for each, of in sides), lambda few: few)
+            for part in range(parts)
+        ]
+    )
+
+
+def take_by_plan(rows, copy, recorded, parts, **place):
+    """The stored rows after the copy, and the records by outcome; rows that are written anew keep their ids."""
+    rows = placed(table([{**row, ROW_ID: number} for number, row in enumerate(rows)]))
+    delivered = pa.Table.from_pylist(
+        [{"k": key, **values} for key, values in copy.rows.items()],
+        pa.schema([pa.field(name, pa.int64()) for name in ("k", *copy.columns)]),
+    )
+    terms = terms_of(copy.at, recorded, copy.columns, closes=copy.closes, **place)
+    planned = plan(terms, delivered, rows, parts)
+    gone = set(planned.gone[POSITION].to_pylist())
+    kept = [id_ for id_ in planned.come[ROW_ID].to_pylist() if id_ is not None]
+    assert sorted(kept) == sorted(rows[ROW_ID][each].as_py() for each in gone)
+    stays = [row for number, row in enumerate(rows.to_pylist()) if number not in gone]
+    known = {row["k"] for row in rows.to_pylist() if (row["_memory"] or {}).get("role") is None}
+    reopened = sum(key in known for key in planned.appeared["k"].to_pylist())
+    counts = {
+        "new": planned.counts.get(APPEARED, 0) - reopened,
+        "changed": planned.counts.get(CHANGED, 0),
+        "closed": planned.counts.get(CLOSED, 0),
+        "reopened": reopened,
+        "unchanged": planned.counts.get(UNCHANGED, 0),
+    }
+    return [*stays, *planned.come.to_pylist()], counts
+
+
+def with_mark(rows, copy, recorded, *, differs):
+    """The rows with the mark of the copy, as the door writes it (V31)."""
+    here = [
+        row
+        for row in rows
+        if (memory := row["_memory"] or {}).get("role") == Role.FACT.value
+        and memory["ended_at"] is None
+        and micros(table([row])[VALID_FROM])[0] == copy.at
+    ]
+    columns = None if set(copy.columns) >= set(DATA) else [DATA.index(name) for name in copy.columns]
+    if here and (here[0]["_memory"]["columns"] == columns or not differs):
+        return rows
+    memory = OWN_COLUMNS[-1].type
+    back = taken_back(table(here), recorded, memory).to_pylist() if here else []
+    return [
+        *(row for row in rows if row not in here),
+        *back,
+        *mark(copy.at, recorded, memory, columns).to_pylist(),
+    ]
+
+
+@pytest.mark.parametrize("parts", [WHOLE, 3])
+@given(COPIES, st.booleans(), st.booleans())
+def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, remembers, moved_before):
+    """Versions end, begin and are renewed as the rule has it, statements that would be forgotten stay."""
+    first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
+    if moved_before:  # its end was moved once already, and back
+        first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
+    rule = StoredCopies(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
+    rows = stored(rule)
+    for number, (delivered, closes, columns) in enumerate(series):
+        values = {key: {name: row[name] for name in columns} for key, row in delivered.items()}
+        copy = Copy(number, values, columns, closes=closes or remembers)
+        taken = take(rule, copy, number)
+        rows, counts = take_by_plan(rows, copy, number, parts)
+        rows = with_mark(rows, copy, number, differs=True) if remembers else rows
+        rule = taken.table
+        assert counts == taken.counts
+        assert plain(rows) == plain(table(stored(rule)).to_pylist())
+
+
+@pytest.mark.parametrize("parts", [WHOLE, 3])
+@given(LATE_COPIES, st.booleans())
+def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, settles):
+    """A copy of any instant says what was so up to the next one that is known, and takes back what it denies."""
+    first = StoredRow(1, dict.fromkeys(DATA, 1), 3, None, -9)
+    settled = (3, 4) if settles else ()
+    rule = StoredCopies(DATA, (first,) if settles else (), 4, settled, IGNORED, OVERWRITTEN)
+    rows = stored(rule)
+    for number, (at, restate, (delivered, _, columns)) in enumerate(series):
+        values = {key: {name: row[name] for name in columns} for key, row in delivered.items()}
+        copy = Copy(at, values, columns, restate=restate)
+        try:
+            taken = take(rule, copy, number)
+        except Refused:
+            continue
+        marks = [row.start for row in rule.rows if row.is_mark]
+        later = [each for each in [*marks, *rule.settled[:1]] if each > at]
+        is_stored = at in marks
+        in_order = not later and not is_stored
+        rows, counts = take_by_plan(
+            rows,
+            copy,
+            number,
+            parts,
+            following=min(later, default=None),
+            in_order=in_order,
+            restated=restate and not in_order,
+        )
+        differs = any(count for outcome, count in counts.items() if outcome != "unchanged")
+        rows = with_mark(rows, copy, number, differs=differs)
+        rule = taken.table
+        assert counts == taken.counts
+        assert plain(rows) == plain(table(stored(rule)).to_pylist())
+
+
+def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
+    """Identical rows of a key are one; what is refused has its keys, ten at most."""
+    rows = placed(table([]))
+    terms = terms_of(1, 1, ("v",))
+    of = pa.schema([pa.field(name, pa.int64()) for name in ("k", "v")])
+    same = plan(terms, pa.Table.from_pylist([{"k": 1, "v": 1}] * 3, of), rows, WHOLE)
+    assert same.come["k"].to_pylist() == [1]
+    none = plan(terms, pa.Table.from_pylist([{"k": None, "v": 1}, {"k": 1, "v": 1}], of), rows, WHOLE)
+    assert (none.counts, none.samples[NO_KEY].to_pylist()) == ({NO_KEY: 1}, [{"k": None}])
+    two = plan(terms, pa.Table.from_pylist([{"k": 1, "v": 1}, {"k": 1, "v": 2}], of), rows, WHOLE)
+    assert (two.counts, two.samples[DIFFERING].to_pylist()) == ({DIFFERING: 1}, [{"k": 1}])
+
+
+def test_V119_two_versions_at_one_time_are_sampled():
+    """Such a table is to be mended before anything is planned on it."""
+    version = {"k": 1, "valid_from": 1, "is_current": True, "recorded_at": 1}
+    rows = placed(table([version, version]))
+    found = plan(terms_of(2, 2, ("v",)), table([]).select(["k", "v"]), rows, WHOLE)
+    assert (found.counts, found.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": 1}])
+
+
+def test_a_key_of_several_columns_is_one():
+    """Composite keys whose texts together are equal are two, and times are what they are."""
+    columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
+    terms = CopyTerms(columns, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
+    schema = arrow_schema({each.name: each.type for each in columns})
+    instant = datetime(2026, 1, 1, tzinfo=UTC)
+    own = {"valid_from": instant, "is_current": True, "recorded_at": instant}
+    rows = placed(pa.Table.from_pylist([{"k": "ab", "l": "c", "v": "x", **own}], schema))
+    delivered = pa.table({"k": ["a", "ab"], "l": ["bc", "c"], "v": ["x", "y"]})
+    planned = plan(terms, delivered, rows, WHOLE)
+    assert planned.appeared.to_pylist() == [{"k": "a", "l": "bc"}]
+    come = planned.come.select(["k", "l", "v", "is_current"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in come) == [
+        ("a", "bc", "x", True),
+        ("ab", "c", "x", False),
+        ("ab", "c", "y", True),
+    ]
+
+
+def test_V16_floats_as_keys_and_nested_values_compare_by_value():
+    """0.0 is -0.0 and NaN is NaN, in keys and in lists, structs and maps."""
+    list_ = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.DOUBLE)),))
+    columns = (Column("k", ColumnType(Kind.DOUBLE)), Column("v", list_), *OWN_COLUMNS)
+    terms = CopyTerms(columns, ("k",), ("k", "v"), ("v",), (), ("v",), (), 5, 6)
+    schema = arrow_schema({each.name: each.type for each in columns})
+    nan, own = float("nan"), {"valid_from": 1, "is_current": True, "recorded_at": 1}
+    values = [(0.0, [1.0, nan]), (nan, [0.0]), (1.0, [1.0])]
+    rows = placed(pa.Table.from_pylist([{"k": k, "v": v, **own} for k, v in values], schema))
+    copy = [(-0.0, [1.0, nan]), (nan, [-0.0]), (1.0, [1.0, 1.0])]
+    delivered = pa.Table.from_pylist(
+        [{"k": k, "v": v} for k, v in copy], schema=pa.schema([schema.field("k"), schema.field("v")])
+    )
+    planned = plan(terms, delivered, rows, WHOLE)
+    assert (planned.counts[UNCHANGED], planned.counts[CHANGED]) == (2, 1)
