@@ -116,6 +116,7 @@ import json, sys
 import duckdb
 from duckdb_extensions import import_extension
 connection = duckdb.connect()
+connection.execute("SET enable_progress_bar = false")  # it would stand before the answer on a slow machine
 for name in ("avro", "iceberg"):
     import_extension(name, con=connection)
     connection.execute(f"LOAD {name}")

@@ -1,6 +1,6 @@
 """Rows that gather while a delivery is planned: in memory as far as the lease goes, beyond it spilled."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pyarrow as pa
@@ -21,12 +21,11 @@ class HeldRows:
         self._name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []
         self._spill: Spill | None = None
-        self._schema: pa.Schema | None = None
         self.count = 0
 
     def add(self, rows: pa.Table) -> None:
         """More rows, of the same columns."""
-        self._schema, self.count = rows.schema, self.count + len(rows)
+        self.count += len(rows)
         if self._spill is None:
             self._tables.append(rows)
             try:
@@ -40,23 +39,33 @@ class HeldRows:
         else:
             self._spill.put(self._name, rows)
 
-    def rows(self) -> pa.Table | Pieces | None:
-        """All of them, or the pieces to write them by; None for none."""
-        if not self.count:
-            return None
-        spill = self._spill
-        if spill is None:
-            return pa.concat_tables(self._tables)
-        return Pieces(lambda: in_pieces(spill.rows(self._name)))
+    @property
+    def spilled(self) -> bool:
+        """Whether the rows are more than the lease could hold."""
+        return self._spill is not None
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows in their order; where they are spilled, in tables that are worth a file each."""
+        if self._spill is None:
+            yield from self._tables
+        else:
+            yield from together(self._spill.rows(self._name), ROWS_IN_PIECE)
 
 
-def in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables that are worth a file each."""
-    together: list[pa.Table] = []
+def come_of(tables: Callable[[], Iterator[pa.Table]], *held: HeldRows) -> pa.Table | Pieces | None:
+    """The rows of a Change, made of what is held: one table, or pieces where some of it is spilled."""
+    if not any(each.count for each in held):
+        return None
+    return Pieces(tables) if any(each.spilled for each in held) else pa.concat_tables(tables())
+
+
+def together(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least so many rows, but for the last one."""
+    gathered: list[pa.Table] = []
     for table in tables:
-        together.append(table)
-        if sum(map(len, together)) >= ROWS_IN_PIECE:
-            yield pa.concat_tables(together)
-            together = []
-    if together:
-        yield pa.concat_tables(together)
+        gathered.append(table)
+        if sum(map(len, gathered)) >= count:
+            yield pa.concat_tables(gathered)
+            gathered = []
+    if gathered:
+        yield pa.concat_tables(gathered)

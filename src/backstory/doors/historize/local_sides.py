@@ -1,6 +1,6 @@
 """Base and open versions of a small load from files of this machine, where Spark need not read them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,7 @@ from backstory.doors.historize.scopes import hist_scope
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.literals import column, quoted
@@ -23,24 +24,24 @@ STAGED, BASE, OPEN = "staged", "base", "open versions"
 LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
 
 
-def local_sides(
-    work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLease
-) -> Iterator[tuple[str, pa.Table]]:
+def local_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> Iterator[tuple[str, Rows]]:
     """The base's rows and what a load compares of open versions, each if it can be read here.
 
     Both are so where the tables stay as they are, and no condition of the model's is asked of their rows.
-    Raises TooLarge for more than the lease can hold.
+    Reading raises Unreadable where Spark must read after all.
     """
     load, rules = work.load, work.load.dataset.historization
     if not load.live("v") and not (load.deletes_base and load.delete_scope):
         names = _base_names(work, base)
-        if names and (rows := _read(work, base, lease, names)) is not None:
-            yield BASE, rows if work.run.skip_base else _told(rows, counts=load.deletes_base)
+        flags = {} if work.run.skip_base else {LIVE: True, IN_SCOPE: load.deletes_base}
+        if names and (rows := _rows(work, base, names, flags)) is not None:
+            yield BASE, rows
     if not load.closes_deleted or not hist_scope(load.dataset, load.hist, load.dialect, "v"):
         dating = rules.effective_dating
         names = [load.dataset.key, ColumnRole.ROW_HASH, *([dating.column] if dating else [])]
-        if (rows := _read(work, hist, lease, list(dict.fromkeys(names)), open_=True)) is not None:
-            yield OPEN, rows.append_column(IN_SCOPE, pa.repeat(load.closes_deleted, len(rows)))
+        flags = {IN_SCOPE: load.closes_deleted}
+        if (rows := _rows(work, hist, list(dict.fromkeys(names)), flags, open_=True)) is not None:
+            yield OPEN, rows
 
 
 def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
@@ -84,34 +85,30 @@ def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _read(
-    work: SparkWork, plan: TablePlan, lease: MemoryLease, names: Sequence[str], *, open_: bool = False
-) -> pa.Table | None:
-    """These columns of all rows or of open versions, with their places; None where Spark must read them."""
+def _rows(
+    work: SparkWork, plan: TablePlan, names: Sequence[str], flags: Mapping[str, bool], *, open_: bool = False
+) -> Rows | None:
+    """These columns of all rows, or of open versions, with places and flags; None where Spark must read."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
-    schema = pa.schema([*(types.field(name) for name in names), *_place(plan)])
+    stored = pa.schema([*(types.field(name) for name in names), *_place(plan)])
+    schema = pa.schema([*stored, *(pa.field(name, pa.bool_()) for name in flags)])
+    table, ended = plan.table, ColumnRole.ENDED
     if not plan.filled:
-        return schema.empty_table()
-    if plan.table is None or plan.changes:
+        return Rows(schema, lambda: ())
+    if table is None or plan.changes:
         return None
-    here, ended = LocalRows(work.store, plan.table, lease), ColumnRole.ENDED
-    try:
-        if open_:
-            rows = here.read(
-                schema.names, [ended], lambda rows: pc.is_null(rows[ended]), where=without(ended)
-            )
-        else:
-            rows = here.read(schema.names)
-    except Unreadable:
-        return None
-    return rows.cast(schema)
+
+    def tables() -> Iterator[pa.Table]:
+        with work.store.memory.lease() as lease:
+            here = LocalRows(work.store, table, lease)
+            chosen, where = (lambda rows: pc.is_null(rows[ended]), without(ended)) if open_ else (None, None)
+            batches = here.batches(stored.names, [ended] if open_ else [], chosen, where=where)
+            for rows in batches:
+                values = [pa.repeat(value, len(rows)) for value in flags.values()]
+                yield pa.table([*rows.cast(stored).columns, *values], schema=schema)
+
+    return Rows(schema, tables)
 
 
 def _place(plan: TablePlan) -> list[pa.Field]:
     return [*PLACE_HERE, *(pa.field(name, pa.int64()) for name in plan.ids)]
-
-
-def _told(rows: pa.Table, *, counts: bool) -> pa.Table:
-    """The rows of a base, all of them live, and whether those that vanish go."""
-    rows = rows.append_column(LIVE, pa.repeat(True, len(rows)))
-    return rows.append_column(IN_SCOPE, pa.repeat(counts, len(rows)))

@@ -1,8 +1,8 @@
 """The stage of a small load as rows of the base, made here: DuckDB computes keys and hashes as Spark does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import pyarrow as pa
@@ -11,15 +11,16 @@ import pyarrow.compute as pc
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.local_sides import BROKEN, LIVE, STAGED
+from backstory.doors.historize.local_sides import BROKEN, LIVE
 from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.stage_rows import column_type, read_stage
+from backstory.doors.historize.stage_rows import column_type, stage_batches
+from backstory.engine.held_rows import together
+from backstory.engine.parts import Rows as SideRows
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.memory import MemoryLease
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import keeps_all
 from backstory.stores.iceberg.local_rows import LocalRows
@@ -33,21 +34,36 @@ from backstory.stores.sql.engines.duckdb import open_duckdb
 
 # What rows are called in expressions that are computed here.
 GIVEN: Final = "given"
+# An engine is asked for the keys and hashes of so many rows.
+ROWS_AT_ONCE: Final = 1 << 18
 
 
-def staged_here(work: SparkWork, lease: MemoryLease, size: int) -> pa.Table | None:
+def staged_here(work: SparkWork) -> SideRows | None:
     """The stage's rows as rows of the base, and of each whether it is live, and whether it breaks a rule.
 
-    `size` is what a file may take. None where Spark must read or compute them; raises TooLarge for more than
-    the lease can hold, and what `read_stage` raises.
+    None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
+    `read_stage` raises.
     """
     dataset, columns = work.load.dataset, user_columns(work.load.dataset)
     stage = work.run.stage if dataset.historization.duplicate_keys == "reject" else None
     if stage is None or any(each.datatype not in ALIKE for each in columns):
         return None
-    rows = _of_file(stage, columns, lease, size) if stage.path else _of_table(work, stage, columns, lease)
-    if rows is None or not all(in_years(rows[each.name]) for each in columns):
+    batches = partial(stage_batches, stage, columns) if stage.path else _of_table(work, stage, columns)
+    if batches is None:
         return None
+    types = arrow_schema({each.name: column_type(each) for each in columns})
+    schema = _staged(work, columns, types.empty_table()).schema
+
+    def tables() -> Iterator[pa.Table]:
+        for rows in together(batches(), ROWS_AT_ONCE):
+            yield _staged(work, columns, rows).cast(schema)
+
+    return SideRows(schema, tables)
+
+
+def _staged(work: SparkWork, columns: Sequence[ModelColumn], rows: pa.Table) -> pa.Table:
+    if not all(in_years(rows[each.name]) for each in columns):
+        raise Unreadable("instants that Spark and DuckDB write in two ways")
     local = replace(work.load, dialect=DuckDB())
     values = local.base_values(GIVEN, ())
     fixed = {
@@ -57,7 +73,6 @@ def staged_here(work: SparkWork, lease: MemoryLease, size: int) -> pa.Table | No
     known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
     wanted = {name: sql for name, sql in values.items() if name not in known}
     found = computed_here(work, rows, {**wanted, LIVE: "TRUE" + local.live(GIVEN)})
-    lease.hold("keys and hashes", max(1, found.nbytes))
     parts = {name: known[name] if name in known else found[name] for name in values}
     broken = reduce(pc.or_, _broken(rows, columns), pa.repeat(False, len(rows)))
     return pa.table({**parts, LIVE: found[LIVE], BROKEN: broken})
@@ -82,17 +97,10 @@ def computed_here(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) ->
         return engine.rows(f"SELECT {told} FROM {engine.bring(GIVEN, rows, [])}")
 
 
-def _of_file(stage: Stage, columns: Sequence[ModelColumn], lease: MemoryLease, size: int) -> pa.Table:
-    lease.hold(STAGED, size)
-    rows = read_stage(stage, columns)
-    lease.hold(STAGED, max(1, rows.nbytes))
-    return rows
-
-
 def _of_table(
-    work: SparkWork, stage: Stage, columns: Sequence[ModelColumn], lease: MemoryLease
-) -> pa.Table | None:
-    """The rows of a table whose files lie here; None where Spark must read, convert or refuse them."""
+    work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]
+) -> Callable[[], Iterator[pa.Table]] | None:
+    """Reads a table whose files lie here; None where Spark must read, convert or refuse its rows."""
     found = load(work.store, TableName(*stage.table))
     if found is None or not keeps_all(found.shape):
         return None
@@ -105,12 +113,14 @@ def _of_table(
         return None
     brought = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
     sources |= {each.name: each.name for each in brought}
-    try:
-        rows = LocalRows(work.store, found, lease).read(list(dict.fromkeys(sources.values())))
-    except Unreadable:
-        return None
-    values = [rows[source] for source in sources.values()]
-    return pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
+
+    def tables() -> Iterator[pa.Table]:
+        with work.store.memory.lease() as lease:
+            for rows in LocalRows(work.store, found, lease).batches(list(dict.fromkeys(sources.values()))):
+                values = [rows[source] for source in sources.values()]
+                yield pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
+
+    return tables
 
 
 def _broken(rows: pa.Table, columns: Sequence[ModelColumn]) -> Iterator[pa.ChunkedArray]:

@@ -29,7 +29,7 @@ from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
 from backstory.strategies.scd2.frames.cases import side
 from backstory.strategies.sift.join import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
-from backstory.strategies.sift.matching import Matched
+from backstory.strategies.sift.matching import Compared
 
 LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"
@@ -57,7 +57,7 @@ class PlannedBase:
 
 
 def base_plan(
-    found: Outcomes | Matched, change: Callable[[StoredTable], Change], began: float
+    found: Outcomes | Compared, change: Callable[[StoredTable], Change], began: float
 ) -> PlannedBase:
     """The plan of a comparison of stage and base, which began at this second."""
     appeared, changed, vanished, *_ = found.sizes

@@ -1,18 +1,20 @@
 """Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import structlog
+
 from backstory.doors.historize.load import Load
+from backstory.doors.historize.load_here import plan_here
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
-from backstory.doors.historize.small_load import plan_small
 from backstory.doors.historize.spark_base import (
     PlannedBase,
     maintain_base,
@@ -37,6 +39,8 @@ from backstory.stores.iceberg.store import Store, load
 from backstory.stores.locks import writing
 from backstory.stores.port import LOADING
 from backstory.stores.sql.dialects.spark import Spark
+
+LOG = structlog.get_logger()
 
 
 class SparkTarget(Target):
@@ -163,10 +167,11 @@ class SparkTarget(Target):
         if work.run.skip_base and base.table is None:
             missing = f"There is no table {base.wanted.table}."
             raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
-        with self._store.memory.lease() as lease:
-            if small := plan_small(work, base, hist, loaded, lease):
-                yield small.base, small.history
+        with ExitStack() as kept, self._store.memory.lease() as lease:
+            if plan := plan_here(work, base, hist, loaded, lease, kept):
+                yield plan.base, plan.history
                 return
+        LOG.info("planned in Spark's tasks", table=str(hist.wanted.table))
         with _planned_by_frames(work, base, hist, loaded) as planned:
             yield planned
 

@@ -60,6 +60,12 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     by the header, and others than those that the model names are passed over. Raises Refused for a
     missing file or column, broken CSV and an unreadable cell, with the line.
     """
+    types = arrow_schema({each.name: column_type(each) for each in columns})
+    return pa.concat_tables([types.empty_table(), *stage_batches(stage, columns)]).combine_chunks()
+
+
+def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.Table]:
+    """The same rows, some at a time."""
     assert stage.path is not None
     if not stage.path.is_file():
         told = f"The stage input {stage.path} does not exist."
@@ -67,12 +73,14 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     wanted = _wanted(stage, columns)
     file = BatchFile(stage.path)
     if stage.format is Format.PARQUET:
-        rows = _parquet(file, wanted)
+        parts = _parquet(file, wanted)
     else:
         texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
-        rows = _csv(stage, file, wanted, texts)
-    read = Rows.concat(rows, arrow_schema(wanted)).values.combine_chunks()
-    return pa.table({each.name: read[each.input or each.name] for each in columns})
+        parts = _csv(stage, file, wanted, texts)
+    schema = arrow_schema(wanted)
+    for part in parts:
+        rows = part.aligned(schema).values
+        yield pa.table({each.name: rows[each.input or each.name] for each in columns})
 
 
 def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:

@@ -61,9 +61,10 @@ class CopyRows:
     stored: StoredRows
 
 
-def copy_rows(sides: CopySides, lease: MemoryLease) -> CopyRows | None:
-    """Both sides, yet to be read; None for a frame that may be too large to be collected."""
-    delivered, stored = delivered_rows(sides, sides.terms.delivered), _stored_here(sides, lease)
+def copy_rows(sides: CopySides, lease: MemoryLease, *, here: bool = True) -> CopyRows | None:
+    """Both sides, yet to be read, by Spark unless `here`; None for what may be too large for that."""
+    delivered = delivered_rows(sides, sides.terms.delivered) if here else None
+    stored = _stored_here(sides, lease) if here else None
     if delivered is not None and stored is not None:
         return CopyRows(delivered, stored)
     try:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from backstory.doors.native.refusals import (
     refuse_spoilt,
 )
 from backstory.doors.native.sides import CopySides
-from backstory.engine.held_rows import HeldRows, in_pieces
+from backstory.engine.held_rows import ROWS_IN_PIECE, HeldRows, come_of, together
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
 from backstory.errors import MAX_KEYS
@@ -53,13 +53,13 @@ def planned_here(sides: CopySides, lease: MemoryLease, kept: ExitStack) -> Plann
     """
     if not sides.store.memory.most or sides.evolved.retyped:
         return None  # a new type is written into all rows, by Spark's tasks
-    rows = copy_rows(sides, lease)
-    if rows is None:
-        return None
-    try:
-        return _planned(sides, rows, lease, kept)
-    except Unreadable:
-        return None
+    for here in (True, False):
+        rows = copy_rows(sides, lease, here=here)
+        if rows is None:
+            return None
+        with suppress(Unreadable):
+            return _planned(sides, rows, lease, kept)
+    return None
 
 
 def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:
@@ -113,7 +113,7 @@ def _in_parts(
         whole.counts.get(sifted.DELIVERED, 0),
         lambda: content[0] if len(content) == 1 else hash(tuple(content)),
         partial(_keys, sides, samples),
-        lambda: PlannedRows(gone, come.rows(), len(whole.gone), come.count),
+        lambda: PlannedRows(gone, come_of(come.tables, come), len(whole.gone), come.count),
     )
 
 
@@ -165,7 +165,7 @@ def _first_load(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> Planned
     end = OPEN if terms.following is None else terms.following
 
     def opening() -> Iterator[pa.Table]:
-        for piece in in_pieces(rows.delivered.tables()):
+        for piece in together(rows.delivered.tables(), ROWS_IN_PIECE):
             whole = begun(piece, terms.at, np.full(len(piece), end), terms.recorded)
             yield shaped(whole, terms.columns, ids=terms.ids)
 

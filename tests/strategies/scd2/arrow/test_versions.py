@@ -12,7 +12,7 @@ from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes,
 from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import WORDS, State
-from backstory.strategies.sift.matching import matched
+from backstory.strategies.sift.matching import matched, taken
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}
@@ -89,13 +89,15 @@ def test_a_small_load_is_the_rules(life):
         came = live["b_key"].take(found.appeared).to_pylist()
         seen = pa.array([key for key in came if key in closed], pa.string())
         moment = LoadMoment(instant, run)
-        ended = made(closes(pair(words), open_, found, moment))
-        begun = begins(pair(words), live, found, seen, moment)
+        before = (taken(open_, each) for each in (found.changed[1], found.vanished))
+        after = (taken(live, each) for each in (found.changed[0], found.appeared))
+        ended = made(closes(pair(words), *before, moment))
+        begun = begins(pair(words), *after, seen, moment)
         begun = begun.append_column("h_key", pa.nulls(len(begun), pa.string()))
 
         after = {version.hist_key: version for version in [*history, *ended]}
         after |= {version.hist_key: version for version in made(begun.select(STORED.names))}
         history = sorted(after.values(), key=lambda version: version.hist_key)
         assert history == sorted(expected, key=lambda version: version.hist_key)
-        assert tally(found, len(seen)).counts == counted.counts
+        assert tally(found.sizes, len(seen)).counts == counted.counts
         assert found.nothing == (not ended and not begun.num_rows)

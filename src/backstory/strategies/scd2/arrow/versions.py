@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, Tally
-from backstory.strategies.sift.matching import Matched, taken
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -23,49 +22,51 @@ class LoadMoment:
     run: str
 
 
-def tally(found: Matched, seen: int) -> Tally:
-    """The records of base and history by their cases; of those that appeared so many were `seen` before."""
+def tally(sizes: tuple[int, int, int, int, int], seen: int) -> Tally:
+    """The records of base and history by their cases; of those that appeared so many were `seen` before.
+
+    `sizes` are the records that appeared, changed, vanished, vanished out of scope, and are the same.
+    """
+    appeared, changed, vanished, kept, same = sizes
     cases: Counter[Case] = Counter(
         {
-            (Past.OPEN, Now.SAME): len(found.same[0]),
-            (Past.OPEN, Now.OTHER): len(found.changed[0]),
-            (Past.OPEN, Now.ABSENT): len(found.vanished),
-            (Past.OPEN, Now.SPARED): len(found.kept),
+            (Past.OPEN, Now.SAME): same,
+            (Past.OPEN, Now.OTHER): changed,
+            (Past.OPEN, Now.ABSENT): vanished,
+            (Past.OPEN, Now.SPARED): kept,
             (Past.CLOSED, Now.PRESENT): seen,
-            (Past.NOTHING, Now.PRESENT): len(found.appeared) - seen,
+            (Past.NOTHING, Now.PRESENT): appeared - seen,
         }
     )
     return Tally(cases)
 
 
-def closes(pair: Pair, open_: pa.Table, found: Matched, moment: LoadMoment) -> pa.Table:
-    """The open versions whose record changed or vanished, whole, with their end."""
-    parts = [
-        _closed(taken(open_, places), pair.words[state], moment)
-        for places, now in ((found.changed[1], Now.OTHER), (found.vanished, Now.ABSENT))
+def closes(pair: Pair, changed: pa.Table, vanished: pa.Table, moment: LoadMoment) -> pa.Table:
+    """The open versions whose record changed or vanished, given whole, with their end."""
+    sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
+    return pa.concat_tables(
+        _closed(rows, pair.words[state], moment)
+        for rows, now in sides
         if (state := TRANSITIONS[Past.OPEN, now].closes) is not None
-    ]
-    return pa.concat_tables(parts)
+    )
 
 
-def begins(pair: Pair, live: pa.Table, found: Matched, seen: pa.Array, moment: LoadMoment) -> pa.Table:
-    """The versions that begin, of the base's rows that appeared or changed, yet without keys of their own.
+def begins(pair: Pair, changed: pa.Table, appeared: pa.Table, seen: pa.Array, moment: LoadMoment) -> pa.Table:
+    """The versions that begin, of the base's rows that changed or appeared, yet without keys of their own.
 
     `seen` are the keys of the records that had versions before and have none open.
     """
-    came = taken(live, found.appeared)
-    back = pc.is_in(came[pair.key], value_set=seen)
+    back = pc.is_in(appeared[pair.key], value_set=seen)
     cases = (
-        (taken(live, found.changed[0]), Past.OPEN, Now.OTHER),
-        (came.filter(back), Past.CLOSED, Now.PRESENT),
-        (came.filter(pc.invert(back)), Past.NOTHING, Now.PRESENT),
+        (changed, Past.OPEN, Now.OTHER),
+        (appeared.filter(back), Past.CLOSED, Now.PRESENT),
+        (appeared.filter(pc.invert(back)), Past.NOTHING, Now.PRESENT),
     )
-    parts = [
+    return pa.concat_tables(
         _begun(pair, rows, pair.words[state], moment)
         for rows, past, now in cases
         if (state := TRANSITIONS[past, now].begins) is not None
-    ]
-    return pa.concat_tables(parts)
+    )
 
 
 def _begun(pair: Pair, rows: pa.Table, word: str, moment: LoadMoment) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The rows of a small load, read once, in one query, and held by the driver as Arrow tables."""
+"""The rows of a load that the driver plans, side by side: read here, or by Spark in one query."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from backstory.doors.historize.spark_history import live_rows, versions_scope
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
 from backstory.formats.rows import arrow_type
@@ -47,34 +48,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallRows:
+class LoadRows:
     """The rows of a load by side; `whole` gives all columns of some open versions, in their order."""
 
-    sides: Mapping[str, pa.Table]
+    sides: Mapping[str, Rows]
     whole: Callable[[pa.Table], pa.Table]
 
-    def __getitem__(self, side: str) -> pa.Table:
-        return self.sides[side]
 
-
-def read_rows(work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLease) -> SmallRows:
+def load_rows(
+    work: SparkWork, base: TablePlan, hist: TablePlan, lease: MemoryLease, *, here: bool = True
+) -> LoadRows:
     """Rows by side, with the types that the tables have: of the stage, the base and the open versions.
 
-    With a base that is taken as it stands there is no stage, and `BASE` has its live rows. Tables of files on
-    this machine are read here, what else there is by Spark in one query. Raises TooLarge for more than the
-    lease can hold.
+    With a base that is taken as it stands there is no stage, and `BASE` has its live rows. With `here` tables
+    of files on this machine are read here, else and what else there is by Spark in one query. Raises TooLarge
+    for more of that than the lease can hold; reading raises Unreadable where Spark must read after all.
     """
-    here = dict(local_sides(work, base, hist, lease))
-    if not work.run.skip_base and (staged := staged_here(work, lease, _size(work, None))) is not None:
-        here[STAGED] = staged
-    frames = {side: made() for side, made in _sides(work, base, hist).items() if side not in here}
+    sides = dict(local_sides(work, base, hist)) if here else {}
+    if here and not work.run.skip_base and (staged := staged_here(work)) is not None:
+        sides[STAGED] = staged
+    frames = {side: made() for side, made in _sides(work, base, hist).items() if side not in sides}
     for side in frames:
         lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
     read = dict(_typed(collected(frames), base.into, hist.into)) if frames else {}
     for side, rows in read.items():
-        lease.hold(side, max(1, rows.nbytes))
-    whole = partial(open_versions, work, hist, lease) if OPEN in here else lambda rows: rows
-    return SmallRows({**here, **read}, whole)
+        lease.hold(side, 0)  # whoever takes the rows counts them
+        sides[side] = _as_rows(rows)
+    whole = partial(open_versions, work, hist, lease) if OPEN not in read else lambda rows: rows
+    return LoadRows(sides, whole)
+
+
+def _as_rows(rows: pa.Table) -> Rows:
+    return Rows(rows.schema, lambda: [rows])
 
 
 def _size(work: SparkWork, plan: TablePlan | None) -> int:
