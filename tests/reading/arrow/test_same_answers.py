@@ -30,6 +30,7 @@ from backstory.reading.selection import Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
+from backstory.stores.metadata import rows as rows_module
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
@@ -189,6 +190,7 @@ def table(store, name, layout, columns, key="", properties=()):
         **dict(properties),
     }
     told |= dict.fromkeys(("write.delete.mode", "write.update.mode"), "merge-on-read")
+    told |= {f"write.parquet.row-group-{name}": "9" for name in ("size-bytes", "check-min-record-count")}
     listed = ", ".join(f"'{each}' = '{value}'" for each, value in told.items())
     store.spark.sql(
         f"CREATE TABLE {store.sql_name(found)} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
@@ -238,7 +240,7 @@ CONTAINED = () if DEPTH == "laws" else ("sent_lives", "timed")
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in CONTAINED])
-def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
+def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch):
     layout, columns, of_key, properties, made = TABLES[name]
     chance = Chance()
     found = table(store, name, layout, columns, of_key, properties)
@@ -250,7 +252,10 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
     first = snapshots.known(existing(store, found))[0].committed_at
     spark = Table(store, found)
     held = versions(known(files, None))
-    assert same(held.chosen(held.found), versions_of_frames(store, found).toArrow()) > 3
+    large = versions_of_frames(store, found).toArrow()
+    assert same(held.chosen(held.found), large) > 3
+    if of_key:
+        each_record_alone(files, large, of_key.split(","), monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
         told = statements(known(files, None))
@@ -275,6 +280,21 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name):
         small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
         assert lines(small.versions) == lines(large.versions)
         assert (small.columns, small.title) == (large.columns, large.title)
+
+
+def each_record_alone(files, large, key, monkeypatch):
+    """Every record's versions are Spark's, also where the table has more rows than are read here."""
+    records = {tuple(row[name] for name in key): [] for row in large.to_pylist()}
+    for row in large.to_pylist():
+        records[tuple(row[name] for name in key)].append(row)
+    with monkeypatch.context() as less:
+        less.setattr(rows_module, "MOST_ROWS", 40)
+        with pytest.raises(Unreadable, match="rows"):
+            versions(known(files, None))
+        for values, rows in records.items():
+            if None not in values:
+                held = versions(known(files, None).of_record(dict(zip(key, values, strict=True))))
+                assert lines(rows_of(held.chosen(held.found))) == lines(rows)
 
 
 def ask(question):

@@ -20,11 +20,12 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import collected
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.local_rows import PLACE_HERE, Chosen, LocalRows
+from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.wanted_rows import Chosen
 from backstory.strategies.copies.frames import version, versions_touched
 from backstory.strategies.copies.rows import micros
 from backstory.strategies.copies.terms import CopyTerms

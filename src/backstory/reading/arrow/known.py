@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 from backstory.model.layout import Layout
 from backstory.model.schema import Shape
 from backstory.reading.frames.knowledge import as_it_was, commit_at, require_known
+from backstory.reading.keys import key_of
 from backstory.reading.rules.versions import Instant
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_told
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.searches import EqualTo, Search
 from backstory.stores.metadata.values import integers
 
 _DAY = 86_400_000_000
@@ -26,7 +28,8 @@ _DAY = 86_400_000_000
 class KnownTable:
     """What a table held at a recorded time: the shape of then, and where its rows are.
 
-    `until` is that time in microseconds where the rows themselves tell what was known.
+    `until` is that time in microseconds where the rows themselves tell what was known. With `columns` it is
+    asked for the records that have there what is searched for: all rows of each of these, and no others.
     """
 
     files: Files
@@ -34,6 +37,7 @@ class KnownTable:
     fields: Sequence[Mapping[str, Any]]
     snapshot: Mapping[str, Any] | None
     until: int | None = None
+    columns: Mapping[str, Search] | None = None
 
     @property
     def table(self) -> Described:
@@ -42,7 +46,15 @@ class KnownTable:
 
     def rows(self, names: Sequence[str]) -> pa.Table:
         """The rows, with these columns; raises Unreadable for what Spark alone reads."""
-        return self.files.rows(self.snapshot, self.fields, list(dict.fromkeys(names)))
+        asked = list(dict.fromkeys(names))
+        return self.files.rows(self.snapshot, self.fields, asked, columns=self.columns)
+
+    def of_record(self, key: object) -> "KnownTable":
+        """The same of one record, or of all for None; UsageError for what is no key of the table."""
+        if key is None:
+            return self
+        values = key_of(self.shape, key)
+        return replace(self, columns={name: EqualTo(value) for name, value in values.items()})
 
 
 def known(files: Files, known_at: datetime | None) -> KnownTable:

@@ -29,6 +29,7 @@ def life(
         require_known(files.table, known_at)
     then = known(files, None if told else known_at)
     Selection(key, columns).require(then.shape)
+    then = then.of_record(key)
     found = statements(then) if told else versions(then)
     matches, wanted = is_record(found.users, then.shape, key), shown_key_of(then.shape, key)
     rows = found.chosen([each for each in found.found if matches(each.place)], known=told)

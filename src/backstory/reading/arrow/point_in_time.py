@@ -17,13 +17,14 @@ from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import integers
+from backstory.stores.metadata.values import integers, without_nulls
 
 
 def current(files: Files, known_at: datetime | None = None, selection: Selection = EVERYTHING) -> pa.Table:
     """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads."""
     found = known(files, known_at)
     selection.require(found.shape)
+    found = found.of_record(selection.key)
     if found.shape.layout in HISTORIES:
         return _selected(versions(found), found.shape, selection, lambda each: each.end is None)
     rows = live(found)
@@ -55,7 +56,7 @@ def live(found: KnownTable) -> pa.Table:
     marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
     rows = found.rows([*(each.name for each in users), *([DELETED] if marked else [])])
     if marked:
-        rows = rows.filter(pc.invert(pc.fill_null(rows[DELETED], False)))
+        rows = rows.filter(pc.invert(without_nulls(rows[DELETED])))
     return rows.select([each.name for each in users]).rename_columns(names)
 
 
@@ -66,4 +67,5 @@ def as_of(
     found = known(files, known_at)
     selection.require(found.shape)
     instant = micros_of(time)
-    return _selected(versions(found), found.shape, selection, lambda each: each.holds(instant))
+    held = versions(found.of_record(selection.key))
+    return _selected(held, found.shape, selection, lambda each: each.holds(instant))

@@ -37,57 +37,16 @@ from backstory.stores.metadata.row_groups import (
     MayHave,
     Statistics,
     groups_at,
-    groups_that,
-    groups_with,
     positions_in,
 )
-from backstory.stores.metadata.rows import left
+from backstory.stores.metadata.values import left
+from backstory.stores.metadata.wanted_rows import Chosen, HeldParts, WantedRows, together
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
 # The places of rows read here; a file's name is kept once, not with each row.
 PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
-# So many rows of a file are read together, or more where a row group has more.
-AT_ONCE: Final = 1 << 20
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
-Chosen = Callable[[pa.Table], Values]
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is read of each file: columns, and which rows."""
-
-    schema: pa.Schema
-    asked: Sequence[Field]
-    of: Sequence[Field]
-    chosen: Chosen | None
-    may_have: MayHave
-    parted: Collection[int]
-
-    def rows(
-        self,
-        file: pq.ParquetFile,
-        line: FileLine,
-        groups: Sequence[int],
-        standing: Callable[[], pa.Array | None],
-        held: Callable[[int], None],
-    ) -> pa.Table | None:
-        """The rows of some groups; None for none. `standing` tells of all rows of the file which are."""
-        alive: pa.Array | None = None
-        if self.chosen is not None:
-            these = self.chosen(read_fields(file, self.of, self.parted, held, groups))
-            groups, alive = groups_with(file.metadata, groups, np.asarray(pc.fill_null(these, False)))
-            if not groups:
-                return None
-        places = positions_in(file.metadata, groups)
-        if (there := standing()) is not None:
-            there = there.take(pa.array(places))
-            alive = there if alive is None else pc.and_(alive, there)
-        if alive is not None and not pc.any(alive).as_py():
-            return None
-        rows = read_fields(file, self.asked, self.parted, held, groups)
-        rows = _placed(rows, line, places).select(self.schema.names).cast(self.schema)
-        return rows if alive is None or pc.all(alive).as_py() else rows.filter(alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +74,13 @@ class LocalRows:
         JSON has it, files that have none such are passed over; where `may_have` says no, row groups. Raises
         Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
         """
-        wanted, condition = self._wanted(names, of, chosen, among, where, may_have)
+        wanted, schema, condition = self._wanted(names, of, chosen, among, where, may_have)
         files, hidden = self._files(condition), hidden_by(self.table)
         # A column or two of a file are read by one thread; so files are read side by side.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._of_held_file, wanted, hidden, str(condition)), files))
+            read = list(pool.map(partial(self._of_file, wanted, schema, hidden, str(condition)), files))
         parts = [rows for each in read for rows in each]
-        return pa.concat_tables(parts or [wanted.schema.empty_table()]).unify_dictionaries()
+        return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
     def batches(
         self,
@@ -131,13 +90,13 @@ class LocalRows:
         *,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The same rows, some at a time, which are held by nobody but the caller."""
-        wanted, condition = self._wanted(names, of, chosen, ANY, where, None)
-        reading = partial(_of_file, wanted, hidden_by(self.table), lambda _: None)
+        """The same rows, some at a time, which are held by nobody but the caller; a few files are read ahead."""
+        wanted, schema, condition = self._wanted(names, of, chosen, ANY, where, None)
+        files, reading = self._files(condition), partial(self._parts, wanted, schema, hidden_by(self.table))
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             ahead = deque[Future[list[pa.Table]]]()
-            for file in self._files(condition):
-                ahead.append(pool.submit(lambda each: list(reading(each)), file))
+            for file in files:
+                ahead.append(pool.submit(lambda each: list(reading(each, lambda _: None)), file))
                 if len(ahead) > pa.cpu_count():
                     yield from ahead.popleft().result()
             while ahead:
@@ -151,21 +110,20 @@ class LocalRows:
         among: Mapping[str, pa.Array],
         where: Any,
         may_have: MayHave | None,
-    ) -> tuple[_Wanted, Any]:
-        """What is read of each file, and of which files, by Iceberg's condition."""
+    ) -> tuple[WantedRows, pa.Schema, Any]:
+        """What is read of each file, as which columns, and of which files, by Iceberg's condition."""
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
         looked = {name: found for name, each in among.items() if (found := sought(each)) is not None}
-        wanted = _Wanted(
-            schema,
+        wanted = WantedRows(
             [fields[name] for name in names if name not in types],
+            parted_ids(self.table.iceberg),
             [_part(fields, name) for name in dict.fromkeys([*of, *among])],
             partial(_among, chosen, among) if among else chosen,
             partial(_may_have, may_have, looked),
-            parted_ids(self.table.iceberg),
         )
-        return wanted, both(where, *(each.condition(name) for name, each in looked.items()))
+        return wanted, schema, both(where, *(each.condition(name) for name, each in looked.items()))
 
     def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows that `read` gave with these places, in their order.
@@ -191,16 +149,13 @@ class LocalRows:
         self, asked: Sequence[Field], parted: Collection[int], location: str, positions: np.ndarray
     ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
-        name, parts, kept = f"{location} by place", list[pa.Table](), 0
+        holding = HeldParts(self.lease, f"{location} by place")
         with _opened(location) as file:
-            for groups in _at_once(file.metadata, groups_at(file.metadata, positions)):
-                held = partial(self._hold, name, kept)
-                rows = read_fields(file, asked, parted, held, groups)
+            for groups in together(file.metadata, groups_at(file.metadata, positions)):
+                rows = read_fields(file, asked, parted, holding.hold, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
-                parts.append(rows.filter(pa.array(found)))
-                kept += parts[-1].nbytes
-        self._hold(name, kept, 0)
-        return pa.concat_tables(parts)
+                holding.keep(rows.filter(pa.array(found)))
+        return pa.concat_tables(holding.whole())
 
     def _fields(self) -> dict[str, Field]:
         """The table's fields by name, and that of the rows' ids."""
@@ -208,19 +163,33 @@ class LocalRows:
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         return {ROW_ID: lineage, **{each["name"]: each for each in told}}
 
-    def _of_held_file(
-        self, wanted: _Wanted, hidden: Hidden, condition: str, file: tuple[FileLine, Sequence[FileLine]]
+    def _of_file(
+        self,
+        wanted: WantedRows,
+        schema: pa.Schema,
+        hidden: Hidden,
+        condition: str,
+        found: tuple[FileLine, Sequence[FileLine]],
     ) -> list[pa.Table]:
         """The rows of a file, in parts, which the lease holds."""
-        name, parts, kept = f"{file[0].location} where {condition}", list[pa.Table](), 0
-        for rows in _of_file(wanted, hidden, lambda size: self._hold(name, kept, size), file):  # noqa: B023
-            parts.append(rows)
-            kept += rows.nbytes
-        self._hold(name, kept, 0)
-        return parts
+        holding = HeldParts(self.lease, f"{found[0].location} where {condition}")
+        for rows in self._parts(wanted, schema, hidden, found, holding.hold):
+            holding.keep(rows)
+        return holding.whole()
 
-    def _hold(self, name: str, kept: int, size: int) -> None:
-        self.lease.hold(name, kept + size)
+    def _parts(
+        self,
+        wanted: WantedRows,
+        schema: pa.Schema,
+        hidden: Hidden,
+        found: tuple[FileLine, Sequence[FileLine]],
+        hold: Callable[[int], None],
+    ) -> Iterator[pa.Table]:
+        line, hiding = found
+        standing = cache(partial(_standing, hidden, line, hiding))
+        with _opened(line.location) as file:
+            for rows, positions in wanted.parts(file, standing, hold):
+                yield _placed(rows, line, positions).select(schema.names).cast(schema)
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
         """The files of rows, each with those that hide rows of it."""
@@ -239,21 +208,6 @@ class LocalRows:
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         return files
-
-
-def _of_file(
-    wanted: _Wanted,
-    hidden: Hidden,
-    held: Callable[[int], None],
-    file: tuple[FileLine, Sequence[FileLine]],
-) -> Iterator[pa.Table]:
-    """The rows of a file, some row groups at a time; `held` is told the bytes of those that are read."""
-    line, hiding = file
-    standing = cache(partial(_standing, hidden, line, hiding))
-    with _opened(line.location) as opened:
-        for groups in _at_once(opened.metadata, groups_that(opened, wanted.of, wanted.may_have)):
-            if (rows := wanted.rows(opened, line, groups, standing, held)) is not None:
-                yield rows
 
 
 def _part(fields: Mapping[str, Field], of: str | tuple[str, str]) -> Field:
@@ -279,19 +233,6 @@ def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table)
 def _may_have(asked: MayHave | None, looked: Mapping[str, Sought], statistics: Statistics) -> bool:
     found = all(each.may_be_in(statistics(name)) for name, each in looked.items())
     return found and (asked is None or asked(statistics))
-
-
-def _at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
-    """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
-    together, rows = list[int](), 0
-    for number in groups:
-        together.append(number)
-        rows += metadata.row_group(number).num_rows
-        if rows >= AT_ONCE:
-            yield together
-            together, rows = [], 0
-    if together:
-        yield together
 
 
 @contextmanager

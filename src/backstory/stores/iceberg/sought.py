@@ -61,6 +61,11 @@ def sought(values: pa.Array | pa.ChunkedArray) -> Sought | None:
     return Sought(each, each, null, _exact(values.type))
 
 
+def sought_value(value: Any) -> Sought | None:
+    """The same for one value that is not NULL."""
+    return None if isinstance(value, float) else Sought([value], [value], null=False, exact=False)
+
+
 def without(name: str) -> Any:
     """That a column has no value, as Iceberg's JSON has it."""
     return {"type": "is-null", "term": name}

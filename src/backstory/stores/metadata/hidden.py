@@ -1,7 +1,7 @@
 """Which rows of data files are deleted: by deletion vectors, or by the position delete files before them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,10 +32,11 @@ class Hidden:
         self.positions[file] = self.positions[file] | positions if file in self.positions else positions
 
 
-def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener) -> Hidden:
+def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener, of: Collection[str] | None = None) -> Hidden:
     """What delete files hide; raises Unreadable for deletions by equality, and for what is not understood.
 
-    A vector holds all deletions of its data file, also those of older position delete files.
+    A vector holds all deletions of its data file, also those of older position delete files. Those of other
+    data files than `of` are not read where a manifest names the one that they are of.
     """
     found, older = Hidden(), Hidden()
     for file in deletes:
@@ -43,8 +44,9 @@ def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener) -> Hidden:
             raise Unreadable("deletions by equality, or encrypted ones")
         if file.file_format.value == VECTOR:
             hidden, vector = vector_of(file)
-            found.hide(hidden, read_vector(vector, opener))
-        else:
+            if of is None or hidden in of:
+                found.hide(hidden, read_vector(vector, opener))
+        elif of is None or told_of(file)["referenced_data_file"] in {None, *of}:
             with opener(file.file_path) as source:
                 _add_positions(older, file, source)
     return Hidden(older.positions | found.positions)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.stores.iceberg.schema import FIELD_ID
+from backstory.stores.metadata.values import booleans
 
 Field = Mapping[str, Any]
 # Statistics of a row group by a field's name; None where they tell no least and greatest.
@@ -58,4 +59,4 @@ def groups_with(
     parts = np.split(rows, ends[:-1])
     kept = [place for place, part in enumerate(parts) if part.any()]
     these = np.concatenate([rows[:0], *(parts[place] for place in kept)])
-    return [groups[place] for place in kept], pa.array(these)
+    return [groups[place] for place in kept], booleans(these)

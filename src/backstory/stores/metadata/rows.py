@@ -1,20 +1,23 @@
 """The rows of a small table, read from its files without Spark: the same rows, or none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.table import TableName
-from backstory.stores.metadata.columns import arrow_of, parted_ids, read_fields
+from backstory.stores.metadata.columns import arrow_of, parted_ids
 from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 from backstory.stores.metadata.manifests import DATA, Opener, live_files
+from backstory.stores.metadata.row_groups import Field
+from backstory.stores.metadata.searches import RowSearch, Search, search_rows
+from backstory.stores.metadata.values import left
+from backstory.stores.metadata.wanted_rows import HeldParts, WantedRows
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 200_000
 # Arrow does for so many, where no row is looked at one by one.
 MOST_IN_ARROW: Final = 2_000_000
+# Of so many bytes rows are searched for here: reading them takes about as long as Spark takes to start.
+MOST_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,53 +52,87 @@ class Files:
     def rows(
         self,
         snapshot: Mapping[str, Any] | None,
-        fields: Sequence[Mapping[str, Any]],
+        fields: Sequence[Field],
         names: Sequence[str],
-        most: int = MOST_ROWS,
+        most: int | None = None,
+        columns: Mapping[str, Search] | None = None,
     ) -> pa.Table:
         """The live rows of a snapshot, with these of the fields, as Spark gives them.
 
-        Raises Unreadable for more than is small, or than `most`, and for what cannot be read exactly.
+        With `columns` those that have there what is searched for: no others are counted or kept, and files
+        and row groups that cannot have them are not read. Raises Unreadable for more rows than `most`, or
+        than `MOST_ROWS`, and for what cannot be read exactly.
         """
         told = {each["name"]: each for each in fields}
-        if missing := set(names) - set(told):
+        if missing := {*names, *(columns or ())} - set(told):
             raise Unreadable(f"no column {min(missing)}")
         schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
         if snapshot is None:
             return pa.Table.from_batches([], schema)
-        _require_small(snapshot, most)
-        data, deletes = _sorted_out(snapshot, self.opener)
-        hidden = hidden_rows(deletes, self.opener).positions
-        wanted = [told[name] for name in names]
+        if not columns:
+            _require_small(snapshot, most or MOST_ROWS)
+        search = search_rows(self.table.told, fields, columns) if columns else None
+        data, deletes = _sorted_out(snapshot, self.opener, search)
+        hidden = hidden_rows(deletes, self.opener, {each.file_path for each in data}).positions
+        wanted = WantedRows([told[name] for name in names], parted_ids(self.table.told))
+        if search is not None:
+            wanted = replace(wanted, of=search.fields, chosen=search.chosen, may_have=search.may_have)
+        reading = _Reading(self, wanted, most or MOST_ROWS)
         try:
-            parts = [self._file(each, wanted, schema, hidden.get(each.file_path)) for each in data]
+            parts = [each for file in data for each in reading.parts(file, hidden.get(file.file_path))]
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema)
+        return pa.concat_tables([each.cast(schema) for each in parts] or [schema.empty_table()])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, hidden ones too, with these columns of now; raises what `rows` raises."""
         told = {each["name"]: each for each in self.table.fields}
         schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
+        wanted = WantedRows([told[name] for name in names], parted_ids(self.table.told))
         try:
-            return self._file(file, [told[name] for name in names], schema, None)
+            parts = _Reading(self, wanted, file.record_count).parts(file, None)
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
+        return pa.concat_tables([each.cast(schema) for each in parts] or [schema.empty_table()])
 
-    def _file(
-        self,
-        file: "DataFile",
-        wanted: Sequence[Mapping[str, Any]],
-        schema: pa.Schema,
-        hidden: "BitMap64 | None",
-    ) -> pa.Table:
+
+@dataclass(slots=True)
+class _Reading:
+    """The files of one question, as they are read: so many rows were kept, and so many bytes looked at."""
+
+    files: Files
+    wanted: WantedRows
+    most: int
+    rows: int = 0
+    size: int = 0
+
+    def parts(self, file: "DataFile", hidden: "BitMap64 | None") -> list[pa.Table]:
+        """The wanted rows of a file, but for the hidden ones."""
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
-        with self.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
-            table = read_fields(
-                opened, wanted, parted_ids(self.table.told), partial(self.lease.hold, file.file_path)
-            ).cast(schema)
-        return table if hidden is None else table.filter(left(hidden, table.num_rows))
+        holding = HeldParts(self.files.lease, file.file_path)
+
+        def hold(size: int) -> None:
+            holding.hold(size)
+            self._look_at(size)
+
+        with self.files.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
+            standing = partial(_standing, hidden, opened.metadata.num_rows)
+            for rows, _ in self.wanted.parts(opened, standing, hold):
+                holding.keep(rows)
+                self.rows += rows.num_rows
+                if self.rows > self.most:
+                    raise Unreadable(f"more than {self.most} rows")
+        return holding.whole()
+
+    def _look_at(self, size: int) -> None:
+        self.size += size
+        if self.wanted.chosen is not None and self.size > MOST_BYTES:
+            raise Unreadable(f"more than {MOST_BYTES} bytes to search")
+
+
+def _standing(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
+    return None if hidden is None else left(hidden, rows)
 
 
 def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
@@ -103,19 +142,15 @@ def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
         raise Unreadable(f"{told} rows")
 
 
-def _sorted_out(snapshot: Mapping[str, Any], opener: Opener) -> "tuple[list[DataFile], list[DataFile]]":
-    """The data files of a snapshot, and its delete files."""
+def _sorted_out(
+    snapshot: Mapping[str, Any], opener: Opener, search: RowSearch | None
+) -> "tuple[list[DataFile], list[DataFile]]":
+    """The data files of a snapshot that may have the rows, and all its delete files."""
     data: list[DataFile] = []
     deletes: list[DataFile] = []
-    for _, file in live_files(snapshot["manifest-list"], opener):
-        (data if file.content.value == DATA else deletes).append(file)
+    for partition, file in live_files(snapshot["manifest-list"], opener):
+        if file.content.value != DATA:
+            deletes.append(file)
+        elif search is None or search.may_be_in_file(file, partition):
+            data.append(file)
     return data, deletes
-
-
-def left(hidden: "BitMap64", rows: int) -> pa.Array:
-    """Which rows of a file are not hidden."""
-    found = np.ones(rows, dtype=bool)
-    found[np.asarray(hidden.to_array())] = False
-    return pa.Array.from_buffers(
-        pa.bool_(), rows, [None, pa.py_buffer(np.packbits(found, bitorder="little"))]
-    )

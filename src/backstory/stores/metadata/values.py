@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
 
 
 def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | None = None) -> pa.Array:
@@ -22,6 +27,32 @@ def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | Non
     return pa.Array.from_buffers(type_ or pa.int64(), len(values), [valid, pa.py_buffer(data)])
 
 
+def booleans(values: np.ndarray) -> pa.Array:
+    """The truths as Arrow has them."""
+    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
+
+
+def without_nulls(truths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The truths with NULL as no."""
+    return pc.coalesce(truths, booleans(np.zeros(1, bool))[0])
+
+
+def truths_of(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The truths as NumPy has them, NULL as no."""
+    told = without_nulls(values).cast(pa.uint8())
+    whole = told.combine_chunks() if isinstance(told, pa.ChunkedArray) else told
+    buffer = whole.buffers()[1] or b""
+    return np.frombuffer(buffer, np.uint8)[whole.offset : whole.offset + len(whole)].astype(bool)
+
+
+def left(hidden: "BitMap64", rows: int) -> pa.Array:
+    """Which rows of a file are not hidden."""
+    found = np.ones(rows, dtype=bool)
+    found[np.asarray(hidden.to_array())] = False
+    return booleans(found)
+
+
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
     """The whole numbers of a column that there are."""
     found = column.drop_null().cast(pa.int64()).combine_chunks()
@@ -30,9 +61,27 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 def text(value: str) -> pa.Scalar:
     """A text as a value of Arrow's."""
-    told = value.encode()
-    ends = np.array([0, len(told)], np.int32)
-    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(told)])[0]
+    return _of_bytes(value.encode(), pa.string())
+
+
+def scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
+    """A value of Python's as one of Arrow's, of the type of its column."""
+    if isinstance(value, bytes):
+        return _of_bytes(value, type_)
+    if isinstance(value, datetime):
+        micros = (value.replace(tzinfo=value.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
+        return integers([micros], type_)[0]
+    if isinstance(value, date):
+        return integers([(value - EPOCH.date()).days])[0].cast(pa.int32()).cast(type_)
+    if isinstance(value, float):
+        return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([value]))])[0].cast(type_)
+    written = format(value, "f") if isinstance(value, Decimal) else str(value).lower()
+    return text(value) if isinstance(value, str) else text(written).cast(type_)
+
+
+def _of_bytes(value: bytes, type_: pa.DataType) -> pa.Scalar:
+    ends = np.array([0, len(value)], np.int32)
+    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(ends), pa.py_buffer(value)])[0]
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
