@@ -53,7 +53,7 @@ def current(
         options,
         table,
         limit,
-        lambda files: point_in_time.current(files, known, chosen.of(files.table.shape)),
+        lambda files: point_in_time.current(files, known, chosen.of(files.table.shape), limit),
         lambda stored: stored.current(known_at=known, **chosen.arguments(stored)),
     )
 
@@ -93,7 +93,7 @@ def as_of(
         options,
         table,
         limit,
-        lambda files: point_in_time.as_of(files, when, known, chosen.of(files.table.shape)),
+        lambda files: point_in_time.as_of(files, when, known, chosen.of(files.table.shape), limit),
         lambda stored: stored.as_of(when, known_at=known, **chosen.arguments(stored)),
     )
 

@@ -5,8 +5,10 @@ Each table holds many small lives that chance made, so that one question is aske
 
 import json
 import random
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import ClassVar
 
 import pytest
 from depth import DEPTH
@@ -17,18 +19,22 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.arrow import differences, point_in_time
-from backstory.reading.arrow.known import known
+from backstory.reading.arrow import differences, first_rows, point_in_time
+from backstory.reading.arrow.known import known, micros
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.comparisons import Comparison
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.reading.frames.life import life as life_of_frames
 from backstory.reading.frames.statements import statements as statements_of_frames
+from backstory.reading.frames.versions import ranking
 from backstory.reading.frames.versions import versions as versions_of_frames
-from backstory.reading.selection import Selection
+from backstory.reading.rules.differences import in_order, rank
+from backstory.reading.rules.versions import SpannedRow
+from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
 from backstory.stores.metadata import rows as rows_module
 from backstory.stores.metadata.embedded import EmbeddedCatalog
@@ -256,6 +262,8 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     assert same(held.chosen(held.found), large) > 3
     if of_key:
         each_record_alone(files, large, of_key.split(","), monkeypatch)
+        # Of dbt's rows the least keys have none that holds: all would be read.
+        assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
         told = statements(known(files, None))
@@ -295,6 +303,24 @@ def each_record_alone(files, large, key, monkeypatch):
             if None not in values:
                 held = versions(known(files, None).of_record(dict(zip(key, values, strict=True))))
                 assert lines(rows_of(held.chosen(held.found))) == lines(rows)
+
+
+def the_first_alone(files, large, at, monkeypatch):
+    """The first rows of an instant are Spark's where the table has more rows than are read here, or left to it."""
+    spans = zip(micros(large, "valid_from"), micros(large, "valid_to"), strict=True)
+    holds = [SpannedRow(place, *span).holds(micros_of(at)) for place, span in enumerate(spans)]
+    order, answered = ranking(files.table.shape, large.column_names), 0
+    holding = in_order([row for row, held in zip(rows_of(large), holds, strict=True) if held], order)
+    with monkeypatch.context() as less:
+        less.setattr(rows_module, "MOST_ROWS", files.table.rows - 1)
+        for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
+            less.setattr(first_rows, name, value)
+        for limit in (1, 3):
+            with suppress(Unreadable):
+                rows = in_order(rows_of(point_in_time.as_of(files, at, None, EVERYTHING, limit)), order)
+                assert list(map(rank, rows[:limit])) == list(map(rank, holding[:limit]))
+                answered += 1
+    return answered
 
 
 def ask(question):
@@ -348,6 +374,13 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
         (2, None, "", None),
         (5, "9999999999.25", None, None),
     ]
+    monkeypatch.setattr(rows_module, "MOST_ROWS", 4)
+    for name in ("FEWEST", "ROWS_FOR_ONE"):
+        monkeypatch.setattr(first_rows, name, 1)
+    assert point_in_time.current(files, None, EVERYTHING, 1)["k"].to_pylist() == [1]
+    for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
+        assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0
+        assert [row["k"] for row in json.loads(capsys.readouterr().out)] == keys
 
 
 def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
@@ -424,3 +457,49 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
     with pytest.raises(UsageError) as caught:
         spark.current(columns=["t", "none"])
     assert caught.value.code == "unknown-column"
+
+
+PARTED = """CREATE TABLE {t} (t_key STRING, k STRING, v DOUBLE, version_started_at TIMESTAMP,
+    version_ended_at TIMESTAMP, version_state STRING) USING iceberg PARTITIONED BY (bucket(4, k))
+    TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read', '{layout}' = 'hist', '{key}' = '["k"]')"""
+
+
+class Noting(EmbeddedCatalog):
+    """A catalog that notes which files of rows are opened."""
+
+    opened: ClassVar[list] = []
+
+    def opener(self, table):
+        plain = super().opener(table)
+
+        def opened(location):
+            if location.endswith(".parquet"):
+                self.opened.append(location)
+            return plain(location)
+
+        return opened
+
+
+def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monkeypatch):
+    """Nor are their deletion vectors read; files written before the table was partitioned are looked at by bounds."""
+    found = TableName("small", "parted")
+    into = store.sql_name(found)
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.small")
+    store.spark.sql(PARTED.format(t=into, layout=LAYOUT, key=KEY))
+    rows = "SELECT concat(k, v), concat('key ', k), v, TIMESTAMP '2024-01-01' + make_interval(0, 0, 0, v), NULL, 'new'"
+    for first in (0, 20):
+        store.spark.sql(f"INSERT INTO {into} {rows} FROM (SELECT id + {first} k, 1 v FROM range(20))")
+    store.spark.sql(f"DELETE FROM {into} WHERE k IN ('key 3', 'key 30') OR k LIKE 'key 1%'")
+    store.spark.sql(f"ALTER TABLE {into} DROP PARTITION FIELD bucket(4, k)")
+    store.spark.sql(f"INSERT INTO {into} {rows} FROM (SELECT id + 5 k, 2 v FROM range(3))")
+    large = lines(Table(store, found).current().toArrow().to_pylist())
+    monkeypatch.setattr(rows_module, "MOST_ROWS", 3)
+    together = []
+    with Memory(1 << 30).lease() as lease:
+        catalog = Noting(warehouse)
+        files = Files(catalog.describe(found), catalog, lease)
+        for number in range(40):
+            Noting.opened.clear()
+            together += rows_of(point_in_time.current(files, None, Selection(f"key {number}")))
+            assert len(Noting.opened) <= 3
+    assert lines(together) == large

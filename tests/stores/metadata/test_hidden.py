@@ -55,3 +55,19 @@ def test_what_is_not_whole_or_not_by_position_is_left_to_spark():
     ):
         with pytest.raises(Unreadable):
             hidden(contents, told)
+
+
+def test_what_hides_rows_of_other_files_is_not_read():
+    """Unless a manifest leaves open which data file a position delete file is of."""
+    blob = framed(MARKED)
+    older = pa.BufferOutputStream()
+    pq.write_table(pa.table({"file_path": ["data"], "pos": [7]}), older)
+    contents = {"v": b"PFA1" + blob, "p": older.getvalue().to_pybytes()}
+    files = [
+        vector("v", blob),
+        vector("gone", blob, of="other"),
+        file("p", FileFormat.PARQUET),
+        file("gone too", FileFormat.PARQUET, referenced_data_file="other"),
+    ]
+    found = hidden_rows(files, lambda path: io.BytesIO(contents[path]), {"data"})
+    assert {name: list(positions) for name, positions in found.positions.items()} == {"data": list(MARKED)}

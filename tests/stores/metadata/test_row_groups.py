@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.stores.metadata.row_groups import groups_with, positions_in
+from backstory.stores.metadata.row_groups import greatest_in_groups, groups_with, positions_in
 
 
 def test_groups_without_a_chosen_row_are_passed_over(tmp_path):
@@ -15,3 +15,14 @@ def test_groups_without_a_chosen_row_are_passed_over(tmp_path):
         groups, rows = groups_with(file.metadata, [1, 2], chosen)
         assert (groups, positions_in(file.metadata, groups)[np.asarray(rows)].tolist()) == ([2], [15, 19])
         assert groups_with(file.metadata, [0], np.zeros(7, bool))[0] == []
+
+
+def test_the_greatest_value_of_a_row_group_is_that_of_the_file_where_nothing_tells(tmp_path):
+    """As of a group of NULLs, or of a file without statistics."""
+    path, told = tmp_path / "f.parquet", {"id": 1, "name": "v"}
+    field = pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    rows = pa.table([pa.array([1, 5, None, None, 9])], pa.schema([field]))
+    for statistics, greatest in ((True, [5, 99, 9]), (False, [99, 99, 99])):
+        pq.write_table(rows, path, row_group_size=2, write_statistics=statistics)
+        with pq.ParquetFile(path) as file:
+            assert greatest_in_groups(file, told, 99) == list(zip(greatest, [2, 2, 1], strict=True))

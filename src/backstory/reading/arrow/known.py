@@ -1,4 +1,4 @@
-"""A small table as it was known: its snapshot and columns, and its rows."""
+"""A table as it was known: its snapshot and columns, and its rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

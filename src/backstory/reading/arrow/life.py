@@ -1,4 +1,4 @@
-"""One record's life in a small table."""
+"""One record's life, from files."""
 
 from collections.abc import Sequence
 from datetime import datetime

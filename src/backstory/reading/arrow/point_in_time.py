@@ -1,13 +1,15 @@
-"""What is true of a small table, now or at an instant."""
+"""What is true of a table, now or at an instant, from files."""
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import DELETED, Layout
 from backstory.model.schema import Shape
+from backstory.reading.arrow.first_rows import first_rows
 from backstory.reading.arrow.known import KnownTable, known
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import VersionRows, versions
@@ -20,11 +22,22 @@ from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import integers, without_nulls
 
 
-def current(files: Files, known_at: datetime | None = None, selection: Selection = EVERYTHING) -> pa.Table:
-    """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads."""
+def current(
+    files: Files,
+    known_at: datetime | None = None,
+    selection: Selection = EVERYTHING,
+    limit: int | None = None,
+) -> pa.Table:
+    """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads.
+
+    With `limit` the first ones in the order of their key are among the rows, and not all others.
+    """
     found = known(files, known_at)
     selection.require(found.shape)
-    found = found.of_record(selection.key)
+    return first_rows(found.of_record(selection.key), limit, partial(_current, selection))
+
+
+def _current(selection: Selection, found: KnownTable) -> pa.Table:
     if found.shape.layout in HISTORIES:
         return _selected(versions(found), found.shape, selection, lambda each: each.end is None)
     rows = live(found)
@@ -61,11 +74,18 @@ def live(found: KnownTable) -> pa.Table:
 
 
 def as_of(
-    files: Files, time: datetime, known_at: datetime | None = None, selection: Selection = EVERYTHING
+    files: Files,
+    time: datetime,
+    known_at: datetime | None = None,
+    selection: Selection = EVERYTHING,
+    limit: int | None = None,
 ) -> pa.Table:
-    """The rows that were true at an instant, as `as_of` of frames has them."""
+    """The rows that were true at an instant, as `as_of` of frames has them; `limit` as `current` has it."""
     found = known(files, known_at)
     selection.require(found.shape)
     instant = micros_of(time)
-    held = versions(found.of_record(selection.key))
-    return _selected(held, found.shape, selection, lambda each: each.holds(instant))
+
+    def held(part: KnownTable) -> pa.Table:
+        return _selected(versions(part), part.shape, selection, lambda each: each.holds(instant))
+
+    return first_rows(found.of_record(selection.key), limit, held)

@@ -1,4 +1,4 @@
-"""The rows of one record in a small table."""
+"""The rows of one record."""
 
 from collections.abc import Callable
 

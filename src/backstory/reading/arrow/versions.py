@@ -1,4 +1,4 @@
-"""The versions that a small table keeps, as places of its rows and spans."""
+"""The versions that a table keeps, as places of its rows and spans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -32,8 +32,11 @@ def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
     Those of texts and bytes may be cut off: the least is then a beginning, the greatest a beginning that is
     greater than all values.
     """
-    read = _reader(str(field["type"]))
-    least, most = ((told or {}).get(field["id"]) for told in (file.lower_bounds, file.upper_bounds))
+    read, number = _reader(str(field["type"])), field["id"]
+    lower, upper = file.lower_bounds, file.upper_bounds
+    if lower is None or upper is None:
+        return None
+    least, most = lower.get(number), upper.get(number)
     if read is None or least is None or most is None:
         return None
     try:

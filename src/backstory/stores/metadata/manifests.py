@@ -7,6 +7,7 @@ where all rows of a partition with deletions are open, or none: histories are pa
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from backstory.model.layout import MEMORY, Layout
@@ -124,8 +125,10 @@ def live_files(
     """
     from pyiceberg.manifest import read_manifest_list
 
-    known = {} if known is None else known
     for manifest in read_manifest_list(_Files(opener).new_input(manifests)):
+        if known is None:  # entries that nobody keeps are let go one by one: many cost the collector dearly
+            yield from _live_entries(manifest, opener)
+            continue
         if manifest.manifest_path not in known:
             known[manifest.manifest_path] = list(_live_entries(manifest, opener))
         yield from known[manifest.manifest_path]
@@ -143,7 +146,11 @@ def _live_entries(manifest: "ManifestFile", opener: Opener) -> "Iterator[tuple[o
     )
 
     types: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
-    enums: dict[int, Any] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+    kinds: dict[int, type[Enum]] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+    # Asked for each file: a dictionary looks a value up ten times as fast as an enum does.
+    enums: dict[int, Any] = {
+        number: {each.value: each for each in kind}.__getitem__ for number, kind in kinds.items()
+    }
     # pyiceberg's own reading leaves out what format version 3 tells: where a deletion vector lies.
     source = _Files(opener).new_input(manifest.manifest_path)
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:

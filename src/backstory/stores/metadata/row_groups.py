@@ -38,6 +38,19 @@ def groups_that(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave
     return [group for group in range(metadata.num_row_groups) if may_have(partial(statistics, group))]
 
 
+def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:
+    """For each row group the greatest value of a field, or that of the file, and the number of its rows."""
+    told: list[Any] = []
+
+    def note(statistics: Statistics) -> bool:
+        found = statistics(field["name"])
+        told.append(found.max if found is not None and type(found.max) is type(greatest) else greatest)
+        return False
+
+    groups_that(file, [field], note)
+    return [(most, file.metadata.row_group(number).num_rows) for number, most in enumerate(told)]
+
+
 def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray:
     """The positions in a file of the rows of these groups of it."""
     ends = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))])

@@ -1,4 +1,4 @@
-"""The rows of a small table, read from its files without Spark: the same rows, or none."""
+"""The rows of a small table, or few rows of any, read from files without Spark: the same rows, or none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,11 +135,22 @@ def _standing(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
     return None if hidden is None else left(hidden, rows)
 
 
+def is_small(snapshot: Mapping[str, Any]) -> bool:
+    """Whether all rows of a snapshot are read here, by their number."""
+    told = _number_of_rows(snapshot)
+    return told is not None and int(told) <= MOST_ROWS
+
+
 def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
     """Raise Unreadable for a snapshot of more rows than `most`, or that does not tell how many."""
-    told = (snapshot.get("summary") or {}).get("total-records")
+    told = _number_of_rows(snapshot)
     if told is None or int(told) > most:
         raise Unreadable(f"{told} rows")
+
+
+def _number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
+    told: str | None = (snapshot.get("summary") or {}).get("total-records")
+    return told
 
 
 def _sorted_out(

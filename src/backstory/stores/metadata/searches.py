@@ -73,20 +73,18 @@ class RowSearch:
 
     columns: Mapping[str, Search]
     fields: Sequence[Field]
+    bounded: Sequence[tuple[Field, Sought]]
     partitions: "PartitionsOfValue"
 
     def may_be_in_file(self, file: "DataFile", partition: Any) -> bool:
         """Whether such rows may lie in a file, as its manifest tells of it."""
-        return self.partitions.may_be_in(partition) and all(
-            sought.may_be_in(bounds_of(file, each))
-            for each in self.fields
-            if (sought := self.columns[each["name"]].sought) is not None
-        )
+        if not self.partitions.may_be_in(partition):
+            return False
+        return all(sought.may_be_in(bounds_of(file, each)) for each, sought in self.bounded)
 
     def may_have(self, statistics: Statistics) -> bool:
         """Whether a row group of these statistics may have such rows."""
-        looked_for = ((name, each.sought) for name, each in self.columns.items())
-        return all(sought is None or sought.may_be_in(statistics(name)) for name, sought in looked_for)
+        return all(sought.may_be_in(statistics(each["name"])) for each, sought in self.bounded)
 
     def chosen(self, rows: pa.Table) -> Values:
         """Which of the rows are such."""
@@ -97,4 +95,7 @@ def search_rows(told: Mapping[str, Any], fields: Sequence[Field], columns: Mappi
     """The search in a table of this metadata, whose columns were of these fields."""
     values = {name: each.value for name, each in columns.items() if isinstance(each, EqualTo)}
     partitions = partitions_of(told.get("partition-specs") or [], fields, values)
-    return RowSearch(columns, [each for each in fields if each["name"] in columns], partitions)
+    asked = [each for each in fields if each["name"] in columns]
+    looked_for = ((each, columns[each["name"]].sought) for each in asked)
+    bounded = [(each, sought) for each, sought in looked_for if sought is not None]
+    return RowSearch(columns, asked, bounded, partitions)

@@ -1,0 +1,90 @@
+"""What manifests tell of the values in files is read as the values are, or not at all."""
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from backstory.stores.iceberg.sought import sought_value
+from backstory.stores.metadata.bounds import bounds_of, partitions_of
+
+ZERO = datetime(2024, 1, 1)
+# Iceberg's type, the type as JSON has it, and how a number becomes a value.
+KINDS = {
+    "long": (LongType(), lambda n: n - 5),
+    "int": (IntegerType(), lambda n: n - 5),
+    "string": (StringType(), lambda n: f"é{n:03}"),
+    "binary": (BinaryType(), lambda n: bytes([n, 255])),
+    "boolean": (BooleanType(), lambda n: n > 9),
+    "date": (DateType(), lambda n: date(1969, 12, 25) + timedelta(days=n)),
+    "timestamp": (TimestampType(), lambda n: ZERO + timedelta(microseconds=n)),
+    "timestamptz": (TimestamptzType(), lambda n: ZERO.replace(tzinfo=UTC) + timedelta(hours=n)),
+    "decimal(38, 2)": (DecimalType(38, 2), lambda n: Decimal(f"{'-' * (n % 2)}{'1' * 33}{n:03}.25")),
+}
+
+
+def file(least, greatest, nulls=0):
+    """A file whose column 1 has these bounds."""
+    told = {"lower_bounds": {1: least}, "upper_bounds": {1: greatest}, "null_value_counts": {1: nulls}}
+    found = DataFile.from_args(3)
+    found._data = [told.get(each.name) for each in DATA_FILE_TYPE[3].fields]
+    return found
+
+
+@pytest.mark.parametrize("told", KINDS)
+def test_a_file_that_holds_a_value_is_never_passed_over(told):
+    """Nor is one passed over that has it at a bound; others are."""
+    type_, of_number = KINDS[told]
+    chance, passed = random.Random(told), 0
+    for _ in range(60):
+        values = sorted(of_number(chance.randrange(20)) for _ in range(3))
+        bounds = bounds_of(
+            file(*(to_bytes(type_, each) for each in (values[0], values[-1]))), {"id": 1, "type": told}
+        )
+        assert (bounds.min, bounds.max) == (values[0], values[-1])
+        assert all(sought_value(each).may_be_in(bounds) for each in values)
+        passed += not sought_value(of_number(chance.randrange(20))).may_be_in(bounds)
+    assert passed > 5
+
+
+def test_what_bounds_do_not_tell_is_read():
+    """Other types, no bounds, bounds that are cut off, and those of ints that are longs now."""
+    assert bounds_of(file(b"\0" * 8, b"\0" * 8), {"id": 1, "type": "double"}) is None
+    assert bounds_of(file(b"a", b"b"), {"id": 2, "type": "string"}) is None
+    assert bounds_of(file(b"\xff", b"\xff"), {"id": 1, "type": "string"}) is None
+    cut_off = bounds_of(file(b"abc", b"abd"), {"id": 1, "type": "string"})
+    assert sought_value("abcdef").may_be_in(cut_off)
+    assert bounds_of(file(b"\xff\xff\xff\xff", b"\1\0\0\0"), {"id": 1, "type": "long"}).min == -1
+    assert sought_value(1.0) is None
+
+
+def test_a_record_lies_in_its_own_partition():
+    """By hash, beginning or value of the key; other columns, types and transforms tell nothing."""
+    fields = [{"id": 1, "name": "k", "type": "string"}, {"id": 2, "name": "n", "type": "decimal(9, 2)"}]
+    parts = [(1, "bucket[8]"), (3, "identity"), (1, "truncate[2]"), (1, "void"), (2, "identity")]
+    specs = [
+        {"spec-id": 0, "fields": []},
+        {"spec-id": 1, "fields": [{"source-id": id_, "transform": each} for id_, each in parts]},
+    ]
+    found = partitions_of(specs, fields, {"k": "abc", "n": Decimal(1)})
+    bucket = parse_transform("bucket[8]").transform(StringType())("abc")
+    assert found.may_be_in((1, (bucket, "any", "ab", None, Decimal(2))))
+    assert not found.may_be_in((1, ((bucket + 1) % 8, "any", "ab", None, Decimal(1))))
+    assert not found.may_be_in((1, (bucket, "any", "zz", None, Decimal(1))))
+    assert found.may_be_in((0, ()))
+    assert found.may_be_in((7, ("of a spec that is not told",)))
