@@ -90,7 +90,7 @@ class LocalRows:
         *,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The same rows, some at a time, which are held by nobody but the caller; a few files are read ahead."""
+        """The same rows, some at a time, held by the caller alone; a few files are read ahead."""
         wanted, schema, condition = self._wanted(names, of, chosen, ANY, where, None)
         files, reading = self._files(condition), partial(self._parts, wanted, schema, hidden_by(self.table))
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
