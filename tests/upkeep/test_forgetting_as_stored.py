@@ -190,7 +190,7 @@ def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store
 
 
 def test_files_elsewhere_are_searched_and_named(store, tmp_path):
-    """Where a property or a former location has put them: a killed writer's, which nobody can prove."""
+    """Where a property or a former location has put them: none is deleted, not those that the table wrote."""
     place = Place(store, "elsewhere").insert((ANNA, "a"), (BERT, "b"))
     former = place.folder
     place.sql(f"ALTER TABLE {{0}} SET LOCATION '{tmp_path}/now'")
@@ -200,11 +200,12 @@ def test_files_elsewhere_are_searched_and_named(store, tmp_path):
     stray = shutil.copy(written, written.with_name(f"{uuid4()}.parquet"))
     told = place.forget()
     assert (told.applied, place.ids) == (True, [BERT])
-    assert (written.exists(), stray.exists()) == (False, True)
-    named = "\n".join(told.left)
     kept = [each for each in former.rglob("*") if each.is_file() and each.suffix in {".parquet", ".avro"}]
     assert kept
-    assert [str(each) in named for each in [stray, *kept]] == [True] * (1 + len(kept))
+    for each in (told, again := place.forget()):
+        named = "\n".join(each.left)
+        assert [str(file) in named for file in [written, stray, *kept]] == [True] * (2 + len(kept))
+    assert (again.status, written.exists(), stray.exists()) == ("no-record", True, True)
 
 
 def test_what_cannot_be_searched_or_deleted_is_told_at_once(store):
@@ -271,7 +272,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
 
 
 def test_a_dropped_and_an_expired_table_leave_the_files_of_others(store, tmp_path):
-    """Deletion ends at the table's own places."""
+    """Deletion ends at the table's own folder; what is left is named."""
     pq.write_table(pa.table({"id": [ANNA], "v": ["a"]}), tmp_path / "f.parquet")
     place = Place(store, "dropped")
     place.add_files(tmp_path)
@@ -281,6 +282,7 @@ def test_a_dropped_and_an_expired_table_leave_the_files_of_others(store, tmp_pat
     place.insert((BERT, "c"))
     told = Table(store, place.name).maintain()
     assert told.snapshots_expired >= 2
+    assert list(told.left) == [f"{tmp_path}/f.parquet"]
     assert (tmp_path / "f.parquet").exists()
     place.add_files(tmp_path)
     folder = place.folder

@@ -4,9 +4,9 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
-from hashlib import sha256
 
 import pytest
+from copied_warehouses import copy_of, digests, embedded
 from manifesting import manifest, push
 
 from backstory import relocate
@@ -15,40 +15,12 @@ from backstory.model.table import TableName, table_name
 from backstory.reading.commits import inventory
 from backstory.stores.catalog_file import read
 from backstory.stores.iceberg.create import drop, rename
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.in_session import InSession
-from backstory.warehouse import Warehouse
 
 AT = ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
 READ = "{kind: ndJson, ddlSchema: [id BIGINT, event_time TIMESTAMP]}"
 VERSIONS = {"crm.three": 3, "crm.two": 2}
-
-
-def embedded(spark, name, folder, version=3):
-    """The warehouse in a folder, as a catalog of this name, which its database has the tables by."""
-    folder.mkdir(exist_ok=True)
-    (folder / "catalog.db").touch()
-    catalog = f"spark.sql.catalog.{name}"
-    settings = {
-        "type": "jdbc",
-        "uri": f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000",
-        "jdbc.schema-version": "V1",
-        "warehouse": str(folder),
-        "cache-enabled": "false",
-    }
-    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in settings.items():
-        spark.conf.set(f"{catalog}.{key}", value)
-    if read(folder).entries:
-        with closing(sqlite3.connect(folder / "catalog.db")) as connection, connection:
-            for table in ("iceberg_tables", "iceberg_namespace_properties"):
-                connection.execute(f"UPDATE {table} SET catalog_name = ?", [name])
-    return Warehouse(Store(spark, name, version), embedded=False)
-
-
-def copy_of(spark, name, warehouse, tmp_path):
-    folder = shutil.copytree(warehouse.store.home, tmp_path / name)
-    return embedded(spark, name, folder)
 
 
 def delivered(warehouse, path, number):
@@ -62,14 +34,6 @@ def delivered(warehouse, path, number):
 
 def frame(spark, rows):
     return spark.createDataFrame(rows, "id int, v string")
-
-
-def digests(folder):
-    return {
-        str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest()
-        for each in sorted(folder.rglob("*"))
-        if each.is_file()
-    }
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,8 @@ def maintain(
 
     Rows keep their ids; deleted rows are removed from the files. Snapshots are kept for 30 days (or for the
     table's history.expire.max-snapshot-age-ms), and longer if a cursor, a tag, a branch or a run that no log
-    records needs them. Cursors are kept for backstory.cursor-max-age (30 days).
+    records needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside the table's
+    folder is never deleted; those that nothing needs any more are named.
 
     Example: `backstory maintain --all --dry-run`
 
@@ -139,6 +140,12 @@ def maintain(
         for each in found:
             if each["error"]:
                 tell_error(each["error"], f"{each['table']}: ")
+            if each["left"]:
+                count = len(each["left"])
+                what = "files outside the table's folder are not needed any more and were not deleted"
+                console.print(f"{each['table']}: {count} {what}:", markup=False)
+                for one in each["left"]:
+                    console.print(f"  {one}", markup=False)
             if each["propose_settle_before"]:
                 share, time = each["memory_share"], each["propose_settle_before"]
                 console.print(f"{each['table']}: {share:.0%} is memory; consider --settle-before {time}")

@@ -24,8 +24,8 @@ def relocate(
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
     rows. Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Nothing
-    outside the folder is touched, and tables that were put elsewhere on purpose stay there. Java is started,
-    Spark is not.
+    outside the folder is touched, and what was put elsewhere on purpose stays there: the answer names the
+    tables that have files outside the folder. Java is started, Spark is not.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 
@@ -54,5 +54,7 @@ def relocate(
     console.print(f"{done.warehouse}: {word} from {', '.join(done.former)}", markup=False)
     counts = f"{len(done.tables)} tables, {len(done.views)} views, {done.files} files of metadata"
     console.print(f"  {counts} {'to be written' if dry_run else 'written'}", markup=False)
+    for each in done.warnings:
+        console.print(f"  {each}", markup=False)
     if dry_run:
         console.print(DRY)

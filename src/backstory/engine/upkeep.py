@@ -11,7 +11,7 @@ from backstory.engine.attempts import attempt
 from backstory.model.table import TableName
 from backstory.stores.iceberg import compaction, erasing, expiry
 from backstory.stores.iceberg.compaction import Compacted
-from backstory.stores.iceberg.erasures import Erased, Erasure
+from backstory.stores.iceberg.erasures import Erased, Erasure, Expired
 from backstory.stores.iceberg.session_caches import announce
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -41,13 +41,13 @@ def expire(
     store: Store,
     name: TableName,
     chosen: Callable[[StoredTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
-) -> int:
+) -> Expired:
     """Let snapshots expire, as `expiry.expire` does; none where nothing is chosen."""
 
-    def act() -> int:
+    def act() -> Expired:
         table = existing(store, name)
         found = chosen(table)
-        expired = 0 if found is None else expiry.expire(store.jvm, table, *found)
+        expired = Expired() if found is None else expiry.expire(store.jvm, table, *found)
         announce(store, name)
         return expired
 

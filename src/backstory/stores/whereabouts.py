@@ -48,6 +48,10 @@ class Whereabouts:
         there = max(below(ways, self.former), key=len, default="")
         return there if len(there) > here else None
 
+    def is_here(self, location: str) -> bool:
+        """Whether a location is below this folder."""
+        return self.former_of(location) is None and any(below(spelled(location), self.spellings))
+
     def moved_to(self, location: str) -> str:
         """Where a location below a former folder is in this one, in its own spelling; any other as it is."""
         former = self.former_of(location)

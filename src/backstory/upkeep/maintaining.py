@@ -10,6 +10,7 @@ from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import HIST_SUFFIX, Layout
 from backstory.model.receipt import Receipt, apart
 from backstory.model.table import TableName
+from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.upkeep.carried import carried
@@ -25,8 +26,9 @@ class Maintained(Receipt):
     """What was done to a table, or would be in a dry run.
 
     Data files before and after, the bytes of those that were rewritten, snapshots that expired, cursors that
-    were dropped for their age, rows of memory that were settled or pruned, the share of rows that are memory,
-    and a time up to which to settle where that is more than a fifth. Of a failed one no more is known.
+    were dropped for their age, files outside of the table's folder that nothing needs any more and that are
+    not deleted (`left`), rows of memory that were settled or pruned, the share of rows that are memory, and a
+    time up to which to settle where that is more than a fifth. Of a failed one no more is known.
     """
 
     table: str
@@ -36,6 +38,7 @@ class Maintained(Receipt):
     bytes_rewritten: int = 0
     snapshots_expired: int = 0
     cursors_dropped: Sequence[str] = ()
+    left: Sequence[str] = ()
     rows_settled: int = 0
     memory_share: float | None = None
     propose_settle_before: str | None = None
@@ -71,7 +74,8 @@ def maintain(
         return done
     if not dry_run:
         gone = _expired(store, name, needed)
-        return replace(done, snapshots_expired=gone, cursors_dropped=list(old.cursors))
+        cursors, left = list(old.cursors), list(gone.left)
+        return replace(done, snapshots_expired=gone.snapshots, cursors_dropped=cursors, left=left)
     return replace(done, snapshots_expired=old.snapshots, cursors_dropped=list(old.cursors))
 
 
@@ -86,7 +90,7 @@ def kept_in_order(
     ]
 
 
-def _expired(store: Store, name: TableName, needed: Needed) -> int:
+def _expired(store: Store, name: TableName, needed: Needed) -> Expired:
     """Let go what nothing needs; the log of a dataset is written first, for it keeps the chain."""
 
     def chosen(table: StoredTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:

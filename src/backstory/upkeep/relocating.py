@@ -35,7 +35,10 @@ _NAMESPACES: Final = "iceberg_namespace_properties"
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What was relocated, or would be in a dry run; `files` is how many files of metadata are written."""
+    """What was relocated, or would be in a dry run; `files` is how many files of metadata are written.
+
+    `warnings` name each table that has files outside of the folder: these are in no copy of the folder.
+    """
 
     warehouse: str
     former: list[str] = field(default_factory=list)
@@ -43,6 +46,7 @@ class Relocated:
     views: list[str] = field(default_factory=list)
     files: int = 0
     applied: bool = True
+    warnings: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as `--output json` prints them."""
@@ -94,7 +98,20 @@ def relocate(
         [str(each.table) for each in files if each.kind != TABLE],
         sum(len(each.written) for each in files.values()),
         applied=not dry_run,
+        warnings=sorted(_warnings(stands, catalog, files)),
     )
+
+
+def _warnings(stands: Whereabouts, catalog: CatalogFile, files: Mapping[Entry, TableFiles]) -> Iterator[str]:
+    """What is not in this folder, by table: original and copy share it."""
+    where = f"are outside of {stands.folder}"
+    shared = "they are not in a copy of the folder, and the original's table uses them too"
+    for entry in catalog.entries:
+        if entry.kind == TABLE and entry not in files and not stands.is_here(entry.location):
+            yield f"All files of {entry.table} {where}: {shared}."
+    for entry, each in files.items():
+        if each.outside:
+            yield f"{len(each.outside)} files or folders of {entry.table} {where}: {shared}."
 
 
 def _folder(settings: Settings) -> Path:

@@ -49,7 +49,7 @@ def _commit(store: Store, table: StoredTable | None, change: Change, note: Note)
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
             settle(staged)
             return Committed(None, change.counts)
-        with discarding(table.iceberg.io()) as written:
+        with discarding(table.iceberg) as written:
             pending = StoredTable(change.into, staged.table()) if change.into else table
             with timed("write"):
                 files, deletions = _write(store, table, pending, change, written)
@@ -95,7 +95,7 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
             building.create()
             return Committed(None, change.counts)
         staged = building.createOrReplaceTransaction() if change.anew else building.createTransaction()
-        with discarding(staged.table().io()) as written:
+        with discarding(staged.table()) as written:
             pending = StoredTable(shape, staged.table())
             with timed("write"):
                 # In a table that is made every row begins, also a copy of one that has an id elsewhere.
@@ -177,11 +177,11 @@ def _put(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, 
 
 
 @contextmanager
-def discarding(io: Any) -> Iterator[list[Any]]:
+def discarding(iceberg: Any) -> Iterator[list[Any]]:
     """A list for files that are written beside the table; what fails in it takes them away."""
     files: list[Any] = []
     with ExitStack() as undo:
-        undo.callback(lambda: _discard(io, files))
+        undo.callback(lambda: _discard(iceberg, files))
         yield files
         undo.pop_all()
 
@@ -226,7 +226,7 @@ def finish(
     except BackstoryError:
         taken = _taken(transaction, ours)
         if taken is False:
-            _discard(transaction.table().io(), files)
+            _discard(transaction.table(), files)
             _discard_metadata(transaction)
         if not taken:
             raise
@@ -267,9 +267,9 @@ def _discard_metadata(transaction: Any) -> None:
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError):
-        _discard(transaction.table().io(), made_by(transaction))
+        _discard(transaction.table(), made_by(transaction))
 
 
-def _discard(io: Any, files: Sequence[Any]) -> None:
+def _discard(iceberg: Any, files: Sequence[Any]) -> None:
     """Delete files that no snapshot names, by their places or as Iceberg knows them."""
-    delete_files(io, [each if isinstance(each, str) else each.location() for each in files])
+    delete_files(iceberg, [each if isinstance(each, str) else each.location() for each in files])

@@ -69,7 +69,7 @@ def compact(
         return Compacted(before, before - len(locations) + len(left))
     with translate_faults(table.shape.table):
         transaction = table.begin()
-        with discarding(table.iceberg.io()) as written:
+        with discarding(table.iceberg) as written:
             done = rewrite(store, table, locations)
             written.extend(done.files)
             operation = stage_rewrite(transaction, done, {})

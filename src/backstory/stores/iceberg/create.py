@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from backstory.errors import Refused
 from backstory.model.layout import YEAR
 from backstory.model.schema import Column, Shape
@@ -15,7 +17,6 @@ from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.history_script import files_of_history
 from backstory.stores.iceberg.jvm import holds_views, partition_spec, sort_order
-from backstory.stores.iceberg.places import places_of
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import (
     CALLED,
@@ -49,6 +50,8 @@ PROPERTIES = {
 LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
+log = structlog.get_logger()
+
 
 def refuse_existing(store: Store, table: TableName) -> None:
     """Raise Refused if there is such a table."""
@@ -79,7 +82,10 @@ def builder(store: Store, shape: Shape) -> Any:
 
 
 def drop(store: Store, table: TableName) -> bool:
-    """Drop the table with those of its files that lie in its own places; whether there was one."""
+    """Drop the table with those of its files that lie in its folder; whether there was one.
+
+    Files elsewhere stay, and a warning in the log counts them.
+    """
     from py4j.protocol import Py4JJavaError
 
     require_here(store, table)
@@ -88,13 +94,15 @@ def drop(store: Store, table: TableName) -> bool:
         try:
             iceberg = catalog.loadTable(identifier)
             named = files_of_history(store.jvm, iceberg, store.jvm.java.util.HashMap())
-            places, keeps = places_of(iceberg), iceberg.properties().get("gc.enabled") == "false"
+            folder, keeps = str(iceberg.location()), iceberg.properties().get("gc.enabled") == "false"
             former = [str(each.file()) for each in iceberg.operations().current().previousFiles()]
         except Py4JJavaError:  # none, or one whose files nobody can tell: they stay
             return bool(catalog.dropTable(identifier, False))
         dropped = bool(catalog.dropTable(identifier, False))
         files = [each.location for each in named if not keeps or each.kind == "METADATA"]
-        delete_files(iceberg.io(), (each for each in [*files, *former] if places.owns(each)))
+        left = delete_files(iceberg, dict.fromkeys([*files, *former]), folder)
+    if left:
+        log.warning(f"{table} was dropped; {len(left)} of its files are outside of its folder and stay")
     return dropped
 
 

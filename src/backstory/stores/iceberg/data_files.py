@@ -19,6 +19,7 @@ from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.partitions import parted
+from backstory.stores.iceberg.places import lies_in
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.embedded import local
@@ -72,7 +73,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         return _write(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
-        undo.callback(lambda: delete_files(table.iceberg.io(), [location for location, _, _ in pieces]))
+        undo.callback(lambda: delete_files(table.iceberg, [location for location, _, _ in pieces]))
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
         files = [
@@ -83,14 +84,22 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     return files
 
 
-def delete_files(io: Any, locations: Iterable[str]) -> list[str]:
-    """Delete files that no snapshot names; those that could not be deleted, which are left as orphans."""
+def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = None) -> list[str]:
+    """Delete files that no snapshot names; those that could not be deleted, which are left as orphans.
+
+    All deletion is here. A file outside of the table's `folder`, by default its location, is left, whoever
+    wrote it: a copy of the table in another folder may read it.
+    """
     from py4j.protocol import Py4JJavaError
 
     left = []
     for location in locations:
+        folder = folder or str(iceberg.location())
         try:
-            io.deleteFile(location)
+            if lies_in(location, folder):
+                iceberg.io().deleteFile(location)
+            else:
+                left.append(location)
         except Py4JJavaError:
             left.append(location)
     return left

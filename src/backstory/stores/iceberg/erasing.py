@@ -11,7 +11,7 @@ from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.erasures import Erased, Erasure, own_strays, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.moves import ROWS
-from backstory.stores.iceberg.places import Places, bare, lies_in, places_of
+from backstory.stores.iceberg.places import Places, bare, places_of
 from backstory.stores.iceberg.reachable import (
     ReachableFiles,
     digested,
@@ -54,10 +54,10 @@ def erase(
         metadata, statistics = digested(store, table, gone.metadata), digested(store, table, gone.statistics)
         data = digested(store, table, gone.data | gone.deletes)
         rows, tellers = _ordered(gone, holding)
-        failed = delete_files(table.iceberg.io(), rows)
+        failed = delete_files(table.iceberg, rows)
         # Of files that an interrupted call has deleted, too; what names them is there until now.
         _remove_folders([*rows, *found.named.past.data], places)
-        failed += delete_files(table.iceberg.io(), tellers)
+        failed += delete_files(table.iceberg, tellers)
         if not failed:
             left.iceberg.updateProperties().remove(UNFINISHED).commit()
     there = table.iceberg.io()
@@ -117,8 +117,7 @@ def _remove_folders(files: Iterable[str], places: Places) -> None:
 
 
 def _below(folder: str, places: Places) -> bool:
-    owned = (places.location, *places.written)
-    return any(lies_in(folder, each) and bare(folder) != bare(each) for each in owned)
+    return places.owns(folder) and bare(folder) != bare(places.location)
 
 
 def _commit(
@@ -136,7 +135,7 @@ def _commit(
         settle(transaction)
         return None, 0, between
     chosen, every = _chosen(store, table, plan.found.holding)
-    with discarding(table.iceberg.io()) as written:
+    with discarding(table.iceberg) as written:
         done = rewrite(store, table, chosen, keeping) if chosen else Rewritten((), ())
         written.extend(done.files)
         if chosen:

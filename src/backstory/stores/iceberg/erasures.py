@@ -1,4 +1,4 @@
-"""What an erasure is planned on, and what came of it."""
+"""What an erasure is planned on, and what came of it or of an expiry."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +39,17 @@ class Erased:
     data: Sequence[Mapping[str, Any]] = ()
     metadata: Sequence[Mapping[str, Any]] = ()
     statistics: Sequence[Mapping[str, Any]] = ()
+    left: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """How many snapshots went, and the files that only they needed and that could not be deleted.
+
+    Those are files outside of the table's folder, which may be another's.
+    """
+
+    snapshots: int = 0
     left: Sequence[str] = ()
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from backstory.model.change import NOTHING
 from backstory.stores.iceberg.data_files import delete_files
+from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.history_script import expired_files
-from backstory.stores.iceberg.places import places_of
+from backstory.stores.iceberg.places import bare
 from backstory.stores.iceberg.store import StoredTable
 
 
@@ -17,11 +18,11 @@ def expire(
     before_ms: int,
     tags: Sequence[str] = (),
     renewed: Mapping[str, int] = NOTHING,
-) -> int:
-    """Expire the snapshots that are older, and drop these tags before; how many snapshots went.
+) -> Expired:
+    """Expire the snapshots that are older, and drop these tags before.
 
     What a branch or tag names stays, if the tag is not too old; those that are `renewed` may be so many
-    milliseconds old. A file that lies outside of the table's own places is another's, and is not deleted.
+    milliseconds old.
     Raises TryAgain if another writer came first.
     """
     iceberg, known = table.iceberg, _ids(table.iceberg)
@@ -34,11 +35,9 @@ def expire(
                 managing.setMaxRefAgeMs(tag, milliseconds)
             managing.commit()
         expiring = iceberg.expireSnapshots().expireOlderThan(before_ms).retainLast(1).cleanExpiredFiles(True)
-        places = places_of(iceberg)
-        gone = expired_files(jvm, expiring)
-        delete_files(iceberg.io(), (each for each in gone if places.owns(each)))
+        left = delete_files(iceberg, expired_files(jvm, expiring))
         iceberg.refresh()
-    return len(known - _ids(iceberg))
+    return Expired(len(known - _ids(iceberg)), sorted(map(bare, left)))
 
 
 def _ids(iceberg: Any) -> set[int]:

@@ -1,4 +1,4 @@
-"""Where a table has its files, and who else has some there: nothing is deleted anywhere else."""
+"""Where a table has its files, and who else has some there: nothing is deleted outside its own folder."""
 
 import os
 import re
@@ -37,7 +37,8 @@ def lies_in(location: str, folder: str) -> bool:
 class Places:
     """The folder of a table, those that its properties have it write to, and those where it once was.
 
-    Files in `location` and `written` are the table's to delete; those in `former` may be another's by now.
+    Files below `location` alone are the table's to delete. A copy of the table in another folder has the same
+    `written` folders, and those in `former` may be another's by now.
     """
 
     location: str
@@ -46,7 +47,7 @@ class Places:
 
     def owns(self, file: str) -> bool:
         """Whether a file that the table's metadata names is its own to delete."""
-        return any(lies_in(file, each) for each in (self.location, *self.written))
+        return lies_in(file, self.location)
 
 
 def places_of(iceberg: Any) -> Places:
@@ -56,9 +57,9 @@ def places_of(iceberg: Any) -> Places:
     written = {bare(each): each for each in told if not lies_in(each, location)}
     files = [str(metadata.metadataFileLocation()), *(str(each.file()) for each in metadata.previousFiles())]
     folders = (each.rpartition("/")[0].removesuffix("/metadata") for each in files)
-    owned = Places(location, tuple(written.values()))
-    former = {bare(each): each for each in folders if not owned.owns(each)}
-    return Places(location, owned.written, tuple(former.values()))
+    used = (location, *written.values())
+    former = {bare(each): each for each in folders if not any(lies_in(each, one) for one in used)}
+    return Places(location, tuple(written.values()), tuple(former.values()))
 
 
 def _is_place(name: str) -> bool:

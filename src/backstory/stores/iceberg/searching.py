@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,8 @@ SETTINGS: Final = (
     "spark.sql.parquet.fieldId.read.ignoreMissing",
 )
 ID: Final = "parquet.field.id"
+# A file whose storage was not asked when it was written: none of those is the table's to delete.
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 NAME_MAPPING: Final = "schema.name-mapping.default"
 
 
@@ -71,27 +74,41 @@ def search(
     """The files that any snapshot reads, or that lie where the table has its files, with such rows.
 
     What metadata names is read as Iceberg reads it: by ids, by the mapping of names, with the constants of
-    partitions and the defaults of columns. Strays are read by ids and by names. `columns` are those of the
-    condition, with the ids that they have in files.
+    partitions and the defaults of columns. Strays are read by ids and by names; so are files of former
+    metadata outside of the table's folder, which may be another's. `columns` are those of the condition, with
+    the ids that they have in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
+    there = {**(listed or {}), **dict(_elsewhere(table, named, listed or {}))}
     places, between = places_of(table.iceberg), unfinished(table).files
     former = replace(named.past, metadata=named.past.metadata.union(between) - named.now.metadata)
     own = {each for each in former.all if places.owns(each)}
     past = former.only({each for each in own if listed and bare(each) in listed})
-    stray = strays(table, listed or {}, around, named.now, past)
+    stray = strays(table, there, around, named.now, past)
     readings = list(_readings(store, table, columns))
-    searching = _Searching(store, table, condition, readings, listed or {})
+    searching = _Searching(store, table, condition, readings, there)
     with translate_faults(table.shape.table):
         known = searching.named(named, sorted(named.now.data | past.data))
         ours, unsure = searching.strays(sorted(stray.own.data))
         foreign, unread = searching.others(sorted(stray.others))
     files = {*named.now.data, *past.data}
     rows = {each for each in stray.own.data | stray.others if each.endswith(".parquet")} - unread
-    size = sum(named.files[each].size for each in files) + sum((listed or {})[each].bytes for each in rows)
+    size = sum(named.files[each].size for each in files) + sum(there[each].bytes for each in rows)
     searched = {"files": len(files) + len(rows), "bytes": size}
     return FoundFiles(frozenset(known | ours), foreign, unread | unsure, searched, listed, named, past, stray)
+
+
+def _elsewhere(
+    table: StoredTable, named: NamedFiles, listed: Collection[str]
+) -> Iterator[tuple[str, ListedFile]]:
+    """The files of former metadata that are outside of the table's places, and still there."""
+    places, io = places_of(table.iceberg), table.iceberg.io()
+    for each in sorted(named.past.all - named.now.all):
+        if not places.owns(each) and bare(each) not in listed:
+            file = io.newInputFile(each)
+            if file.exists():
+                yield bare(each), ListedFile(each, int(file.getLength()), NEVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class TableFiles:
     """The files of a table or view: `moves` are new locations, and sizes where these are other ones.
 
     `java` gives the Java that reads and writes Avro. With `dry_run` all is checked, and nothing written.
-    `written` are the new files, `replaced` those of this folder that nobody will name any more.
+    `written` are the new files, `replaced` those of this folder that nobody will name any more; `outside` are
+    files of the table that lie elsewhere, and stay there.
     """
 
     table: TableName
@@ -49,6 +50,7 @@ class TableFiles:
     written: set[Path] = field(default_factory=set)
     replaced: set[Path] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)
+    outside: set[str] = field(default_factory=set)
 
     def relocate(self, location: str) -> str:
         """The location of the new metadata of a table or view, by that of its present metadata."""
@@ -62,13 +64,16 @@ class TableFiles:
         return self._metadata(location, metadata)
 
     def _metadata(self, location: str, metadata: dict[str, Any], *, former: bool = False) -> str:
-        """Write new metadata; what `former` ones name may be gone."""
+        """Write new metadata; what `former` ones name may be gone.
+
+        Former metadata outside of the folder is no more named: Iceberg deletes what it names, one by one.
+        """
         place = self._moved if former else self._checked
         self._name(location)
         logged = [
             {**each, "metadata-file": self._moved(each["metadata-file"])}
             for each in metadata.get("metadata-log") or []
-            if self._here(each["metadata-file"]).exists()
+            if self._is_within(each["metadata-file"]) and self._here(each["metadata-file"]).exists()
         ]
         changed = {
             **metadata,
@@ -84,6 +89,8 @@ class TableFiles:
             if metadata.get(name):
                 changed[name] = [{**each, path: place(each[path])} for each in metadata[name]]
         if metadata.get("properties"):
+            told = (value for name, value in metadata["properties"].items() if name in PLACES)
+            self._name_outside(() if former else told)
             changed["properties"] = {
                 name: self._moved(value) if name in PATHS else value
                 for name, value in metadata["properties"].items()
@@ -154,7 +161,15 @@ class TableFiles:
     def _named(self, location: str) -> list[avro_files.NamedFile]:
         file = self._require(location)
         with translate_faults(self.table):
-            return avro_files.named_files(self.java(), file)
+            named = avro_files.named_files(self.java(), file)
+        self._name_outside(each.location for each in named if each.live)
+        return named
+
+    def _name_outside(self, locations: Iterable[str]) -> None:
+        self.outside.update(each for each in locations if not self._is_within(each))
+
+    def _is_within(self, location: str) -> bool:
+        return self.stands.former_of(location) is not None or self.stands.is_here(location)
 
     def _json(self, location: str) -> dict[str, Any]:
         file = self._require(location)
@@ -171,6 +186,7 @@ class TableFiles:
         if location not in self.checked and self.stands.former_of(location) is not None:
             self._require(location)
             self.checked.add(location)
+        self._name_outside([location])
         return self._moved(location)
 
     def _require(self, location: str) -> Path:
