@@ -2,6 +2,7 @@
 
 import pytest
 
+from backstory.model.layout import Layout
 from backstory.upkeep.certificate import Record
 
 FILE = "/lake/crm/customer/part-0.parquet"
@@ -33,3 +34,12 @@ def test_a_mark_is_of_one_record():
     assert Record({"id": "anna"}).is_marked(mark)
     assert not Record({"id": "bert"}).is_marked(mark)
     assert not Record({"id": "bert"}).is_marked("")
+
+
+def test_folders_of_the_layout_itself_tell_no_key():
+    """A native table lies apart by the year in which its versions end; a user's partitions may be the key's."""
+    record = Record({"id": "anna"}, Layout.VERSIONS.folders)
+    own, users = "/lake/c/data/valid_to_year=2024/f.parquet", "/lake/c/data/valid_to_year=2024/k=an/f.parquet"
+    assert [record.named(own) == own, record.named(users) == users] == [True, False]
+    assert Record({"id": "anna"}).named(own) != own
+    assert Record({"id": "2024"}, Layout.VERSIONS.folders).named(own) != own

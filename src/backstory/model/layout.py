@@ -118,6 +118,11 @@ class Layout(StrEnum):
         return _PARTITIONS.get(self, ())
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """What the folders of its partitions are called, before `=` and a value."""
+        return tuple(f"{name}_{each}" if each == YEAR else name for each, name in self.parted_by)
+
+    @property
     def sorted(self) -> bool:
         """Whether rows are sorted by their key; those of an event log lie in the order of their offsets."""
         return self is not Layout.ODF

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -52,9 +52,13 @@ class Certificate(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The key of a record, and a salt by which it is told without being named."""
+    """The key of a record, and a salt by which it is told without being named.
+
+    `folders` are the names by which layouts part their rows, which never tell a key.
+    """
 
     key: Mapping[str, object]
+    folders: Collection[str] = ()
     salt: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -83,13 +87,16 @@ class Record:
     def named(self, text: str) -> str:
         """A name or location to be shown; its digest, where it may tell the key.
 
-        Folders that are named after values of a partition may be named after the key in another spelling.
+        Folders that are named after values of a user's partition may be named after the key in another
+        spelling.
         """
         spelt = {how(str(each)) for each in self.key.values() for how in (str, quote, quote_plus)}
         texts = (text.casefold(), unquote(text).casefold())
         words = {each for one in texts for each in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", one)}
         long = {each.casefold() for each in spelt if len(each) >= TELLING}
-        told = "=" in text or bool({each.casefold() for each in spelt} & words)
+        own = "|".join(map(re.escape, self.folders))
+        foreign = re.sub(rf"(?<=/)(?:{own})=[^/=]*(?=/)", "", text) if own else text
+        told = "=" in foreign or bool({each.casefold() for each in spelt} & words)
         told = told or any(each in one for each in long for one in texts)
         return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if told else text
 

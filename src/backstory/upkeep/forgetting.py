@@ -54,8 +54,9 @@ def forget(
     """
     stored = existing(store, name)
     refuse_unforgetting(store, stored)
-    record = Record(key_of(stored.shape, key))
     tables = [stored, *(existing(store, each) for each in _beside(store, stored))]
+    folders = frozenset(name for each in tables for name in each.shape.layout.folders)
+    record = Record(key_of(stored.shape, key), folders)
     for each in tables:
         refuse_read(each, drop_cursors=drop_cursors)
     named = [refuse_unerasable(store, each) for each in tables]
