@@ -112,3 +112,18 @@ def test_what_is_written_otherwise_is_refused_with_the_option_to_add(send):
     assert send("", "id;name\n1;ann\n", code=3) == "wrong-separator"
     assert send("", ONE, "--decimal", "x", code=2) == "bad-option"
     assert send("", ONE, "--type", "age=INT", code=2) == "bad-option"
+
+
+def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
+    """As `snapshot` names them: a column that nobody declared becomes text, and the note says the option."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("id;sum\n1;1,5\n")
+    to = ["--to", "127.0.0.1:1", "--schema", "s", "--table", "t", "--key", "id", "--separator", ";"]
+    words = ["send", "a.csv", "a.csv", *to, "--dry-run", "--output"]
+    assert run([*words, "json"]) == 0
+    ((answer,),) = (json.loads(capsys.readouterr().out),)
+    assert answer["notes"] == ["column sum is text with decimal commas; read as numbers with --decimal ,"]
+    assert run([*words, "table"]) == 0
+    assert answer["notes"][0] in " ".join(capsys.readouterr().out.split())
+    assert run([*words, "json", "--decimal", ","]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["notes"] == []

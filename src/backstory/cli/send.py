@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from backstory.cli.file_flags import FileFlags
+from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import show
+from backstory.cli.output import console, show
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
 
@@ -55,6 +56,7 @@ def send(
         dry_run: Print what would be sent, and send nothing.
         options: Common options.
     """
+    from backstory.formats.file_columns import comma_notes
     from backstory.testing.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
     from backstory.testing.sender.client import Sender, text_columns
     from backstory.testing.sender.copies import difference, read_copy
@@ -68,6 +70,7 @@ def send(
         sender = Sender.to(to, Path(folder), encoding=encoding)
         texts = text_columns(None if dry_run else sender.describe(schema, table))
         newer, older = (read_copy(each, names, texts, written) for each in (after, before))
+        notes = [in_flags(each).replace("`", "") for each in comma_notes(newer.with_commas)]
         if dry_run:
             rows = difference(older, newer, time or datetime.now(UTC), history=history)
         else:
@@ -89,4 +92,8 @@ def send(
         "delete": len(rows.delete),
         "repeated_keys": [list(repeated) for repeated in newer.repeated],
     }
+    if options.answer != "table":
+        answer["notes"] = notes
     show([answer], options.answer)
+    for each in notes if options.answer == "table" else ():
+        console.print(each, markup=False)

@@ -1,6 +1,6 @@
 """The columns that files have between them, as the files are written, and what they are refused for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -94,6 +94,14 @@ def columns_as_written(
         refuse_whole_headers(files, options)
     schema, with_commas = columns_of(files, options, known)
     return declared(schema, written.type, files[0].name), with_commas
+
+
+def comma_notes(columns: Iterable[str]) -> list[str]:
+    """What is said of columns of texts that would be numbers if a comma were the decimal point."""
+    return [
+        f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
+        for name in sorted(columns)
+    ]
 
 
 def columns_between(source: SourceFiles, known: Known = UNTOLD) -> pa.Schema:

@@ -6,6 +6,7 @@ from typing import Final
 
 from backstory.doors.native.evolution import Evolved
 from backstory.errors import option
+from backstory.formats.file_columns import comma_notes
 from backstory.model.receipt import Receipt
 
 # In their order; disjoint (V36).
@@ -64,8 +65,5 @@ def schema_changes(
         for old, new in dict(told).items()
     ]
     new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
-    commas = [
-        f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
-        for name in sorted(new.intersection(with_commas))
-    ]
+    commas = comma_notes(new.intersection(with_commas))
     return [*evolved.changes, *anew, *lacking, *asking, *left_out, *commas]

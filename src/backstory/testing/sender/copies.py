@@ -41,12 +41,16 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
-    """All rows of a source at one time by key, and the keys that stood there more than once."""
+    """All rows of a source at one time by key, and the keys that stood there more than once.
+
+    Columns `with_commas` are texts that would be numbers if a comma were the decimal point.
+    """
 
     key: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     rows: Mapping[Key, Row] = field(default_factory=dict)
     repeated: Sequence[Key] = ()
+    with_commas: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def read_copy(
         files = [unpacked(each, Path(folder)) for each in source.files]
         options = reader_options(source, files, written)
         known = {name: pa.field(name, pa.string()) for name in texts}
-        schema, _ = columns_as_written(files, options, written, known)
+        schema, with_commas = columns_as_written(files, options, written, known)
         _refuse_lacking_key(path, key, schema.names)
         batches = [
             batch for each in files for batch in rows_of(each.path, each.name, options, schema).batches
@@ -94,7 +98,7 @@ def read_copy(
             repeated.append(value)
         rows[value] = row
     columns = tuple(Column(field.name, _type(field.type)) for field in schema)
-    return SourceCopy(tuple(key), columns, rows, repeated)
+    return SourceCopy(tuple(key), columns, rows, repeated, with_commas - set(texts))
 
 
 def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) -> None:
