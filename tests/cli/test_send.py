@@ -1,6 +1,7 @@
 """`backstory send`: the difference of two copies as one batch, and as the same batch when it is sent again."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from backstory.cli.app import run
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.stores.memory.store import MemoryStore, load, rows_of
+from backstory.testing.sender import client
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +129,20 @@ def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
     assert answer["notes"][0] in " ".join(capsys.readouterr().out.split())
     assert run([*words, "json", "--decimal", ","]) == 0
     assert json.loads(capsys.readouterr().out)[0]["notes"] == []
+
+
+def test_where_nothing_answers_it_ends(tmp_path, monkeypatch, capsys):
+    """Nobody waits for ever: another run may find the destination."""
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(ONE)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+        words = ["--to", address, "--schema", "crm", "--table", "t", "--key", "id", "--output", "json"]
+        assert run(["send", *files, *words]) == 75
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told["code"] == "no-destination"
+    assert told["message"] == f"Nothing answers at {address}."
+    assert told["remedy"] == "Nothing was sent; start `backstory serve` there, or check `--to`."

@@ -19,6 +19,8 @@ from backstory.testing.sender.batch_files import AS_FIVETRAN, Row, write_batch_f
 from backstory.testing.sender.copies import Difference, SourceCopy
 
 MESSAGE_BYTES = 134_217_728
+# How long a destination may take to answer at all.
+CONNECT_SECONDS = 10.0
 _INSTANT = ColumnType(Kind.UTC_DATETIME)
 _COMPRESSIONS = {
     Compression.OFF: sdk.Compression.OFF,
@@ -36,12 +38,15 @@ class Sender:
     encoding: Encoding = AS_FIVETRAN
     configuration: Mapping[str, str] = field(default_factory=dict)
     secret: bytes | None = field(default=None, repr=False)
+    channel: grpc.Channel | None = field(default=None, repr=False)
+    address: str = ""
 
     @classmethod
     def to(cls, address: str, folder: Path, **more: Any) -> "Sender":
         """A sender to `host:port` that writes its batch files into `folder`."""
         channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", MESSAGE_BYTES)])
-        return cls(DestinationConnectorStub(channel), folder, **more)  # type: ignore[no-untyped-call]
+        stub = DestinationConnectorStub(channel)  # type: ignore[no-untyped-call]
+        return cls(stub, folder, channel=channel, address=address, **more)
 
     def describe(self, schema: str, table: str) -> common.Table | None:
         """The table's definition, or None if there is no such table."""
@@ -118,9 +123,10 @@ class Sender:
         return [write_batch_file(self.folder, listed, columns, self.encoding, self.secret)]
 
     def _call(self, rpc: str, request: Any) -> Any:
-        """The reply; Refused for a task, TryAgain for a status."""
+        """The reply; Refused for a task, TryAgain for a status and where nothing answers."""
+        self._require_destination()
         try:
-            reply = getattr(self.stub, rpc)(request, wait_for_ready=True)
+            reply = getattr(self.stub, rpc)(request)
         except grpc.RpcError as error:
             raise TryAgain(
                 "destination-failed", f"{rpc} ended with {error.code().name}: {error.details()}"
@@ -128,6 +134,21 @@ class Sender:
         if reply.WhichOneof("response") == "task":
             raise Refused("task", f"{rpc} was refused: {reply.task.message}")
         return reply
+
+    def _require_destination(self) -> None:
+        """Wait until the channel is ready; TryAgain where it is not within some seconds."""
+        if self.channel is None:
+            return
+        ready = grpc.channel_ready_future(self.channel)
+        try:
+            ready.result(timeout=CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:
+            ready.cancel()
+            raise TryAgain(
+                "no-destination",
+                f"Nothing answers at {self.address}.",
+                "Nothing was sent; start `backstory serve` there, or check `to=`.",
+            ) from None
 
 
 def definition(
