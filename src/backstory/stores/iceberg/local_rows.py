@@ -1,4 +1,4 @@
-"""The rows of a table whose files lie on this machine, read here: as Spark's tasks read them, or not.
+"""The rows of a table whose files open here, on this machine or in an object store, as Spark reads them.
 
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
@@ -29,7 +29,6 @@ from backstory.stores.iceberg.scripts import FileLine, standing_files
 from backstory.stores.iceberg.sought import Sought, both, sought
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import Values, arrow_of, read_fields
-from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import (
     Field,
@@ -41,6 +40,7 @@ from backstory.stores.metadata.row_groups import (
     positions_in,
 )
 from backstory.stores.metadata.rows import left
+from backstory.stores.openings import TableFiles
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
@@ -160,7 +160,7 @@ class LocalRows:
     ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         name, parts, kept = f"{location} by place", list[pa.Table](), 0
-        with _opened(location) as file:
+        with _opened(self.table.files, location) as file:
             for groups in _at_once(file.metadata, groups_at(file.metadata, positions)):
                 held = partial(self._hold, name, kept)
                 rows = read_fields(file, asked, parted, held, groups)
@@ -183,7 +183,7 @@ class LocalRows:
         line, hiding = found
         name, parts, kept = f"{line.location} where {condition}", list[pa.Table](), 0
         standing = cache(partial(_standing, hidden, line, hiding))
-        with _opened(line.location) as file:
+        with _opened(self.table.files, line.location) as file:
             for groups in _at_once(file.metadata, groups_that(file, wanted.of, wanted.may_have)):
                 held = partial(self._hold, name, kept)
                 if (rows := wanted.rows(file, line, groups, standing, held)) is not None:
@@ -253,10 +253,10 @@ def _at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[
 
 
 @contextmanager
-def _opened(location: str) -> Iterator[pq.ParquetFile]:
-    """A file of rows; Unreadable where it lies elsewhere, is gone, or is no such file: Spark tells of it."""
+def _opened(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
+    """A file of rows; Unreadable where it opens elsewhere, is gone, or is no such file: Spark tells of it."""
     try:
-        with pq.ParquetFile(local(location)) as file:
+        with files.parquet(location) as file:
             yield file
     except (OSError, pa.ArrowInvalid) as stop:
         raise Unreadable(str(stop)) from stop

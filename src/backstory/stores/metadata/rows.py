@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.table import TableName
 from backstory.stores.metadata.columns import arrow_of, parted_ids, read_fields
 from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
-from backstory.stores.metadata.manifests import DATA, Opener, live_files
+from backstory.stores.metadata.manifests import DATA, live_files
+from backstory.stores.openings import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -35,7 +35,7 @@ class Files:
     lease: MemoryLease
 
     @property
-    def opener(self) -> Opener:
+    def opener(self) -> TableFiles:
         """How its files are opened."""
         return self.catalog.opener(self.table)
 
@@ -63,6 +63,7 @@ class Files:
             return pa.Table.from_batches([], schema)
         _require_small(snapshot, most)
         data, deletes = _sorted_out(snapshot, self.opener)
+        self.opener.ahead(each.file_path for each in [*deletes, *data])
         hidden = hidden_rows(deletes, self.opener).positions
         wanted = [told[name] for name in names]
         try:
@@ -89,7 +90,7 @@ class Files:
     ) -> pa.Table:
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
-        with self.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
+        with self.opener.parquet(file.file_path) as opened:
             table = read_fields(
                 opened, wanted, parted_ids(self.table.told), partial(self.lease.hold, file.file_path)
             ).cast(schema)
@@ -103,7 +104,7 @@ def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
         raise Unreadable(f"{told} rows")
 
 
-def _sorted_out(snapshot: Mapping[str, Any], opener: Opener) -> "tuple[list[DataFile], list[DataFile]]":
+def _sorted_out(snapshot: Mapping[str, Any], opener: TableFiles) -> "tuple[list[DataFile], list[DataFile]]":
     """The data files of a snapshot, and its delete files."""
     data: list[DataFile] = []
     deletes: list[DataFile] = []
