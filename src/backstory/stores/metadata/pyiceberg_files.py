@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from typing import IO, Any, NoReturn
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, load_file_io
 
 from backstory.stores.openings import TableFiles
+
+# A table that is loaded again, while it is there, opens its files no second time.
+_SHARED: WeakValueDictionary[frozenset[tuple[str, str]], TableFiles] = WeakValueDictionary()
 
 
 class FilesOfPyiceberg(FileIO):
@@ -17,7 +21,9 @@ class FilesOfPyiceberg(FileIO):
 
     def __init__(self, properties: Mapping[str, Any] = {}) -> None:
         super().__init__(dict(properties))
-        self.files = TableFiles(self._texts, self._open)
+        same = frozenset(self._texts().items())
+        self.files = _SHARED.get(same) or TableFiles(self._texts, self._open)
+        _SHARED[same] = self.files
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""

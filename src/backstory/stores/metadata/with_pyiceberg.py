@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qs
+from uuid import uuid4
 
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
@@ -43,6 +44,8 @@ _BOTH: Final = frozenset(
     }
 )
 _HEADER: Final = "header."
+# By what files are opened, and what tells this catalog's apart from those of another.
+_OPENED_FOR: Final = "backstory.files"
 _OPENED_BY: Final = "backstory.stores.metadata.pyiceberg_files.FilesOfPyiceberg"
 # What Java reads files with; pyiceberg chooses by the location.
 _FILES: Final = {
@@ -107,7 +110,7 @@ def open_catalog(
         return None
     from pyiceberg.catalog import load_catalog
 
-    known["py-io-impl"] = _OPENED_BY
+    known |= {"py-io-impl": _OPENED_BY, _OPENED_FOR: str(uuid4())}
     home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
     return WithPyiceberg(load_catalog(CATALOG, **known), searched=searched, home=home)
 
