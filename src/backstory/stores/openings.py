@@ -91,9 +91,13 @@ class TableFiles:
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(remote))) as pool:
-            for each in [pool.submit(self._remote, location) for location in remote]:
-                with suppress(OSError):
-                    each.result()
+            for first in range(0, len(remote), AT_ONCE):
+                if self._kept > KEPT // 2:  # more would be let go before it is read
+                    return
+                some = remote[first : first + AT_ONCE]
+                for each in [pool.submit(self._remote, location) for location in some]:
+                    with suppress(OSError):
+                        each.result()
 
     def _remote(self, location: str) -> RemoteFile:
         with self._lock:

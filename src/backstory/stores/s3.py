@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -43,6 +44,7 @@ _OFF: Final = frozenset(
     }
 )
 _OF_S3: Final = ("client.", "http-client.", "s3.")
+_AMAZON: Final = "s3.amazonaws.com"
 # Seconds; what does not answer by then is left to Spark, which asks more patiently.
 _CONNECTING: Final = 5.0
 _TRIES: Final = 5
@@ -64,6 +66,9 @@ class S3Options:
         access, secret, token = self.keys
         parts = urlsplit(self.endpoint or "")
         there = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
+        host = parts.hostname or _AMAZON
+        # As Java does it: a way out that the environment names is the only one.
+        proxy = None if proxy_bypass(host) else getproxies().get(parts.scheme or "https")
         return S3FileSystem(
             access_key=access,
             secret_key=secret,
@@ -72,6 +77,7 @@ class S3Options:
             connect_timeout=_CONNECTING,
             retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_TRIES),
             force_virtual_addressing=bool(there) and not self.path_style and not _is_address(parts.hostname),
+            proxy_options=proxy,
             **there,
         )
 

@@ -129,6 +129,7 @@ class LocalRows:
         condition = both(where, *(each.condition(name) for name, each in looked.items()))
         files = self._files(condition)
         hidden = hidden_by(self.table)
+        self.table.files.ahead(each.location for line, hiding in files for each in (line, *hiding))
         # A column or two of a file are read by one thread; so files are read side by side.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             read = list(pool.map(partial(self._of_file, wanted, hidden, str(condition)), files))
