@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL server,
-# rsync, and DuckDB in the version for which its Iceberg extension is packed.
+# rsync, DuckDB in the version for which its Iceberg extension is packed, and a server of S3's interface (moto).
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +31,10 @@ if [ "${1:-}" = --tests ]; then
   [ .venv/duckdb-iceberg/ready -nt tests/duckdb-iceberg.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-iceberg -r tests/duckdb-iceberg.lock
     touch .venv/duckdb-iceberg/ready
+  }
+  [ .venv/moto/ready -nt tests/moto.lock ] || {
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/moto -r tests/moto.lock
+    touch .venv/moto/ready
   }
   exit 0
 fi

@@ -12,6 +12,8 @@ import pytest
 from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 
+from backstory.spark.connectors import ICEBERG
+
 pytest_plugins = ["destination_fixtures", "database_fixtures", "pace"]
 
 # The gate is to give the same answer twice; the laws are to find what nobody thought of.
@@ -35,7 +37,7 @@ SPARK = {
     "spark.master": "local[1]",  # another worker of the tests has the other core
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
-    "spark.jars.packages": "org.postgresql:postgresql:42.7.8",
+    "spark.jars.packages": f"org.postgresql:postgresql:42.7.8,org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",
     **java.PLANS,
 }
 

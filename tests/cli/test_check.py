@@ -15,7 +15,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 from backstory.stores.whereabouts import replace_folders
 from backstory.warehouse import Warehouse
 

@@ -22,7 +22,7 @@ from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.observe.progress import ProgressLine
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 from backstory.warehouse import Warehouse
 
 FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"

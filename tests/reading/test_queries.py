@@ -4,7 +4,7 @@ import pytest
 
 from backstory.errors import Failed, UsageError
 from backstory.reading.queries import answering
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 from backstory.warehouse import Warehouse
 
 

@@ -12,7 +12,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 from backstory.upkeep.checking import check, checked
 from backstory.upkeep.laws.plan import judged_by, suspected
 

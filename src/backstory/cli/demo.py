@@ -158,7 +158,7 @@ def _how_to_read(store: "Store", options: Options) -> None:
 def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
     """What other programs read the table by, as lines of Python or SQL; `catalog` is its address."""
     from backstory.stores.iceberg.store import existing
-    from backstory.stores.metadata.embedded import local
+    from backstory.stores.openings import local
 
     table = existing(store, TABLE)
     then = f"WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'"

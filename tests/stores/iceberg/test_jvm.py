@@ -18,7 +18,7 @@ from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
 from backstory.stores.iceberg.scripts import planned
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 NAMES = ("scripts.py", "vector_script.py", "history_script.py")

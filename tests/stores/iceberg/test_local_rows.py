@@ -16,8 +16,8 @@ from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.sought import without
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import wanted_rows
-from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.openings import local
 
 LIFE = """
 CREATE TABLE {t} (k int, v string, n decimal(9,2), at timestamp, s struct<a: int, b: array<string>>)

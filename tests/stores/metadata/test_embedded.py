@@ -15,10 +15,11 @@ from backstory.model.types import ColumnType, Kind
 from backstory.reading.commits import commits, inventory
 from backstory.reading.frames.life import life
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import EmbeddedCatalog, local
+from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.scans import read_counts, standing
 from backstory.stores.metadata.with_pyiceberg import open_catalog
+from backstory.stores.openings import local
 from backstory.upkeep.adopting import adopt
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"

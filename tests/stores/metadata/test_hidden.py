@@ -1,6 +1,5 @@
 """Which rows delete files hide, and what is not understood of them."""
 
-import io
 import struct
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from pyroaring import BitMap64
 
 from backstory.stores.framed import framed
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
+from backstory.stores.openings import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])
 
@@ -27,12 +27,21 @@ def vector(path, content, of="data"):
     return file(path, referenced_data_file=of, content_offset=4, content_size_in_bytes=len(content))
 
 
-def hidden(contents, *files):
-    found = hidden_rows(files, lambda path: io.BytesIO(contents[path])).positions
-    return {name: list(positions) for name, positions in found.items()}
+@pytest.fixture
+def hidden(tmp_path, monkeypatch):
+    """What delete files of this content hide, which lie in the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(contents, *files, of=None):
+        for path, content in contents.items():
+            (tmp_path / path).write_bytes(content)
+        rows = hidden_rows(files, TableFiles(), of).positions
+        return {name: list(positions) for name, positions in rows.items()}
+
+    return read
 
 
-def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say():
+def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say(hidden):
     blob = framed(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data", "other", "other"], "pos": [7, 2, 3]}), older)
@@ -43,7 +52,7 @@ def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say
     }
 
 
-def test_what_is_not_whole_or_not_by_position_is_left_to_spark():
+def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
     blob = framed(MARKED)
     spoilt = blob[:-4] + struct.pack(">I", 1)
     for contents, told in (
@@ -57,7 +66,7 @@ def test_what_is_not_whole_or_not_by_position_is_left_to_spark():
             hidden(contents, told)
 
 
-def test_what_hides_rows_of_other_files_is_not_read():
+def test_what_hides_rows_of_other_files_is_not_read(hidden):
     """Unless a manifest leaves open which data file a position delete file is of."""
     blob = framed(MARKED)
     older = pa.BufferOutputStream()
@@ -69,5 +78,4 @@ def test_what_hides_rows_of_other_files_is_not_read():
         file("p", FileFormat.PARQUET),
         file("gone too", FileFormat.PARQUET, referenced_data_file="other"),
     ]
-    found = hidden_rows(files, lambda path: io.BytesIO(contents[path]), {"data"})
-    assert {name: list(positions) for name, positions in found.positions.items()} == {"data": list(MARKED)}
+    assert hidden(contents, *files, of={"data"}) == {"data": list(MARKED)}

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from backstory.stores.iceberg.partitions import parted
 from backstory.stores.iceberg.places import lies_in
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.embedded import local
+from backstory.stores.openings import local
 
 ROWS_IN_FILE = 500_000
 ROWS_IN_GROUP = 1 << 15
@@ -272,12 +272,9 @@ def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
 
 
 def download(table: StoredTable, location: str, offset: int, length: int) -> bytes:
-    """A piece of a file, read from this machine's disk or through the table's own file system."""
-    path = _path(location)
-    if path is not None and path.is_file():
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+    """A piece of a file, read here where it opens, else through the table's own file system."""
+    with suppress(OSError):  # Java says what is wrong with one that cannot be read
+        return table.files.read(location, offset, length)
     opened = table.iceberg.io().newInputFile(location).newStream()
     try:
         opened.seek(offset)

@@ -34,6 +34,8 @@ BUSY = (
     "Connection refused",
     "Connection reset",
 )
+# What an object store says that wants fewer requests, as Amazon's client tells it.
+THROTTLED = ("Status Code: 429", "Status Code: 503")
 # SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
@@ -80,6 +82,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise conflict(table) from fault
         if any(word in str(fault) for word in CLOCK_BACK):
             raise _clock_back(table) from fault
+        if any(word in str(fault) for word in THROTTLED):
+            raise _throttled(table) from fault
         raise (
             carried(str(fault))
             or no_room_by(str(fault), table)
@@ -143,7 +147,7 @@ def _names(fault: object) -> list[str]:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
         text = str(fault.getMessage())  # type: ignore[attr-defined]
         names.append(name)
-        names += [word for word in (*BUSY, *CLOCK_BACK, TOO_MUCH) if word in text]
+        names += [word for word in (*BUSY, *CLOCK_BACK, *THROTTLED, TOO_MUCH) if word in text]
         if "SQLException" in name:
             names += [_state(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
@@ -155,6 +159,14 @@ def _clock_back(table: TableName | str) -> TryAgain:
         "clock-back",
         f"The clock of this machine is behind the newest commit of {table}.",
         "Nothing was written; set the clock right, or wait until it has passed that commit's time.",
+    )
+
+
+def _throttled(table: TableName | str) -> TryAgain:
+    return TryAgain(
+        "storage-busy",
+        f"The storage of {table} asked for fewer requests, again and again.",
+        "The table is as it was; send it again later.",
     )
 
 
@@ -188,7 +200,7 @@ def _told(table: TableName | str, names: list[str], cause: str) -> BackstoryErro
             f"The catalog did not answer in time for {table}.",
             "Nothing was written; send it again.",
         )
-    return _failed(table, cause)
+    return _throttled(table) if {*THROTTLED} & set(names) else _failed(table, cause)
 
 
 def _failed(table: TableName | str, what: str) -> Failed:

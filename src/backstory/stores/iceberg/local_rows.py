@@ -1,4 +1,4 @@
-"""The rows of a table whose files lie on this machine, read here: as Spark's tasks read them, or not.
+"""The rows of a table whose files open here, on this machine or in an object store, as Spark reads them.
 
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
@@ -30,7 +30,6 @@ from backstory.stores.iceberg.scripts import FileLine, standing_files
 from backstory.stores.iceberg.sought import Sought, both, sought
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import Values, arrow_of, read_fields
-from backstory.stores.metadata.embedded import local
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import (
     Field,
@@ -41,6 +40,7 @@ from backstory.stores.metadata.row_groups import (
 )
 from backstory.stores.metadata.values import left
 from backstory.stores.metadata.wanted_rows import Chosen, HeldParts, WantedRows, together
+from backstory.stores.openings import TableFiles
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
@@ -76,6 +76,7 @@ class LocalRows:
         """
         wanted, schema, condition = self._wanted(names, of, chosen, among, where, may_have)
         files, hidden = self._files(condition), hidden_by(self.table)
+        self._open_ahead(files)
         # A column or two of a file are read by one thread; so files are read side by side.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             read = list(pool.map(partial(self._of_file, wanted, schema, hidden, str(condition)), files))
@@ -93,6 +94,7 @@ class LocalRows:
         """The same rows, some at a time, held by the caller alone; a few files are read ahead."""
         wanted, schema, condition = self._wanted(names, of, chosen, ANY, where, None)
         files, reading = self._files(condition), partial(self._parts, wanted, schema, hidden_by(self.table))
+        self._open_ahead(files)
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             ahead = deque[Future[list[pa.Table]]]()
             for file in files:
@@ -150,7 +152,7 @@ class LocalRows:
     ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         holding = HeldParts(self.lease, f"{location} by place")
-        with _opened(location) as file:
+        with _opened(self.table.files, location) as file:
             for groups in together(file.metadata, groups_at(file.metadata, positions)):
                 rows = read_fields(file, asked, parted, holding.hold, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
@@ -187,9 +189,12 @@ class LocalRows:
     ) -> Iterator[pa.Table]:
         line, hiding = found
         standing = cache(partial(_standing, hidden, line, hiding))
-        with _opened(line.location) as file:
+        with _opened(self.table.files, line.location) as file:
             for rows, positions in wanted.parts(file, standing, hold):
                 yield _placed(rows, line, positions).select(schema.names).cast(schema)
+
+    def _open_ahead(self, files: Sequence[tuple[FileLine, Sequence[FileLine]]]) -> None:
+        self.table.files.ahead(each.location for line, hiding in files for each in (line, *hiding))
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
         """The files of rows, each with those that hide rows of it."""
@@ -236,10 +241,10 @@ def _may_have(asked: MayHave | None, looked: Mapping[str, Sought], statistics: S
 
 
 @contextmanager
-def _opened(location: str) -> Iterator[pq.ParquetFile]:
-    """A file of rows; Unreadable where it lies elsewhere, is gone, or is no such file: Spark tells of it."""
+def _opened(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
+    """A file of rows; Unreadable where it opens elsewhere, is gone, or is no such file: Spark tells of it."""
     try:
-        with pq.ParquetFile(local(location)) as file:
+        with files.parquet(location) as file:
             yield file
     except (OSError, pa.ArrowInvalid) as stop:
         raise Unreadable(str(stop)) from stop

@@ -27,6 +27,8 @@ from backstory.stores.iceberg.jvm import (
 )
 from backstory.stores.iceberg.schema import columns_of, names_told
 from backstory.stores.iceberg.session_caches import refresh
+from backstory.stores.iceberg.table_files import files_of
+from backstory.stores.openings import TableFiles
 from backstory.stores.port import DISORDER, Snapshot
 from backstory.stores.refusals import conflict, no_table, property_garbled
 
@@ -133,6 +135,7 @@ class StoredTable:
     shape: Shape
     iceberg: Any
     metadata: str | None = None
+    files: TableFiles = field(default_factory=TableFiles, compare=False)
 
     def begin(self) -> Any:
         """A transaction on the table as it was loaded; TryAgain if another writer came first."""
@@ -227,7 +230,7 @@ def load(store: Store, table: TableName) -> StoredTable | None:
             stands.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after it was loaded: what the session reads is no older
-        return StoredTable(shape_of(store, table, iceberg), iceberg, metadata)
+        return StoredTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
 
 
 def require_here(store: Store, table: TableName) -> whereabouts.Whereabouts | None:

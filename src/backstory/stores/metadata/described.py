@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.schema import columns_told, names_told
 from backstory.stores.iceberg.store import CALLED, shape_told
+from backstory.stores.openings import TableFiles
 from backstory.stores.refusals import no_table
 
 
@@ -130,7 +131,7 @@ class Catalog(Protocol):
 class Opening(Catalog, Protocol):
     """A catalog whose files are read here."""
 
-    def opener(self, table: Described) -> Callable[[str], IO[bytes]]:
+    def opener(self, table: Described) -> TableFiles:
         """How the files of a table are opened."""
 
 

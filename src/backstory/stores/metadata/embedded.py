@@ -5,13 +5,14 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
 from backstory.stores.catalog_file import TABLE, Entry, read
 from backstory.stores.metadata.described import Counts, Described, described
-from backstory.stores.metadata.manifests import Opener, counted
+from backstory.stores.metadata.manifests import counted
+from backstory.stores.openings import TableFiles, local
 from backstory.stores.refusals import file_garbled, file_lost
 from backstory.stores.whereabouts import whereabouts
 
@@ -55,17 +56,17 @@ class EmbeddedCatalog:
 
     def count(self, table: Described) -> Counts:
         """The rows, from manifests where these tell."""
-        found = counted(table, open_local)
+        found = counted(table, TableFiles())
         if found is None:
             from backstory.stores.metadata.scans import read_counts, standing
 
             return read_counts(table, standing(table.location))
         return found
 
-    def opener(self, table: Described) -> Opener:
+    def opener(self, table: Described) -> TableFiles:
         """How the files of a table are opened."""
         del table
-        return open_local
+        return TableFiles()
 
     def _entries(self) -> list[Entry]:
         return [each for each in read(self.folder).entries if (each.catalog, each.kind) == (CATALOG, TABLE)]
@@ -74,16 +75,6 @@ class EmbeddedCatalog:
 def _location(table: TableName, entries: list[Entry]) -> str | None:
     wanted = (CATALOG, table, TABLE)
     return next((each.location for each in entries if (each.catalog, each.table, each.kind) == wanted), None)
-
-
-def open_local(location: str) -> IO[bytes]:
-    """A file of this machine."""
-    return local(location).open("rb")
-
-
-def local(location: str) -> Path:
-    """The path of a location as Iceberg writes it."""
-    return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
 def _metadata(table: TableName, location: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from backstory.stores.framed import unframed
-from backstory.stores.metadata.manifests import POSITIONS, VECTOR, Opener
+from backstory.stores.metadata.manifests import POSITIONS, VECTOR
+from backstory.stores.openings import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -32,7 +33,9 @@ class Hidden:
         self.positions[file] = self.positions[file] | positions if file in self.positions else positions
 
 
-def hidden_rows(deletes: "Iterable[DataFile]", opener: Opener, of: Collection[str] | None = None) -> Hidden:
+def hidden_rows(
+    deletes: "Iterable[DataFile]", opener: TableFiles, of: Collection[str] | None = None
+) -> Hidden:
     """What delete files hide; raises Unreadable for deletions by equality, and for what is not understood.
 
     A vector holds all deletions of its data file, also those of older position delete files. Those of other
@@ -70,12 +73,10 @@ def vector_of(file: "DataFile") -> tuple[str, Vector]:
     return hidden, (file.file_path, offset, length)
 
 
-def read_vector(vector: Vector, opener: Opener) -> "BitMap64":
+def read_vector(vector: Vector, opener: TableFiles) -> "BitMap64":
     """The positions that a vector hides."""
     path, offset, length = vector
-    with opener(path) as source:
-        source.seek(offset)
-        positions = unframed(source.read(length))
+    positions = unframed(opener.read(path, offset, length))
     if positions is None:
         raise Unreadable("a deletion vector that is not whole")
     return positions

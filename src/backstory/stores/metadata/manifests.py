@@ -13,13 +13,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.stores.metadata.described import Counts, Described
+from backstory.stores.openings import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
 
     Known = dict[str, list[tuple[object, DataFile]]]
 
-Opener = Callable[[str], IO[bytes]]
 TRUE: Final = b"\x01"
 DATA, POSITIONS = 0, 1  # what a file of a manifest holds
 VECTOR: Final = "PUFFIN"
@@ -46,7 +46,7 @@ class _Group:
         return self.rows - self.deleted if of == self.rows else None
 
 
-def counted(table: Described, opener: Opener) -> Counts | None:
+def counted(table: Described, opener: TableFiles) -> Counts | None:
     """The rows as the manifests tell them; None where only the rows themselves do."""
     snapshot, span = table.snapshot, table.shape.layout.span
     if snapshot is None:
@@ -117,7 +117,7 @@ def _ids(table: Described) -> dict[str, int]:
 
 
 def live_files(
-    manifests: str, opener: Opener, known: "Known | None" = None
+    manifests: str, opener: TableFiles, known: "Known | None" = None
 ) -> "Iterator[tuple[object, DataFile]]":
     """Each live file of a snapshot, with the partition that it lies in.
 
@@ -125,7 +125,9 @@ def live_files(
     """
     from pyiceberg.manifest import read_manifest_list
 
-    for manifest in read_manifest_list(_Files(opener).new_input(manifests)):
+    listed = list(read_manifest_list(_Files(opener).new_input(manifests)))
+    opener.ahead(each.manifest_path for each in listed if each.manifest_path not in (known or {}))
+    for manifest in listed:
         if known is None:  # entries that nobody keeps are let go one by one: many cost the collector dearly
             yield from _live_entries(manifest, opener)
             continue
@@ -134,7 +136,7 @@ def live_files(
         yield from known[manifest.manifest_path]
 
 
-def _live_entries(manifest: "ManifestFile", opener: Opener) -> "Iterator[tuple[object, DataFile]]":
+def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_ENTRY_SCHEMAS,
@@ -164,7 +166,7 @@ def _live_entries(manifest: "ManifestFile", opener: Opener) -> "Iterator[tuple[o
 class _Files:
     """Files as pyiceberg asks for them; its own need libraries that take a second to load."""
 
-    opener: Opener
+    opener: TableFiles
 
     def new_input(self, location: str) -> Any:
         return _File(self.opener, location)
@@ -172,7 +174,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    opener: Opener
+    opener: TableFiles
     location: str
 
     def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's

@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.table import TableName
 from backstory.stores.metadata.columns import arrow_of, parted_ids
 from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
-from backstory.stores.metadata.manifests import DATA, Opener, live_files
+from backstory.stores.metadata.manifests import DATA, live_files
 from backstory.stores.metadata.row_groups import Field
 from backstory.stores.metadata.searches import RowSearch, Search, search_rows
 from backstory.stores.metadata.values import left
 from backstory.stores.metadata.wanted_rows import HeldParts, WantedRows
+from backstory.stores.openings import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -40,7 +40,7 @@ class Files:
     lease: MemoryLease
 
     @property
-    def opener(self) -> Opener:
+    def opener(self) -> TableFiles:
         """How its files are opened."""
         return self.catalog.opener(self.table)
 
@@ -73,6 +73,7 @@ class Files:
             _require_small(snapshot, most or MOST_ROWS)
         search = search_rows(self.table.told, fields, columns) if columns else None
         data, deletes = _sorted_out(snapshot, self.opener, search)
+        self.opener.ahead(each.file_path for each in [*deletes, *data])
         hidden = hidden_rows(deletes, self.opener, {each.file_path for each in data}).positions
         wanted = WantedRows([told[name] for name in names], parted_ids(self.table.told))
         if search is not None:
@@ -116,7 +117,7 @@ class _Reading:
             holding.hold(size)
             self._look_at(size)
 
-        with self.files.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
+        with self.files.opener.parquet(file.file_path) as opened:
             standing = partial(_standing, hidden, opened.metadata.num_rows)
             for rows, _ in self.wanted.parts(opened, standing, hold):
                 holding.keep(rows)
@@ -154,7 +155,7 @@ def _number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def _sorted_out(
-    snapshot: Mapping[str, Any], opener: Opener, search: RowSearch | None
+    snapshot: Mapping[str, Any], opener: TableFiles, search: RowSearch | None
 ) -> "tuple[list[DataFile], list[DataFile]]":
     """The data files of a snapshot that may have the rows, and all its delete files."""
     data: list[DataFile] = []

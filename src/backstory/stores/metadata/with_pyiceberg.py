@@ -3,19 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qs
+from uuid import uuid4
 
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
 from backstory.stores.metadata.described import Counts, Described, described
-from backstory.stores.metadata.manifests import Opener, counted
+from backstory.stores.metadata.manifests import counted
 from backstory.stores.metadata.scans import read_counts
+from backstory.stores.openings import TableFiles
 from backstory.stores.whereabouts import home_of, require_here
 
 if TYPE_CHECKING:
     from pyiceberg import catalog
     from pyiceberg.table import Table
+
+    from backstory.stores.metadata.pyiceberg_files import FilesOfPyiceberg
 
 # Properties that mean the same to both.
 _BOTH: Final = frozenset(
@@ -40,6 +44,9 @@ _BOTH: Final = frozenset(
     }
 )
 _HEADER: Final = "header."
+# By what files are opened, and what tells this catalog's apart from those of another.
+_OPENED_FOR: Final = "backstory.files"
+_OPENED_BY: Final = "backstory.stores.metadata.pyiceberg_files.FilesOfPyiceberg"
 # What Java reads files with; pyiceberg chooses by the location.
 _FILES: Final = {
     "org.apache.iceberg.aws.s3.S3FileIO",
@@ -88,10 +95,10 @@ class WithPyiceberg:
         """The rows, from manifests where these tell."""
         return counted(table, self.opener(table)) or read_counts(table, self.opened[table.shape.table])
 
-    def opener(self, table: Described) -> Opener:
+    def opener(self, table: Described) -> TableFiles:
         """How the files of a table are opened."""
-        io = self.opened[table.shape.table].io
-        return lambda location: cast("IO[bytes]", io.new_input(location).open())
+        files: TableFiles = cast("FilesOfPyiceberg", self.opened[table.shape.table].io).files
+        return files
 
 
 def open_catalog(
@@ -103,6 +110,7 @@ def open_catalog(
         return None
     from pyiceberg.catalog import load_catalog
 
+    known |= {"py-io-impl": _OPENED_BY, _OPENED_FOR: str(uuid4())}
     home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
     return WithPyiceberg(load_catalog(CATALOG, **known), searched=searched, home=home)
 

@@ -1,0 +1,64 @@
+"""A Parquet file of an object store: before row groups are read, what is read of them is fetched."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.stores.remote import ENDING, RemoteFile, Span
+
+
+class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
+    """A Parquet file whose columns come in few requests, side by side; its ending is read once.
+
+    Arrow's own fetching asks for column after column as it decodes them.
+    """
+
+    def __init__(self, remote: RemoteFile) -> None:
+        self._remote = remote
+        if remote.metadata is None:
+            remote.fetch([(max(0, remote.size - ENDING), remote.size)])
+        super().__init__(remote.raw(), metadata=remote.metadata, pre_buffer=False)
+        remote.metadata = self.metadata
+
+    def read_row_groups(
+        self, row_groups: Sequence[int], columns: Sequence[str] | None = None, **more: Any
+    ) -> pa.Table:
+        """What the class above gives; row groups of an earlier call are let go."""
+        spans = [span for group in row_groups for span in self._spans(group, columns)]
+        whole = [span for group in row_groups for span in self._spans(group, None)]
+        if spans:
+            self._remote.keep((min(start for start, _ in whole), max(end for _, end in whole)))
+            self._remote.fetch(spans)
+        return super().read_row_groups(row_groups, columns=columns, **more)
+
+    def _spans(self, group: int, columns: Sequence[str] | None) -> Iterator[Span]:
+        told = self.metadata.row_group(group)
+        for place in range(told.num_columns):
+            column = told.column(place)
+            if columns is None or _is_of(column.path_in_schema, columns):
+                first = column.dictionary_page_offset
+                start = column.data_page_offset if not first else min(first, column.data_page_offset)
+                yield start, start + column.total_compressed_size
+
+
+@contextmanager
+def opened_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
+    """The file, for a reader; what was fetched of its rows is let go behind it."""
+    if remote.is_whole:
+        with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:
+            remote.metadata = file.metadata
+            yield file
+        return
+    with RemoteParquet(remote) as file:
+        try:
+            yield file
+        finally:
+            remote.keep((remote.size, remote.size))
+
+
+def _is_of(path: str, columns: Sequence[str]) -> bool:
+    """Whether a column of values is one of the columns that are asked for, or a part of one."""
+    return any(path == each or path.startswith(f"{each}.") for each in columns)

@@ -1,0 +1,187 @@
+"""Where a file opens, in how few requests, and with which of the properties that Iceberg's Java takes."""
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backstory.stores import openings, remote
+from backstory.stores.openings import OpensElsewhere, TableFiles
+from backstory.stores.remote import HOLE, RemoteFile, joined
+from backstory.stores.remote_parquet import opened_parquet
+from backstory.stores.s3 import s3_options
+
+SECRET = "canary-3c1f"
+REACHED = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": SECRET}
+ROWS, GROUP = 90_000, 30_000
+
+
+class Counted:
+    """A file of this machine that tells which parts were asked for; Arrow's files allow no such thing."""
+
+    def __init__(self, path):
+        self.file, self.parts = pa.OSFile(str(path)), []
+        self.size, self.close = self.file.size, self.file.close
+
+    def read_at(self, length, offset):
+        self.parts.append((offset, offset + length))
+        return self.file.read_at(length, offset)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A file of three row groups, larger than what is read whole."""
+    numbers = random.Random(1)
+    texts = [numbers.randbytes(20).hex() for _ in range(ROWS)]
+    parts = pa.array([{"x": n, "y": str(n)} for n in range(ROWS)])
+    pq.write_table(
+        pa.table({"k": range(ROWS), "t": texts, "s": parts}), tmp_path / "f.parquet", row_group_size=GROUP
+    )
+    return tmp_path / "f.parquet"
+
+
+def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
+    """Column after column and group after group: the same rows, in a request for the ending and few for the rest."""
+    counted, whole = Counted(large), pq.read_table(large)
+    file = RemoteFile(counted)
+    assert not file.is_whole
+    with opened_parquet(file) as opened:
+        assert opened.read_row_groups([1], columns=["k"])["k"].equals(whole["k"].slice(GROUP, GROUP))
+        parts = opened.read_row_groups([1, 2], columns=["t", "s.y"])
+        assert parts.equals(pq.ParquetFile(large).read_row_groups([1, 2], columns=["t", "s.y"]))
+    with opened_parquet(file) as opened:
+        assert opened.read_row_groups([0]).equals(whole.slice(0, GROUP))
+    assert len(counted.parts) <= 6
+    spans = sorted(counted.parts)
+    endings = [span for span in spans if span[1] == file.size]
+    assert len(endings) == 1, "the ending is read once"
+
+
+def test_a_small_file_is_asked_for_once(tmp_path):
+    """Whoever reads it afterwards, as bytes, as a stream or as Parquet."""
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "f.parquet")
+    counted = Counted(tmp_path / "f.parquet")
+    file = RemoteFile(counted)
+    for _ in range(2):
+        with opened_parquet(file) as opened:
+            assert opened.read_row_groups([0])["k"].to_pylist() == [1, 2]
+        with file.open() as stream:
+            assert stream.read() == (tmp_path / "f.parquet").read_bytes()
+    assert file.read(file.size - 4, 100) == b"PAR1"
+    assert counted.parts == [(0, file.size)]
+
+
+def test_a_large_file_reads_as_a_stream_does(large):
+    """At any place, to its end, and not beyond it."""
+    content, file = large.read_bytes(), RemoteFile(Counted(large))
+    with file.open() as stream:
+        for place in (0, 17, 1 << 20, len(content) - 3):
+            stream.seek(place)
+            assert stream.read(5) == content[place : place + 5]
+        assert (stream.seek(0, 2), stream.read()) == (len(content), b"")
+        stream.seek(0)
+        assert stream.read() == content
+
+
+def test_parts_that_lie_close_together_are_one_request():
+    """What lies between them costs less than a request more; what lies far apart is asked for alone."""
+    assert joined([(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE) == [
+        (0, 30 + HOLE),
+        (100 + 3 * HOLE, 101 + 3 * HOLE),
+    ]
+
+
+def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monkeypatch):
+    """Requests are of a bounded size, side by side; a column may lie across them."""
+    monkeypatch.setattr(remote, "PIECE", 100_000)
+    counted = Counted(large)
+    with opened_parquet(RemoteFile(counted)) as opened:
+        assert opened.read_row_groups([0, 1, 2]).equals(pq.read_table(large))
+    assert max(end - start for start, end in counted.parts) <= 100_000
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"s3.sse.type": "custom"},
+        {"s3.remote-signing-enabled": "true"},
+        {"client.factory": "com.example.Factory"},
+        {"client.assume-role.arn": "arn"},
+        {"s3.access-points.bucket": "arn"},
+        {"http-client.proxy-endpoint": "http://proxy"},
+        {"s3.unheard-of": "x"},
+        {"s3.endpoint": "http://host/below"},
+        {"s3.session-token": "t", "s3.access-key-id": None, "s3.secret-access-key": None},
+    ],
+)
+def test_what_has_no_counterpart_is_left_to_java(more):
+    """A property that could change which bytes a name stands for, or who may read them, is none that is passed over."""
+    told = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
+    assert s3_options(told) is None
+    with pytest.raises(OpensElsewhere):
+        TableFiles(lambda: told)("s3://bucket/file")
+
+
+def test_what_changes_writing_or_speed_alone_is_no_hindrance():
+    """Retries, encryption by the server, sizes of parts: the bytes are the same."""
+    more = {
+        "s3.sse.type": "kms",
+        "s3.retry.num-retries": "9",
+        "s3.multipart.part-size-bytes": "1",
+        "s3.acl": "private",
+        "s3.remote-signing-enabled": "false",
+        "warehouse": "s3://b/w",
+        "io-impl": "x",
+    }
+    assert s3_options({**REACHED, **more}) == s3_options(REACHED)
+
+
+def test_no_secret_is_in_a_representation_or_an_error():
+    """Of what opens a file, and of what is wrong with it, nobody reads a credential."""
+    options = s3_options(REACHED | {"s3.session-token": SECRET})
+    assert SECRET not in repr(options)
+    with pytest.raises(OSError, match="canary-bucket") as wrong:
+        TableFiles(lambda: REACHED)("s3://canary-bucket/f")
+    assert SECRET not in str(wrong.value)
+
+
+@pytest.mark.parametrize("location", ["gs://b/f", "hdfs://h/f", "s3://b/f?x=1", "s3://b/f#x"])
+def test_other_storages_and_names_that_java_cuts_short_open_elsewhere(location):
+    """They are nobody's guess."""
+    with pytest.raises(OpensElsewhere):
+        TableFiles(lambda: REACHED)(location)
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
+    """An error of one moment is not kept for the next."""
+    content = tmp_path / "f"
+    tries = []
+
+    def other(location):
+        tries.append(location)
+        if len(tries) == 1:
+            raise OSError("away")
+        return pa.OSFile(str(content))
+
+    content.write_bytes(b"here")
+    files = TableFiles(others=other)
+    files.ahead(["gs://b/f", str(content)])
+    with pytest.raises(OSError, match="away"):
+        files("gs://b/f")
+    for _ in range(2):
+        with files("gs://b/f") as file:
+            assert file.read() == b"here"
+    assert len(tries) == 2
+
+
+def test_no_more_than_a_bounded_number_of_bytes_is_kept(tmp_path, monkeypatch):
+    """What is beyond it is read again."""
+    (tmp_path / "f").write_bytes(bytes(100))
+    monkeypatch.setattr(openings, "KEPT", 150)
+    tries = []
+    files = TableFiles(others=lambda location: tries.append(location) or pa.OSFile(str(tmp_path / "f")))
+    for name in ("gs://a", "gs://b", "gs://a", "gs://b"):
+        with files(name) as file:
+            assert len(file.read()) == 100
+    assert tries == ["gs://a", "gs://b", "gs://b"]
