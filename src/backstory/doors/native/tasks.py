@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from backstory.doors.native.acts import ACT, ADDED, COME, COUNTED, GONE, REMOVED, SAMPLED, rows_of_acts
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import (
     keys_of,
@@ -22,7 +23,7 @@ from backstory.doors.native.refusals import (
 )
 from backstory.doors.native.sides import CopySides
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import arrow_schema, shaped
+from backstory.formats.delivered import arrow_schema
 from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.literals import column, instant, quoted
@@ -45,7 +46,7 @@ from backstory.strategies.copies.frames import (
     valued,
     version,
 )
-from backstory.strategies.copies.plan import APPEARED, HAD, UNCHANGED, CopyPlan, Side, Touched, plan_copy
+from backstory.strategies.copies.plan import APPEARED, HAD, UNCHANGED, Side, Touched, plan_copy
 from backstory.strategies.copies.sifted import CARRIED, NO_KEY, VALUED
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.sift.join import APPEARED as UNPAIRED
@@ -55,11 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CONTENT: Final = "content"
-# What a row of a task's answer is: a stored row that goes, one that comes, a sample of a kind, or counts.
-REMOVED, ADDED, SAMPLED, COUNTED = range(4)
-# Columns of the table are numbered, so that no name of theirs meets one of these.
-ACT: Final = "act tinyint, file bigint, position bigint, id bigint, told string"
-GONE, COME = "rows that go", "rows that come"
 
 
 @contextmanager
@@ -145,7 +141,7 @@ def _plan_batches(terms: CopyTerms, batches: Iterator[pa.RecordBatch]) -> Iterat
     for batch in batches:
         with carrying():
             plan = plan_copy(terms, _touched(terms, batch))
-        yield from _rows_of_acts(terms, plan).to_batches()
+        yield from rows_of_acts(terms, plan).to_batches()
 
 
 def _touched(terms: CopyTerms, batch: pa.RecordBatch) -> Touched:
@@ -165,46 +161,6 @@ def _side(rows: pa.StructArray, types: pa.Schema) -> Side:
         for name, each in zip(names, rows.flatten(), strict=True)
     ]
     return Side(pa.table(values, names=names), np.asarray(rows.is_valid()))
-
-
-def _rows_of_acts(terms: CopyTerms, plan: CopyPlan) -> pa.Table:
-    """What a plan decides as rows: places, rows with their ids, keys of samples, and counts."""
-    schema = arrow_schema({each.name: each.type for each in terms.columns})
-    counts = {**plan.counts, GONE: len(plan.gone), COME: len(plan.come)}
-    come = shaped(plan.come, terms.columns, ids=True)
-    parts = [
-        {"act": REMOVED, "file": plan.gone[FILE], "position": plan.gone[POSITION]},
-        {"act": ADDED, "id": come[ROW_ID], **{name: come[name] for name in schema.names}},
-        *(
-            {"act": SAMPLED, "told": kind, **dict(zip(rows.column_names, rows.columns, strict=True))}
-            for kind, rows in plan.samples.items()
-        ),
-        {"act": COUNTED, "told": pa.array([json.dumps(counts)])},
-    ]
-    head = {
-        "act": pa.int8(),
-        "file": pa.int64(),
-        "position": pa.int64(),
-        "id": pa.int64(),
-        "told": pa.string(),
-    }
-    types = {**head, **{each.name: each.type for each in schema}}
-    names = [*head, *(f"c{number}" for number in range(len(schema)))]
-    return pa.concat_tables(_as_act(part, types).rename_columns(names) for part in parts)
-
-
-def _as_act(part: dict[str, Any], types: dict[str, pa.DataType]) -> pa.Table:
-    """Rows with all columns; a value that is not one for each row is that of all."""
-    count = next(len(each) for each in part.values() if isinstance(each, pa.ChunkedArray | pa.Array))
-    values = []
-    for name, type_ in types.items():
-        value = part.get(name)
-        if value is None:
-            value = pa.nulls(count, type_)
-        elif not isinstance(value, pa.ChunkedArray | pa.Array):
-            value = pa.repeat(pa.scalar(value, type_), count)
-        values.append(value.cast(type_))
-    return pa.table(values, names=list(types))
 
 
 def _planned(sides: CopySides, found: Outcomes, acts: "DataFrame") -> PlannedCopy:

@@ -1,0 +1,57 @@
+"""What a plan in a task of Spark decides, as rows: places, rows to write, keys of samples, and counts."""
+
+import json
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backstory.formats.delivered import arrow_schema, shaped
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.strategies.copies.plan import CopyPlan
+from backstory.strategies.copies.terms import CopyTerms
+
+# What a row of a task's answer is: a stored row that goes, one that comes, a sample of a kind, or counts.
+REMOVED, ADDED, SAMPLED, COUNTED = range(4)
+# Columns of the table are numbered, so that no name of theirs meets one of these.
+ACT: Final = "act tinyint, file bigint, position bigint, id bigint, told string"
+GONE, COME = "rows that go", "rows that come"
+
+
+def rows_of_acts(terms: CopyTerms, plan: CopyPlan) -> pa.Table:
+    """What a plan decides as rows: places, rows with their ids, keys of samples, and counts."""
+    schema = arrow_schema({each.name: each.type for each in terms.columns})
+    counts = {**plan.counts, GONE: len(plan.gone), COME: len(plan.come)}
+    come = shaped(plan.come, terms.columns, ids=True)
+    parts = [
+        {"act": REMOVED, "file": plan.gone[FILE], "position": plan.gone[POSITION]},
+        {"act": ADDED, "id": come[ROW_ID], **{name: come[name] for name in schema.names}},
+        *(
+            {"act": SAMPLED, "told": kind, **dict(zip(rows.column_names, rows.columns, strict=True))}
+            for kind, rows in plan.samples.items()
+        ),
+        {"act": COUNTED, "told": pa.array([json.dumps(counts)])},
+    ]
+    head = {
+        "act": pa.int8(),
+        "file": pa.int64(),
+        "position": pa.int64(),
+        "id": pa.int64(),
+        "told": pa.string(),
+    }
+    types = {**head, **{each.name: each.type for each in schema}}
+    names = [*head, *(f"c{number}" for number in range(len(schema)))]
+    return pa.concat_tables(_as_act(part, types).rename_columns(names) for part in parts)
+
+
+def _as_act(part: dict[str, Any], types: dict[str, pa.DataType]) -> pa.Table:
+    """Rows with all columns; a value that is not one for each row is that of all."""
+    count = next(len(each) for each in part.values() if isinstance(each, pa.ChunkedArray | pa.Array))
+    values = []
+    for name, type_ in types.items():
+        value = part.get(name)
+        if value is None:
+            value = pa.nulls(count, type_)
+        elif not isinstance(value, pa.ChunkedArray | pa.Array):
+            value = pa.repeat(pa.scalar(value, type_), count)
+        values.append(value.cast(type_))
+    return pa.table(values, names=list(types))
