@@ -36,7 +36,7 @@ class Spill:
                 stream.write_table(rows.slice(first, AT_ONCE))
             nonce = self._written.to_bytes(NONCE, "big")
             self._written += 1
-            sealed = self._cipher.encrypt(nonce, sink.getvalue(), None)
+            sealed = self._cipher.encrypt(nonce, sink.getvalue().to_pybytes(), None)
             file.write(nonce + len(sealed).to_bytes(LENGTH, "big") + sealed)
 
     def rows(self, name: Any) -> Iterator[pa.Table]:

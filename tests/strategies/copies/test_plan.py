@@ -15,11 +15,16 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED
 from backstory.strategies.copies.rows import mark, micros, taken_back
 from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, joined_plans, plan_rows
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    APPEARED,
+    CHANGED,
+    CLOSED,
+    UNCHANGED,
+)
 from backstory.strategies.keys import key_parts
 
 DATA = ("v", "w", "i", "o")

@@ -32,7 +32,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import StoredTable
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, tally
+from backstory.strategies.scd2.plan import LoadMoment, begins, tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from backstory.engine.held_rows import HeldRows
 from backstory.formats.memory import MemoryLease
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.slice import PLACE
-from backstory.strategies.scd2.arrow.versions import LoadMoment, closes
-from backstory.strategies.sift.matching import Compared, Matched, matched, taken
+from backstory.strategies.scd2.plan import LoadMoment, closes
+from backstory.strategies.sift.plan import Compared, Matched, matched, taken
 
 BESIDE = (LIVE, IN_SCOPE, BROKEN, FILE, POSITION, ROW_ID)
 

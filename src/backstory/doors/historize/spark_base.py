@@ -29,7 +29,7 @@ from backstory.stores.iceberg.store import StoredTable, existing
 from backstory.stores.sql.columns import Datatype
 from backstory.strategies.scd2.frames.cases import side
 from backstory.strategies.sift.join import APPEARED, CHANGED, KEPT, VANISHED, Outcomes, outcomes
-from backstory.strategies.sift.matching import Compared
+from backstory.strategies.sift.plan import Compared
 
 LONGER = "longer: "
 GONE_FILE, GONE_POSITION = "gone file", "gone position"

@@ -7,8 +7,10 @@ import pyarrow as pa
 
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.strategies.copies.plan import CopyPlan
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    CopyPlan,
+)
 
 # What a row of a task's answer is: a stored row that goes, one that comes, a sample of a kind, or counts.
 REMOVED, ADDED, SAMPLED, COUNTED = range(4)

@@ -29,7 +29,6 @@ from backstory.model.change import Pieces
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies import sifted
-from backstory.strategies.copies.plan import APPEARED, CopyPlan
 from backstory.strategies.copies.rows import OPEN, begun
 from backstory.strategies.copies.sifted import (
     DIFFERING,
@@ -41,8 +40,12 @@ from backstory.strategies.copies.sifted import (
     without_key,
 )
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    APPEARED,
+    CopyPlan,
+)
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
-from backstory.strategies.sift.matching import distinct
+from backstory.strategies.sift.plan import distinct
 
 
 def planned_here(sides: CopySides, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from backstory.doors.native.receipts import COUNTS
-from backstory.strategies.copies.plan import (
+from backstory.strategies.copies.sifted import CARRIED, VALUED
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
     APPEARED,
     CHANGED,
     CLOSED,
@@ -15,8 +17,6 @@ from backstory.strategies.copies.plan import (
     TAKEN_BACK,
     UNCHANGED,
 )
-from backstory.strategies.copies.sifted import CARRIED, VALUED
-from backstory.strategies.copies.terms import CopyTerms
 
 NEW, REOPENED = "new", "reopened"
 

@@ -42,7 +42,12 @@ from backstory.stores.iceberg.column_values import has_no_values
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
+from backstory.strategies.copies.touched import (
+    APPEARED,
+    CHANGED,
+    CLOSED,
+    LOSES,
+)
 
 DOOR = "native"
 LOG = structlog.get_logger()

@@ -46,9 +46,16 @@ from backstory.strategies.copies.frames import (
     valued,
     version,
 )
-from backstory.strategies.copies.plan import APPEARED, HAD, UNCHANGED, Side, Touched, plan_copy
+from backstory.strategies.copies.plan import plan_copy
 from backstory.strategies.copies.sifted import CARRIED, NO_KEY, VALUED
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    APPEARED,
+    HAD,
+    UNCHANGED,
+    Side,
+    Touched,
+)
 from backstory.strategies.sift.join import APPEARED as UNPAIRED
 from backstory.strategies.sift.join import CHANGED, DELIVERED, VANISHED, Outcomes, outcomes
 

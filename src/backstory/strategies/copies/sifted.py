@@ -9,11 +9,16 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.strategies.alike import Values, alike
-from backstory.strategies.copies.plan import HAD, UNCHANGED, CopyPlan, plan_copy
+from backstory.strategies.copies.plan import plan_copy
 from backstory.strategies.copies.slices import rows_at, spoilt_rows, touched_records
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    HAD,
+    UNCHANGED,
+    CopyPlan,
+)
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
-from backstory.strategies.sift.matching import Matched, distinct, matched, taken
+from backstory.strategies.sift.plan import Matched, distinct, matched, taken
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
 FAULTS = NO_KEY, DIFFERING, SPOILT = "without a key", "differing", "spoilt"

@@ -6,9 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.strategies.copies.plan import Side, Touched
 from backstory.strategies.copies.rows import OPEN, micros
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.touched import (
+    Side,
+    Touched,
+)
 from backstory.strategies.keys import key_codes, keys_by_value, last_of
 
 

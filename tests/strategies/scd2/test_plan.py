@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.strategies.scd2.arrow.versions import LoadMoment, begins, closes, tally
 from backstory.strategies.scd2.pair import Pair
+from backstory.strategies.scd2.plan import LoadMoment, begins, closes, tally
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import WORDS, State
-from backstory.strategies.sift.matching import matched, taken
+from backstory.strategies.sift.plan import matched, taken
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}

@@ -1,10 +1,14 @@
 """Two states matched by key: what appeared, changed, vanished, and what is the same."""
 
+from collections import Counter
 from dataclasses import astuple
 
 import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backstory.strategies.sift.matching import matched
+from backstory.strategies.sift.plan import matched
+from backstory.strategies.sift.rule import APPEARED, CHANGED, KEPT, SAME, VANISHED, sift
 
 EVERY = pa.field("x", pa.float64())
 
@@ -59,3 +63,24 @@ def test_a_side_without_a_key_or_with_one_twice_has_no_match():
         None
     ] * 4
     assert told([], []) == [[[]], [[], []], [[]], [[]], [[], []]]
+
+
+FLOATS = st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.0])
+RECORDS = st.lists(
+    st.tuples(st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.0, 2.0]), FLOATS), max_size=5
+)
+
+
+@given(RECORDS, RECORDS, st.lists(st.none() | st.booleans(), min_size=5, max_size=5))
+def test_the_sift_is_the_rules(delivered, stored, scope):
+    """On keys and values that are one without being the same bits, and on sides that are to be refused."""
+    schema = pa.schema([("k", pa.float64()), ("x", pa.float64())])
+    rows = [[{"k": key, "x": x} for key, x in side] for side in (delivered, stored)]
+    counts = scope[: len(stored)]
+    expected = sift(*rows, ["k"], ["x"], counts)
+    left, right = (pa.Table.from_pylist(each, schema) for each in rows)
+    found = matched(left, right, ["k"], ["x"], pa.chunked_array([pa.array(counts, pa.bool_())]))
+    assert (found is None) == (expected is None)
+    if found is not None:
+        numbers = Counter(expected.values())
+        assert found.sizes == tuple(numbers[each] for each in (APPEARED, CHANGED, VANISHED, KEPT, SAME))

@@ -1,0 +1,86 @@
+"""Rows of several sides, whole or in parts by key: the same rows, each key in one part, however little is held."""
+
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.engine.held_rows import HeldRows, come_of
+from backstory.engine.parts import Rows, parts_by_key
+from backstory.engine.spill import Spill
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
+from backstory.model.change import Pieces
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+SIDE = st.lists(st.tuples(st.none() | st.text(max_size=3), st.integers(0, 9)), max_size=30)
+
+
+def rows(pairs):
+    """A side whose rows are read five at a time."""
+    table = pa.Table.from_pylist([{"k": k, "v": v} for k, v in pairs], SCHEMA)
+    return Rows(SCHEMA, lambda: [table.slice(first, 5) for first in range(0, len(table), 5)])
+
+
+def parts(sides, most, **how):
+    with Memory(CLEAR_TEXT_SHARE * most).lease() as lease:
+        return [dict(part) for part in parts_by_key(sides, ["k"], lease, **how)]
+
+
+@given(SIDE, SIDE, st.booleans())
+def test_the_parts_are_the_rows_and_each_key_is_in_one_of_them(left, right, spread):
+    """Of both sides; in the order that they had within a part."""
+    sides = {"left": rows(left), "right": rows(right)}
+    found = parts(sides, 1 << 20, spread=spread)
+    assert len(found) == (16 if spread else 1)
+    for name, pairs in (("left", left), ("right", right)):
+        each = [[tuple(row.values()) for row in part[name].to_pylist()] for part in found]
+        assert sorted(map(repr, (row for part in each for row in part))) == sorted(map(repr, pairs))
+        for part in each:
+            assert part == [pair for pair in pairs if pair in part]
+    keys = [{row["k"] for side in part.values() for row in side.to_pylist()} for part in found]
+    assert sum(map(len, keys)) == len({k for k, _ in [*left, *right]})
+
+
+def test_what_the_memory_cannot_hold_is_spilled_and_a_part_that_it_cannot_hold_again():
+    """Bytes are counted as they are read; without leave to spill, nothing is."""
+    sides = {"left": rows([(f"key {number}", number) for number in range(2_000)])}
+    assert len(parts(sides, 1 << 20)) == 1
+    assert len(parts(sides, 1 << 14)) == 16
+    assert len(parts(sides, 1 << 10)) == 256
+    with pytest.raises(TooLarge):
+        parts(sides, 1 << 14, spills=False)
+    with pytest.raises(TooLarge):
+        parts({"left": rows([("one key", number) for number in range(2_000)])}, 1 << 10)
+
+
+def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monkeypatch):
+    """Their key is in this process alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = pa.table({"k": ["a secret word"] * 3})
+    with ExitStack() as kept:
+        spill = Spill(kept)
+        spill.put("x", table)
+        spill.put("x", table)
+        assert pa.concat_tables(spill.rows("x")) == pa.concat_tables([table, table])
+        assert list(spill.rows("none")) == []
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert files
+        assert not any(b"secret" in path.read_bytes() for path in files)
+    assert not any(tmp_path.rglob("*"))
+
+
+def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
+    """The same rows in both ways; none where there are none."""
+    table = pa.table({"v": list(range(1_000))})
+    with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
+        small, large = HeldRows("small", lease, kept), HeldRows("large", lease, kept)
+        assert come_of(small.tables, small) is None
+        small.add(table.slice(0, 10))
+        for _ in range(3):
+            large.add(table)
+        assert come_of(small.tables, small) == table.slice(0, 10)
+        pieces = come_of(large.tables, large)
+        assert isinstance(pieces, Pieces)
+        assert pa.concat_tables(pieces.tables())["v"].to_pylist() == list(range(1_000)) * 3
