@@ -5,7 +5,7 @@ Each table holds many small lives that chance made, so that one question is aske
 
 import json
 import random
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import ClassVar
@@ -41,6 +41,7 @@ from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import rows_of
+from backstory.stores.openings import TableFiles
 from backstory.table import Table
 
 ZERO = datetime(2024, 1, 1, tzinfo=UTC)
@@ -470,14 +471,21 @@ class Noting(EmbeddedCatalog):
     opened: ClassVar[list] = []
 
     def opener(self, table):
-        plain = super().opener(table)
+        return Noted(self.opened)
 
-        def opened(location):
-            if location.endswith(".parquet"):
-                self.opened.append(location)
-            return plain(location)
 
-        return opened
+class Noted(TableFiles):
+    """Files of this machine; those of rows are noted when they are opened."""
+
+    def __init__(self, opened):
+        super().__init__()
+        self.noted = opened
+
+    @contextmanager
+    def parquet(self, location):
+        self.noted.append(location)
+        with super().parquet(location) as file:
+            yield file
 
 
 def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monkeypatch):

@@ -22,27 +22,22 @@ GONE, COME = "rows that go", "rows that come"
 def rows_of_acts(terms: CopyTerms, plan: CopyPlan) -> pa.Table:
     """What a plan decides as rows: places, rows with their ids, keys of samples, and counts."""
     schema = arrow_schema({each.name: each.type for each in terms.columns})
+    numbered = {name: f"c{number}" for number, name in enumerate(schema.names)}
     counts = {**plan.counts, GONE: len(plan.gone), COME: len(plan.come)}
     come = shaped(plan.come, terms.columns, ids=True)
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"act": REMOVED, "file": plan.gone[FILE], "position": plan.gone[POSITION]},
-        {"act": ADDED, "id": come[ROW_ID], **{name: come[name] for name in schema.names}},
+        {"act": ADDED, "id": come[ROW_ID], **{numbered[name]: come[name] for name in schema.names}},
         *(
-            {"act": SAMPLED, "told": kind, **dict(zip(rows.column_names, rows.columns, strict=True))}
+            {"act": SAMPLED, "told": kind, **{numbered[name]: rows[name] for name in rows.column_names}}
             for kind, rows in plan.samples.items()
         ),
         {"act": COUNTED, "told": pa.array([json.dumps(counts)])},
     ]
-    head = {
-        "act": pa.int8(),
-        "file": pa.int64(),
-        "position": pa.int64(),
-        "id": pa.int64(),
-        "told": pa.string(),
-    }
-    types = {**head, **{each.name: each.type for each in schema}}
-    names = [*head, *(f"c{number}" for number in range(len(schema)))]
-    return pa.concat_tables(_as_act(part, types).rename_columns(names) for part in parts)
+    places = dict.fromkeys(("file", "position", "id"), pa.int64())
+    head = {"act": pa.int8(), **places, "told": pa.string()}
+    types = {**head, **{numbered[each.name]: each.type for each in schema}}
+    return pa.concat_tables(_as_act(part, types) for part in parts)
 
 
 def _as_act(part: dict[str, Any], types: dict[str, pa.DataType]) -> pa.Table:
