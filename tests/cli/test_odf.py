@@ -123,7 +123,7 @@ def test_a_manifest_is_added_once(shell):
     said, _ = shell.people("add", "cities.yaml", "--dry-run")
     added, number, change, dry = said.splitlines()
     assert [added, number, dry] == ["Added: cities", "Added 1 dataset(s)", "Dry run: nothing was written."]
-    assert change.endswith(".cities: the table is made")
+    assert change.endswith(".cities: table created")
     assert shell.ask("list") == []
     said, warned = shell.people("add", "cities.yaml")
     assert said.splitlines() == ["Added: cities", "Added 1 dataset(s)"]

@@ -68,7 +68,7 @@ def test_files_become_history(spark, shell, monkeypatch):
     assert "`--retype day=STRING`" in changed["remedy"]
     day = ("--retype", "day=STRING", "--at", "2026-01-03")
     assert shell("a.csv", *into, *day)["schema_changes"] == [
-        "column day is STRING",
+        "column day: type is now STRING",
         "all rows are rewritten",
     ]
     Path("a.csv").write_text("id,called,day\n1,ann,soon\n3,cy,\n")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from backstory.model.change import Change, Note
+from backstory.model.change import Change, Note, Tag
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -17,7 +17,7 @@ def test_rows_are_told_by_outcome():
 
 
 def test_a_new_table_is_told():
-    assert ["the table is made"] == Change(into=SHAPE).lines(None)
+    assert ["table created"] == Change(into=SHAPE).lines(None)
 
 
 def test_a_new_shape_is_told_column_by_column():
@@ -27,13 +27,24 @@ def test_a_new_shape_is_told_column_by_column():
 
     told = Change(into=into, renamed={"id": "key"}).lines(SHAPE)
 
-    assert ["column c of type LONG comes", "column b is JSON", "column id is called key"] == told
+    assert ["new column c (LONG)", "column b: type is now JSON", "column id renamed to key"] == told
 
 
 def test_columns_and_layouts_that_go_are_told():
     into = replace(SHAPE, columns=SHAPE.columns[:1], layout=Layout.FIVETRAN_HISTORY)
 
-    assert ["column b goes", "layout is fivetran-history"] == Change(into=into).lines(SHAPE)
+    assert ["column b dropped", "layout is now fivetran-history"] == Change(into=into).lines(SHAPE)
+
+
+def test_what_becomes_of_names_tags_and_rows_is_told():
+    """Each part of a change is a line of its own, in the words of a log."""
+    into = replace(SHAPE, table=TableName("crm", "b"))
+    tags = {"x": None, "y": Tag(1, 1)}
+
+    assert ["table renamed to crm.b"] == Change(into=into).lines(SHAPE)
+    assert ["all rows are rewritten"] == Change(whole=True).lines(SHAPE)
+    assert ["table restored to snapshot 7"] == Change(back_to=7).lines(SHAPE)
+    assert ["tag x removed", "tag y moved"] == Change(tags=tags).lines(SHAPE)
 
 
 def test_a_note_tells_door_token_counts_and_the_door_s_own():

@@ -74,26 +74,30 @@ class Change:
         """The change in words, a line for each part of it; `shape` is the table's before it."""
         told = ((count, "row" if count == 1 else "rows", outcome) for outcome, count in self.counts.items())
         rows = [" ".join(map(str, each)) for each in told if each[0]]
-        rows += ["all rows are written anew"] if self.whole else []
-        names = [f"column {old} is called {new}" for old, new in self.renamed.items() if old != new]
-        back = [] if self.back_to is None else [f"the table is as at snapshot {self.back_to}"]
-        tags = [f"tag {name} {'goes' if tag is None else 'moves'}" for name, tag in self.tags.items()]
+        rows += ["all rows are rewritten"] if self.whole else []
+        names = [f"column {old} renamed to {new}" for old, new in self.renamed.items() if old != new]
+        back = [] if self.back_to is None else [f"table restored to snapshot {self.back_to}"]
+        tags = [f"tag {name} {'removed' if tag is None else 'moved'}" for name, tag in self.tags.items()]
         return [*self._shape_lines(shape), *names, *rows, *back, *tags]
 
     def _shape_lines(self, shape: Shape | None) -> list[str]:
         if self.into is None:
             return []
         if shape is None or self.anew:
-            return ["the table is made"]
+            return ["table created"]
         known = {self.renamed.get(each.name, each.name): each.type for each in shape.columns}
         new = {each.name: each.type for each in self.into.columns}
         name = self.into.table
         return [
-            *([f"the table is called {name}"] if name != shape.table else []),
-            *(f"column {name} of type {type_} comes" for name, type_ in new.items() if name not in known),
-            *(f"column {name} goes" for name in known if name not in new),
-            *(f"column {name} is {new[name]}" for name in known if new.get(name, known[name]) != known[name]),
-            *([f"layout is {self.into.layout}"] if self.into.layout is not shape.layout else []),
+            *([f"table renamed to {name}"] if name != shape.table else []),
+            *(f"new column {name} ({type_})" for name, type_ in new.items() if name not in known),
+            *(f"column {name} dropped" for name in known if name not in new),
+            *(
+                f"column {name}: type is now {new[name]}"
+                for name in known
+                if new.get(name, known[name]) != known[name]
+            ),
+            *([f"layout is now {self.into.layout}"] if self.into.layout is not shape.layout else []),
         ]
 
 

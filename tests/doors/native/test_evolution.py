@@ -105,7 +105,11 @@ def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
     assert (types(first), first.left_out) == ({"k": "INT", "v": "STRING"}, ["w"])
     assert first.changes == ["new table: k INT, v STRING"]
     now = after("k int, v void", "k int, v int", valueless=["v"])
-    assert (types(now), now.changes, now.retyped) == ({"k": "INT", "v": "INT"}, ["column v is INT"], {})
+    assert (types(now), now.changes, now.retyped) == (
+        {"k": "INT", "v": "INT"},
+        ["column v: type is now INT"],
+        {},
+    )
     assert now.stored.column("v") is None
     later = after("k int", "k int, n void, w array<void>")
     assert (types(later), later.left_out) == ({"k": "INT", "n": "STRING"}, ["w"])
@@ -122,7 +126,7 @@ def test_a_column_takes_the_type_that_it_is_given():
         )
     again = after("k int, x double", "k int, x double", v="x", retype=double)
     assert (again.changes, again.retyped) == ([], {})
-    assert after("k int, v int", "k int, v double", retype=double).changes == ["column v is DOUBLE"]
+    assert after("k int, v int", "k int, v double", retype=double).changes == ["column v: type is now DOUBLE"]
     assert after("k int, v double", "k int, v double", retype=double).changes == []
     assert after("k int, v float", "k int, v float", retype=double).retyped == {}
     assert types(after("k int, v int", "k int", retype=double))["v"] == "DOUBLE"

@@ -88,7 +88,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
     options = {"retype": {"v": "double"}}
     plan = kept.copy(3, records(a=1.5, b=5.0, d=4.0), dry_run=True, **options)
-    assert plan.schema_changes == ["column v is DOUBLE", "all rows are rewritten"]
+    assert plan.schema_changes == ["column v: type is now DOUBLE", "all rows are rewritten"]
     assert (kept.type, kept.rows()) == ("LONG", before)
     receipt = kept.copy(3, records(a=1.5, b=5.0, d=4.0), **options)
     assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 2)
@@ -160,9 +160,9 @@ def test_what_a_table_remembers_stays_true(store, by_frames):
     frame = pd.DataFrame({"k": ["a", "b"], "menge": [Decimal("1.50"), Decimal("3.00")], "n": [None, "x"]})
     receipt = kept.copy(6, frame, rename={"v": "menge"}, retype={"menge": "DECIMAL(18,2)"}, restate=True)
     assert receipt.schema_changes[:3] == [
-        "column n of type STRING comes",
-        "column menge is DECIMAL(18,2)",
-        "column v is called menge",
+        "new column n (STRING)",
+        "column menge: type is now DECIMAL(18,2)",
+        "column v renamed to menge",
     ]
     assert marks().count("kmenge") == 1  # the one that was taken back
     assert "kmengen" in marks()
@@ -208,7 +208,7 @@ def test_a_column_that_never_had_a_value_takes_any_type(kept):
     first = kept.copy(1, [{"k": "a", "v": None}])
     assert first.schema_changes == ["new table: k STRING, v STRING"]
     receipt = kept.copy(2, records(a=1))
-    assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v is LONG"], 1)
+    assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v: type is now LONG"], 1)
     assert [row["v"] for row in kept.rows("valid_from", "v")] == [None, 1]
     assert kept.copy(3, records(a=1)).snapshot_id is None
     assert kept.refused(4, records(a="x")).code == "type-changed"
@@ -302,7 +302,7 @@ def test_a_column_that_is_missing_while_another_comes_may_have_another_name(kept
         return kept.copy(2, rows, dry_run=same < 20).schema_changes
 
     both = [
-        "column stadt of type STRING comes",
+        "new column stadt (STRING)",
         "column ort is missing from the copy; kept, NULL in new versions",
     ]
     asking = "column stadt has the values of ort: renamed? `rename={'ort': 'stadt'}`"

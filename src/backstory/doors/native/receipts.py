@@ -54,7 +54,8 @@ def schema_changes(
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
     left_out = [
-        f"column {name} is left out: it has no value that tells its type" for name in evolved.left_out
+        f"column {name} is left out: all its values are empty, so its type is unknown"
+        for name in evolved.left_out
     ]
     missing = [each.name for each in evolved.missing] if evolved.added else []
     lacking = [f"column {name} is missing from the copy; kept, NULL in new versions" for name in missing]
