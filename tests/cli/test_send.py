@@ -34,7 +34,7 @@ def send(destination, tmp_path, monkeypatch, capsys, request):
             Path(path).write_text(text)
         words = ["--to", address, "--schema", "crm", "--table", name, "--key", "id", "--output", "json"]
         assert run(["send", "before.csv", "after.csv", *words, *options]) == code
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server logs there, too
+        send.told = told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server logs there, too
         table = load(store, TableName("crm", name))
         return len(table.snapshots) if code == 0 else told["error"]["code"]
 
@@ -64,6 +64,21 @@ def test_the_same_pair_sent_twice_is_one_commit(send, options):
     assert send(TWO, THREE, *options) == 3
     assert send(ONE, TWO, *options) == 4  # another one came between
     assert send(ONE, ONE, *options) == 4
+
+
+def test_a_batch_that_was_taken_before_is_said_to_be_recognised(send):
+    """Sent it is all the same; another one in between makes it new."""
+
+    def recognised(*copies):
+        assert send(*copies) >= 1
+        (told,) = send.told
+        return told["sent"], told["recognised"]
+
+    assert recognised("", ONE) == (True, False)
+    assert recognised("", ONE) == (True, True)
+    assert recognised(ONE, TWO) == (True, False)
+    assert recognised("", ONE) == (True, False)
+    assert recognised(ONE, ONE) == (False, False)
 
 
 def test_the_same_pair_of_another_time_is_another_batch(send):

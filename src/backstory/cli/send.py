@@ -38,7 +38,7 @@ def send(
 
     The table is created if it is missing, and missing columns are added. Use an empty file as BEFORE to
     send everything. The same pair sent again is the same batch, with the same times: the destination
-    recognises it and commits nothing, unless it has taken another one since.
+    recognises it and commits nothing (recognised), unless it has taken another one since.
 
     Args:
         before: The older copy: a CSV, Parquet or JSON file, packed or not.
@@ -66,6 +66,7 @@ def send(
     time = parse_instant(at) if at else None
     written = files.options()
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
+    recognised = False
     with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
         sender = Sender.to(to, Path(folder), encoding=encoding)
         texts = text_columns(None if dry_run else sender.describe(schema, table))
@@ -80,13 +81,14 @@ def send(
             sent = SentBatches.of(to, schema, table)
             pair = pair_of((before, after), names, time, history, encoding)
             batch = sent.batch(pair, time)
-            rows = difference(older, newer, batch.time, history=history)
+            rows, recognised = difference(older, newer, batch.time, history=history), batch.taken
             if not rows.empty:
                 replace(sender, secret=batch.secret).write(schema, definition, rows)
                 sent.taken(pair)
     answer = {
         "table": f"{schema}.{table}",
         "sent": not dry_run and not rows.empty,
+        "recognised": recognised and not rows.empty,
         "replace": len(rows.replace),
         "update": len(rows.update),
         "delete": len(rows.delete),

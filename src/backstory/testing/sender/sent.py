@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -20,10 +20,14 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """The time of a batch, and what names, keys and IVs of its files follow from."""
+    """The time of a batch, and what names, keys and IVs of its files follow from.
+
+    `taken` says whether it is the one that the destination took last, as far as is known here.
+    """
 
     time: datetime
     secret: bytes
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +54,21 @@ class SentBatches:
     def taken(self, pair: str) -> None:
         """The destination has this one: others that are sent from now on are new."""
         known = self._read()
-        self._write({pair: known[pair]} if pair in known else {})
+        self._write({pair: replace(known[pair], taken=True)} if pair in known else {})
 
     def _read(self) -> dict[str, SentBatch]:
         try:
             told = json.loads(self.place.read_text("utf-8"))
             return {
-                pair: SentBatch(parse_instant(time), bytes.fromhex(secret))
-                for pair, (time, secret) in told.items()
+                pair: SentBatch(parse_instant(time), bytes.fromhex(secret), *taken)
+                for pair, (time, secret, *taken) in told.items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     def _write(self, batches: dict[str, SentBatch]) -> None:
         """Where nothing can be kept each batch is a new one."""
-        told = {pair: [iso(each.time), each.secret.hex()] for pair, each in batches.items()}
+        told = {pair: [iso(each.time), each.secret.hex(), each.taken] for pair, each in batches.items()}
         fresh = self.place.with_suffix(f".{os.getpid()}")
         with suppress(OSError):
             self.place.parent.mkdir(0o700, parents=True, exist_ok=True)
