@@ -2,10 +2,13 @@
 
 import json
 from datetime import UTC, date, datetime
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
-from backstory.cli.output import as_json, show
+from backstory.cli import output
+from backstory.cli.output import as_json, show, show_one, tell_error
 
 NAN, ENDLESS = float("nan"), float("inf")
 
@@ -44,3 +47,64 @@ def test_an_empty_text_is_no_null(capsys):
 def test_people_see_counts_that_are_not_nothing(capsys):
     show([{"counts": {"new": 2, "closed": 0}, "s": {"x": 0}}], "table")
     assert capsys.readouterr().out.split("\n")[1].split() == ["new", "2", '{"x":', "0}"]
+
+
+LONG = {
+    "code": "mass-delete",
+    "message": "30 of 39 records would be closed, more than the allowed share of 0.5 of the table's records.",
+    "keys": [f"customer-{number}" for number in range(10)],
+    "remedy": "Nothing was written; use `max_delete_ratio=0.77` to allow it, or `deletes='ignore'` to close none.",
+}
+
+
+def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
+    """No line is wider than it, no word is broken, and what follows hangs below its first line."""
+    told = StringIO()
+    monkeypatch.setattr(
+        output,
+        "errors",
+        Console(file=told, width=60, force_terminal=True, soft_wrap=True, highlight=False, color_system=None),
+    )
+    tell_error(LONG)
+    lines = told.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.startswith(("mass-delete", "  ")) for line in lines] == [True] * len(lines)
+    assert lines[1].startswith("  ")
+    assert (
+        told.getvalue().split()
+        == " ".join(
+            [
+                f"mass-delete: {LONG['message']}",
+                f"keys: {', '.join(LONG['keys'])}",
+                "Nothing was written; use `--max-delete-ratio 0.77` to allow it, or `--deletes ignore` to close none.",
+            ]
+        ).split()
+    )
+
+
+def test_another_program_gets_a_line_a_sentence(capsys):
+    tell_error(LONG)
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_list_of_one_record_has_a_line_for_each_text(capsys):
+    show_one({"table": "a.b", "schema_changes": ["new column c (LONG)", "column d dropped"]}, "table")
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["table", "a.b"],
+        ["schema_changes", "new", "column", "c", "(LONG)"],
+        ["column", "d", "dropped"],
+    ]
+
+
+def test_one_record_is_wide_where_it_shall_be(monkeypatch):
+    """On a terminal of 40 columns a long value is folded, with `wide` it is not."""
+    told = StringIO()
+    terminal = Console(
+        file=told, width=40, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
+    )
+    monkeypatch.setattr(output, "console", terminal)
+    show_one({"table": "x" * 100}, "table")
+    assert len(told.getvalue().splitlines()) == 4
+    told.truncate(told.seek(0))
+    show_one({"table": "x" * 100}, "table", wide=True)
+    assert len(told.getvalue().splitlines()) == 1

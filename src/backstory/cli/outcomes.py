@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from backstory.cli.output import console, errors, tell_error
+from backstory.cli.output import console, tell_error, tell_line
 from backstory.model.instant import iso
 
 if TYPE_CHECKING:
@@ -93,7 +93,4 @@ def tell_lints(all_added: Iterable["Added"]) -> None:
     """Print what the lints say of manifests, on standard error."""
     for added in all_added:
         for lint in added.lints:
-            errors.print(
-                f"{lint.level} {lint.code}: {lint.place}: {lint.message}. {lint.remedy}".rstrip(),
-                markup=False,
-            )
+            tell_line(f"{lint.level} {lint.code}: {lint.place}: {lint.message}. {lint.remedy}".rstrip())

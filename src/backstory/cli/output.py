@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from textwrap import wrap
 from typing import Any, Literal
 
 from rich.console import Console, RenderableType
@@ -72,14 +73,18 @@ def show_document(document: Mapping[str, Any]) -> None:
     sys.stdout.write(as_json(error_in_flags(document)) + "\n")
 
 
-def show_one(record: Mapping[str, Any], output: Output) -> None:
-    """Print one record: for people a line for each field, as JSON one document."""
+def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -> None:
+    """Print one record: for people a line for each field, and for each item of a list; JSON as a document.
+
+    Lines are as wide as the terminal, unless they shall be `wide`.
+    """
     if output == "json":
         show_document(record)
     elif output == "csv":
         show([record], output)
     else:
-        _draw(lay_out_one(list(record), [_told(name, value) for name, value in record.items()]))
+        cells = [_in_lines(name, value) for name, value in record.items()]
+        _draw(lay_out_one(list(record), cells), wide=wide)
 
 
 def as_json(value: object) -> str:
@@ -126,11 +131,27 @@ def show_error(error: BackstoryError, output: Output) -> None:
 
 def tell_error(error: Mapping[str, Any], where: str = "") -> None:
     """Print an error's code, message, keys and remedy as lines on standard error."""
-    errors.print(f"{where}{error['code']}: {in_flags(error['message'])}", markup=False)
+    tell_line(f"{where}{error['code']}: {in_flags(error['message'])}")
     if error["keys"]:
-        errors.print(f"  keys: {', '.join(map(str, error['keys']))}", markup=False)
+        tell_line(f"  keys: {', '.join(map(str, error['keys']))}")
     if error["remedy"]:
-        errors.print(f"  {in_flags(error['remedy'])}", markup=False)
+        tell_line(f"  {in_flags(error['remedy'])}")
+
+
+def tell_line(text: str) -> None:
+    """Print a line on standard error; a terminal gets it folded at blanks, with what follows indented."""
+    if errors.is_terminal:
+        indent = text[: len(text) - len(text.lstrip())]
+        text = "\n".join(
+            wrap(
+                text,
+                errors.width,
+                subsequent_indent=f"{indent}  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    errors.print(text, markup=False)
 
 
 def plain(value: object) -> object:
@@ -142,6 +163,13 @@ def plain(value: object) -> object:
     if isinstance(value, bytes | bytearray):
         return bytes(value).hex()
     return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _in_lines(name: str, value: object) -> str:
+    """The same of one record alone: a list has a line for each of its texts."""
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return "\n".join(value) or "–"
+    return _told(name, value)
 
 
 def _told(name: str, value: object) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
-from backstory.cli.output import errors, show, tell_error
+from backstory.cli.output import errors, show, tell_error, tell_line
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.receipt import exit_code
@@ -229,7 +229,7 @@ def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
             yield Watcher(added, line.begin, line.tell, ended)
     except KeyboardInterrupt:
         line.end()
-        errors.print("Interrupted. Committed files stay; the next pull continues from there.")
+        tell_line("Interrupted. Committed files stay; the next pull continues from there.")
         raise
     finally:
         line.end()

@@ -45,7 +45,7 @@ def relocate(
             verbose=options.verbose,
         )
     if options.answer != "table":
-        show_one(done.to_dict(), options.answer)
+        show_one(done.to_dict(), options.answer, wide=options.wide)
         return
     if not done.former:
         console.print(f"{done.warehouse} is where its tables are: nothing to do.", markup=False)

@@ -57,7 +57,8 @@ def snapshot(
             of its time unless the table remembers its copies (option --remember).
         deletes: What happens to records that are missing from the copy.
         max_delete_ratio: The largest share of the records that one copy may close.
-        max_null_ratio: The largest share of a column's values that one copy may replace by NULL.
+        max_null_ratio: The largest share of a column's values that one copy may replace by NULL; a loss of
+            fewer than 20 is always allowed.
         allow_empty: Accept an empty source.
         track: Columns whose changes make versions. Default: all.
         ignore: Columns whose changes make no versions.
@@ -118,16 +119,16 @@ def _names(given: tuple[str, ...]) -> list[str] | None:
 def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
     told = {**told, "schema_changes": [in_flags(each).replace("`", "") for each in told["schema_changes"]]}
     if options.answer == "table":
-        nested = ("schema_changes", "keys", "columns", "warnings")
-        told = {name: _spoken(value) if name in nested else value for name, value in told.items()}
-    show_one(told, options.answer)
+        told |= {name: _spoken(told[name]) for name in ("keys", "columns") if name in told}
+    show_one(told, options.answer, wide=options.wide)
     if dry_run and options.answer == "table":
         console.print(DRY)
 
 
-def _spoken(value: Any) -> str | None:
-    """A list or a mapping as people read it in a cell."""
-    if isinstance(value, dict):
-        parts = (f"{name}: {_spoken(each)}" for name, each in value.items() if each)
-        return "; ".join(parts) or None
-    return ", ".join(map(str, value)) or None if isinstance(value, list) else str(value)
+def _spoken(found: dict[str, Any]) -> list[str]:
+    """What is told by outcome or column, a line for each that has something."""
+    return [
+        f"{name}: {', '.join(map(str, each)) if isinstance(each, list) else each}"
+        for name, each in found.items()
+        if each
+    ]

@@ -6,7 +6,7 @@ from backstory.cli.asking import each_from_metadata, opened
 from backstory.cli.flags import in_flags
 from backstory.cli.options import Limit, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import and_error, errors, show, tell_error, without_idle
+from backstory.cli.output import and_error, show, tell_error, tell_line, without_idle
 from backstory.errors import UsageError
 from backstory.settings import CATALOG
 
@@ -31,7 +31,7 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     if moved and len(moved) == len(found):
         raise UsageError(**moved[0])
     if not found and not options.quiet:
-        errors.print(_nothing(options), markup=False)
+        tell_line(_nothing(options))
     found = found[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in found) else TABLES
     if options.answer == "table":

@@ -2,7 +2,7 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import errors, show
+from backstory.cli.output import show, tell_line
 
 DEFAULTS = Options()
 
@@ -26,4 +26,4 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
         found = store.table(table).views(dry_run=dry_run)
     show(found, options.answer, ["view", "made", "sql"], wide=options.wide)
     if not dry_run and not any(each["made"] for each in found) and not options.quiet:
-        errors.print("Nothing was made: this catalog holds no views.", markup=False)
+        tell_line("No view was created: this catalog holds no views.")
