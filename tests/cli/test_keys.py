@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.keys import key_of_words
+from backstory.cli.keys import key_in_words, key_of_words
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,15 @@ from backstory.cli.keys import key_of_words
 def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
     """What stands before an equals sign is a column's name where the key has one of it, else of the value."""
     assert key_of_words(names, tuple(words)) == key
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "told"),
+    [
+        (["id"], ["42"], "id=42"),
+        (["id"], ["id=42"], "id=42"),
+        (["a", "b"], ["a=1", "b=2"], "a=1 b=2"),
+    ],
+)
+def test_a_key_is_told_with_the_names_of_its_columns(names, words, told):
+    assert key_in_words(names, tuple(words)) == told

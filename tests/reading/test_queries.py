@@ -52,7 +52,10 @@ def test_an_answer_whose_file_is_gone_names_it(reader):
     (file,) = reader.spark.table("backstory.queries.lost.files").collect()
     local(file.file_path).unlink()
     try:
-        with pytest.raises(Failed, match="is gone") as told, answering():
+        with (
+            pytest.raises(Failed, match=r"A file of queries\.lost is missing") as told,
+            answering("queries.lost"),
+        ):
             reader.sql("SELECT a FROM queries.lost").collect()
         assert told.value.code == "file-lost"
         assert file.file_path.endswith(f"/{told.value.message.split()[-1].rstrip('.')}")

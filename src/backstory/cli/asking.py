@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from backstory.cli.options import Options
-from backstory.cli.output import show
+from backstory.cli.output import show, tell_line
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName, meanings, named, table_name
@@ -173,8 +173,12 @@ def show_state(
     limit: int | None,
     of_files: Callable[["Files"], "pa.Table"],
     of_table: Callable[["Table"], "DataFrame"],
+    nothing: Callable[[Sequence[str]], str],
 ) -> None:
-    """Print rows of a table in the order of its key, from its files if it is small, else from Spark."""
+    """Print rows of a table in the order of its key, from its files if it is small, else from Spark.
+
+    `nothing` says of a key's columns what is told where there are no rows.
+    """
     from backstory.reading.frames.versions import ranking
     from backstory.reading.rules.differences import in_order
     from backstory.stores.metadata.values import rows_of
@@ -190,21 +194,33 @@ def show_state(
         with opened(options, table) as started:
             asked = started.table(table)
             frame = of_table(asked)
-            names, first = frame.columns, ranking(existing(asked.store, asked.name).shape, frame.columns)
+            shape = existing(asked.store, asked.name).shape
+            names, first = frame.columns, ranking(shape, frame.columns)
             if limit is not None:
                 frame = frame.orderBy(*sortable(frame, first))
-            rows = rows_of_frame(frame, limit, options)
+            rows = rows_of_frame(frame, limit, options, table)
     show(in_order(rows, first)[:limit], options.answer, names, wide=options.wide)
+    if not rows:
+        tell_nothing(options, nothing(shape.source_key))
+
+
+def tell_nothing(options: Options, told: str) -> None:
+    """Say on standard error that an answer has no rows: headings alone are easily overlooked."""
+    if not options.quiet:
+        tell_line(told)
 
 
 def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
     """Print the rows of a frame; Refused or Failed if they cannot be computed."""
-    show(rows_of_frame(frame, limit, options), options.answer, frame.columns, wide=options.wide)
+    rows = rows_of_frame(frame, limit, options, "a table of the query")
+    show(rows, options.answer, frame.columns, wide=options.wide)
 
 
-def rows_of_frame(frame: "DataFrame", limit: int | None, options: Options) -> list[dict[str, Any]]:
-    """The rows of a frame; Refused or Failed if they cannot be computed."""
+def rows_of_frame(
+    frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
+) -> list[dict[str, Any]]:
+    """The rows of a frame that reads a table; Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import answering
 
-    with answering(), busy(options, "Reading ..."):
+    with answering(table), busy(options, "Reading ..."):
         return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist(maps_as_pydicts="strict")

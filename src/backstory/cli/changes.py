@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import answer_from_files, opened, rows_of_frame
+from backstory.cli.asking import answer_from_files, opened, rows_of_frame, tell_nothing
 from backstory.cli.options import Flag, Limit, Options
 from backstory.cli.output import show, show_document
 from backstory.cli.read import DEFAULTS
@@ -37,7 +37,7 @@ def changes(
     time, when something was true, use `diff`.
 
     A cursor remembers how far a consumer has read: `changes T --cursor crm` shows what is new,
-    `changes T --cursor crm --advance 7` moves it to the `until` that was shown.
+    `changes T --cursor crm --advance 7` moves it to the `until` version printed before.
 
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
 
@@ -78,7 +78,7 @@ def changes(
         if isinstance(feed, Cursor):
             _answer(feed.to_dict(), [feed.to_dict()], options)
             return
-        rows, columns = rows_of_frame(feed.frame, limit, options), feed.frame.columns
+        rows, columns = rows_of_frame(feed.frame, limit, options, table), feed.frame.columns
     _tell(found.name, feed, rows, columns, options)
 
 
@@ -91,6 +91,8 @@ def _tell(
 ) -> None:
     document = {"table": str(table), "since": feed.since, "until": feed.until, "changes": rows}
     _answer(document, rows, options, columns)
+    if not rows:
+        tell_nothing(options, "No changes.")
 
 
 def _answer(

@@ -17,7 +17,7 @@ from backstory.cli.asking import (
 )
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import and_error, console, errors, show, tell_error
+from backstory.cli.output import and_error, console, show, tell_error, tell_line
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.model.receipt import apart, exit_code
 
@@ -156,7 +156,7 @@ def tail(
         with opened(options) as warehouse:
             found = stored(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, found, limit, skip)
-            names, rows = frame.columns, rows_of_frame(frame, None, options)
+            names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
     if options.answer == "table":
         for name, words in symbols(found).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
@@ -222,7 +222,7 @@ def _tell_verdicts(found: "Sequence[Verdict]") -> None:
     for each in found:
         for problem in each.problems:
             offsets = " (offsets {} to {})".format(*problem.offsets) if problem.offsets else ""
-            errors.print(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}", markup=False)
+            tell_line(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}")
     for each in found:
         if each.error is not None:
             tell_error(each.error.to_dict(), f"{each.dataset.name}: ")

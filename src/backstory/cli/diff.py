@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import answer_from_files, opened, rows_of_frame
+from backstory.cli.asking import answer_from_files, opened, rows_of_frame, tell_nothing
 from backstory.cli.keys import no_known_times
 from backstory.cli.options import Flag, Limit, Names, Options, names_given
 from backstory.cli.output import show
@@ -67,7 +67,9 @@ def diff(
     known, time = optional_instant(known_at), optional_instant(at)
     if (known if axis == "recorded" else time) is not None:
         raise UsageError(
-            "bad-option", "--known-at is of the axis valid, and --at of recorded.", "Give one of the two."
+            "bad-option",
+            "--known-at belongs to --axis valid, and --at to --axis recorded.",
+            "Use the one that belongs to the axis.",
         )
     comparison = Comparison.of(names_given(columns), change, through=through, axis=axis)
     if url is not None or key:
@@ -76,6 +78,8 @@ def diff(
     else:
         told = _differences(options, table, between, Asked(axis, known, time, comparison), limit)
     show_differences(told, options, comparison)
+    if not told:
+        tell_nothing(options, "No differences.")
 
 
 def _of_database(
@@ -133,7 +137,7 @@ def _differences(
             through=told.through,
         )
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
-        return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options)
+        return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options, table)
 
 
 def show_differences(told: Sequence[Difference], options: Options, comparison: Comparison = ENDS) -> None:

@@ -36,7 +36,8 @@ class Chosen:
 def require_key(given: tuple[str, ...]) -> None:
     """Raise UsageError if no key is given."""
     if not given:
-        raise UsageError("no-key", "No key is given.", "Write its value, or a=1 b=2.")
+        remedy = "Write its value, or a=1 b=2 for a key of several columns."
+        raise UsageError("no-key", "No key is given.", remedy)
 
 
 def key_given(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
@@ -62,12 +63,19 @@ def named_key(given: tuple[str, ...]) -> dict[str, str]:
     """The key of a record in a database, which does not tell its columns: each is named."""
     wanted = key_of_words((), given)
     if isinstance(wanted, str):
-        raise UsageError("other-key", "A database does not tell the key's columns.", "Write name=value.")
+        raise UsageError("other-key", "The key's column must be named for a database.", "Write name=value.")
     return wanted
+
+
+def key_in_words(names: Sequence[str], given: tuple[str, ...]) -> str:
+    """A key that was given, as `name=value` for each of its columns."""
+    wanted = key_of_words(names, given)
+    named = wanted if isinstance(wanted, dict) else dict.fromkeys(names[:1], wanted)
+    return " ".join(f"{name}={value}" for name, value in named.items())
 
 
 def no_known_times() -> UsageError:
     """The error for a question of known times to a database."""
     return UsageError(
-        "bad-option", "A history in a database keeps no known times.", "Leave them out, or --url."
+        "bad-option", "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
     )

@@ -1,10 +1,11 @@
 """The reading commands: `current`, `as-of`, `log`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.asking import ask, show_state
-from backstory.cli.keys import Chosen, named_key, no_known_times
+from backstory.cli.asking import ask, show_state, tell_nothing
+from backstory.cli.keys import Chosen, key_in_words, named_key, no_known_times
 from backstory.cli.options import Key, Limit, Names, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import show
@@ -45,7 +46,8 @@ def current(
     """
     known, chosen = optional_instant(known_at), Chosen(key, columns)
     if url is not None:
-        _show_from_database(url, table, (None, known), chosen, limit, options)
+        if not _show_from_database(url, table, (None, known), chosen, limit, options):
+            tell_nothing(options, _nothing((), key))
         return
     from backstory.reading.arrow import point_in_time
 
@@ -55,6 +57,7 @@ def current(
         limit,
         lambda files: point_in_time.current(files, known, chosen.of(files.table.shape), limit),
         lambda stored: stored.current(known_at=known, **chosen.arguments(stored)),
+        lambda names: _nothing(names, key, known_at=known_at),
     )
 
 
@@ -85,7 +88,8 @@ def as_of(
     """
     when, known, chosen = parse_instant(time), optional_instant(known_at), Chosen(key, columns)
     if url is not None:
-        _show_from_database(url, table, (when, known), chosen, limit, options)
+        if not _show_from_database(url, table, (when, known), chosen, limit, options):
+            tell_nothing(options, _nothing((), key, time))
         return
     from backstory.reading.arrow import point_in_time
 
@@ -95,7 +99,17 @@ def as_of(
         limit,
         lambda files: point_in_time.as_of(files, when, known, chosen.of(files.table.shape), limit),
         lambda stored: stored.as_of(when, known_at=known, **chosen.arguments(stored)),
+        lambda names: _nothing(names, key, time, known_at),
     )
+
+
+def _nothing(
+    names: Sequence[str], key: tuple[str, ...], time: str | None = None, known_at: str | None = None
+) -> str:
+    """That there is no row, for the key and the times that were given."""
+    record = f"record with key {key_in_words(names, key)}" if key else "rows"
+    at = f" at {time}" if time else ""
+    return f"No {record}{at}{f', as known at {known_at}' if known_at else ''}."
 
 
 def _show_from_database(
@@ -105,7 +119,8 @@ def _show_from_database(
     chosen: Chosen,
     limit: int | None,
     options: Options,
-) -> None:
+) -> bool:
+    """Print the rows; whether there are any."""
     from backstory.reading.selection import Selection
     from backstory.reading.statements.found import rows_of
 
@@ -115,6 +130,7 @@ def _show_from_database(
     selection = Selection(named_key(chosen.key) if chosen.key else None, chosen.names)
     columns, rows = rows_of(url, table_name(table), time, selection)
     show(rows[:limit], options.answer, columns, wide=options.wide)
+    return bool(rows)
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
@@ -125,7 +141,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
 
     Args:
         table: The table, as schema.table, or a dataset's name.
-        limit: At most so many commits.
+        limit: The largest number of commits.
         options: Common options.
     """
     from backstory.reading.commits import commits

@@ -13,7 +13,7 @@ from backstory.cli.keys import (
     require_key,
 )
 from backstory.cli.options import Limit, Names, Options, names_given
-from backstory.cli.output import console, errors, room, show
+from backstory.cli.output import console, room, show, tell_line
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant
 from backstory.model.table import table_name
@@ -38,9 +38,9 @@ def timeline(
 ) -> None:
     """Draw one record's life: a bar for each version, and what changed in it.
 
-    As json or csv its statements: the values, valid_from and valid_to, while they were told (known_from,
-    known_to), and the commit that said so. With --axis both also what is no longer told: a lane for each
-    time at which the table learnt something else.
+    json and csv list the statements: values, valid_from and valid_to, the time the table held them
+    (known_from, known_to), and the commit. --axis both also shows what was later corrected: a lane for each
+    time at which the table learned something else.
 
     Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
 
@@ -71,7 +71,7 @@ def timeline(
     else:
         show(life.versions[:limit], options.answer)
         if nothing and not options.quiet:
-            errors.print(nothing, markup=False)
+            tell_line(nothing)
 
 
 def _life(

@@ -5,14 +5,16 @@ a cast that rounds, cuts off or fills in would name a record that nobody meant.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from backstory.errors import UsageError
 from backstory.formats.values.named import Unnamed, named_value
 from backstory.model.schema import Shape
-from backstory.model.types import ColumnType
+from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.lives import shown_name
-from backstory.stores.iceberg.schema import spark_type
+
+# The remedy where no record can be named.
+_WITHOUT: Final = "Use `current` without a key."
 
 
 def key_of(shape: Shape, given: object) -> dict[str, Any]:
@@ -23,9 +25,10 @@ def key_of(shape: Shape, given: object) -> dict[str, Any]:
     wanted = given if isinstance(given, Mapping) else dict.fromkeys(shape.source_key[:1], given)
     require_key(shape, wanted)
     types = {each.name: each.type for each in shape.columns}
-    listed = ", ".join(shape.source_key)
+    if isinstance(given, str):
+        _refuse_other_name(shape, given, types[shape.key[0]])
     return {
-        name: exact(f"The key of {shape.table} is ({listed})", source, wanted[source], types[name])
+        name: exact(source, wanted[source], types[name])
         for source, name in zip(shape.source_key, shape.key, strict=True)
     }
 
@@ -36,8 +39,8 @@ def shown_key_of(shape: Shape, given: object) -> dict[str, Any]:
     if hidden := [name for name in shape.key if name not in users]:
         raise UsageError(
             "no-key",
-            f"Records of {shape.table} are told apart by {hidden[0]}, which readers do not show.",
-            "Ask for all rows.",
+            f"The key of {shape.table} contains {hidden[0]}, which readers do not show.",
+            _WITHOUT,
         )
     return {users[name]: value for name, value in key_of(shape, given).items()}
 
@@ -45,25 +48,44 @@ def shown_key_of(shape: Shape, given: object) -> dict[str, Any]:
 def require_key(shape: Shape, key: Mapping[str, object]) -> None:
     """Raise UsageError for a key of other columns than the table's."""
     if not shape.key:
-        raise UsageError("no-key", f"{shape.table} has no key.", "Ask for all rows.")
+        raise UsageError("no-key", f"{shape.table} has no key.", _WITHOUT)
     if set(key) != set(shape.source_key):
-        raise UsageError(
-            "other-key",
-            f"The key of {shape.table} is ({', '.join(shape.source_key)}).",
-            "Give a value for each of its columns.",
-        )
+        unknown = [name for name in key if name not in shape.source_key]
+        lacking = [name for name in shape.source_key if name not in key]
+        listed = ", ".join(shape.source_key)
+        if unknown:
+            told = f"{shape.table} has no key column {unknown[0]}; the key is {listed}."
+        else:
+            told = f"The key of {shape.table} is {listed}; {lacking[0]} is not given."
+        raise UsageError("other-key", told, _as_written(shape, key))
 
 
-def exact(key: str, name: str, given: object, type_: ColumnType) -> Any:
-    """The value of a key's column that is given; UsageError (`other-key`) for what is none of its type.
+def _refuse_other_name(shape: Shape, given: str, type_: ColumnType) -> None:
+    """Raise UsageError for `name=value` of another column; only a text may have an `=` in it."""
+    name, equals, value = given.partition("=")
+    if equals and type_.kind not in TEXT_KINDS:
+        require_key(shape, {name: value})
 
-    `key` says what the key is, for the error.
-    """
+
+def _as_written(shape: Shape, key: Mapping[str, object]) -> str:
+    """The remedy for a key of other columns: the same values by the right names."""
+    if len(shape.source_key) == len(key) == 1:
+        (value,) = key.values()
+        return f"Write {shape.source_key[0]}={value}, or {value} alone."
+    return f"Write {' '.join(f'{name}=VALUE' for name in shape.source_key)}."
+
+
+def exact(name: str, given: object, type_: ColumnType) -> Any:
+    """The value of a key's column that is given; UsageError (`other-key`) for what is none of its type."""
     try:
         return named_value(given, type_)
     except Unnamed as told:
         raise UsageError(
             "other-key",
-            f"{key}: {name} is of type {spark_type(type_)}, and {given!r} is none.",
+            f"{given!r} is not {_article(type_)} {type_}, the type of key column {name}.",
             told.remedy,
         ) from None
+
+
+def _article(type_: ColumnType) -> str:
+    return "an" if str(type_)[0] in "AEIOaeio" else "a"

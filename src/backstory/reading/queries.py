@@ -19,7 +19,7 @@ PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
 NAMED: Final = ("UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView")
 FILES: Final = "spark.sql.runSQLOnFiles"
-REMEDY: Final = "`backstory tables` lists the tables; put `` around odd names."
+REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
 
 
 def asked(store: Store, query: str) -> "DataFrame":
@@ -74,18 +74,21 @@ def _looked_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """While the rows of an answer come, an error of Spark is one of the query, or of files that it reads."""
+def answering(table: TableName | str) -> Iterator[None]:
+    """While the rows of an answer come, an error of Spark is one of the query, or of files that it reads.
+
+    `table` is what it reads, for the error.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except PySparkException as stop:
-        told = carried(str(stop)) or lost_file(stop)
-        raise told or Failed("query-failed", cause_of(stop), "Mend the query.") from None
+        told = carried(str(stop)) or lost_file(stop, table)
+        raise told or Failed("query-failed", cause_of(stop), "Fix the query.") from None
     except Py4JJavaError as stop:
-        raise java_fault(stop) from None
+        raise java_fault(stop, table) from None
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def test_E13_what_did_we_know(native):
     ]
     assert [each["v"] for each in life(found, {"k": "k"}).versions] == ["a", "c", "b"]
     assert [each["v"] for each in life(found, {"k": "k"}, known_at=day(2)).versions] == ["a", "b"]
-    with pytest.raises(UsageError, match="The key of"):
+    with pytest.raises(UsageError, match="t0 has no key column x; the key is k"):
         life(found, {"x": "k"})
 
 

@@ -31,7 +31,7 @@ def test_a_row_tells_two_steps(store):
         "c[15,20) known [3,)",
         "b[20,) known [2,)",
     ]
-    with pytest.raises(UsageError, match="The key of"):
+    with pytest.raises(UsageError, match="no key column x"):
         statements(store, found.name, {"x": 1})
     # A source's own names are not taken for those of the plan.
     found = remembered(store, "stated", E14, value="steps")

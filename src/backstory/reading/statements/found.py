@@ -68,12 +68,11 @@ class FoundHistory:
     def is_record(self, key: Mapping[str, object]) -> str:
         """Whether a version is of the record with these values; UsageError for what no key of its type is."""
         history, dialect = self.history, self.history.dialect
-        table = history.model.shape.table
         self.require_key(list(key))
         return " AND ".join(
             f"{history.of('h', name)} = "
             + dialect.cast_expression(
-                literal(dialect, table, name, value, type_in(self.types[name])), self.types[name]
+                literal(dialect, name, value, type_in(self.types[name])), self.types[name]
             )
             for name, value in key.items()
         )
@@ -159,7 +158,7 @@ def _found(url: str, table: TableName) -> Iterator[FoundHistory]:
             raise no_table(table)
         if layout_of(None, table.name, frozenset(columns)) is not Layout.HIST:
             raise UsageError(
-                "no-history", f"{table} is no history of a model.", "Name a table that ends in _hist."
+                "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
             )
         model = History(Shape(table, (), (), Layout.HIST), whole_since=_pruned(engine, dialect_name, table))
         yield FoundHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
@@ -183,11 +182,11 @@ def _opened(url: str) -> Iterator[tuple[Engine, str]]:
     if scheme not in SCHEMES:
         raise UsageError(
             "wrong-url",
-            "This is no address of a database.",
+            "This is not the address of a database.",
             "Write duckdb:///path or postgresql://host/name.",
         )
     if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
-        raise UsageError("wrong-url", "There is no such file of DuckDB.", "Write duckdb:///path/file.duckdb.")
+        raise UsageError("wrong-url", "The DuckDB file does not exist.", "Write duckdb:///path/file.duckdb.")
     name = SCHEMES[scheme]
     with get_dialect(name).get_execution_engine(url) as engine:
         yield engine, name

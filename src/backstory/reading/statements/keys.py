@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 from backstory.errors import UsageError
-from backstory.model.table import TableName
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.reading.keys import exact
 from backstory.stores.sql.columns import Datatype, SqlColumn
@@ -57,11 +56,15 @@ def type_of(column: SqlColumn) -> ColumnType:
     return _LOGICAL.get(column.datatype, ColumnType(Kind.STRING))
 
 
-def literal(dialect: Dialect, table: TableName, name: str, given: object, type_: ColumnType) -> str:
+def literal(dialect: Dialect, name: str, given: object, type_: ColumnType) -> str:
     """The value of a key's column that is given, as SQL; UsageError for what is none of its type."""
-    value: Any = exact(f"A key of {table}", name, given, type_)
+    value: Any = exact(name, given, type_)
     if isinstance(value, bytes):
-        raise UsageError("other-key", f"{name} holds bytes.", "A key of bytes cannot be asked for in SQL.")
+        raise UsageError(
+            "other-key",
+            f"Key column {name} holds bytes, which cannot be named in a database.",
+            "Use `current` without a key.",
+        )
     if isinstance(value, float):
         return dialect.string_literal(repr(value))
     return f"{value:f}" if isinstance(value, Decimal) else dialect.render_literal(value)

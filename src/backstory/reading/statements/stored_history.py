@@ -154,7 +154,7 @@ class StoredHistory:
             raise UsageError(
                 "other-key",
                 f"The key of {self.model.name} is ({', '.join(names)}).",
-                "Give a value for each of its columns.",
+                "Give a value for each key column.",
             )
         pairs = [
             (self.of(alias, (renamed or {}).get(name, name)), self._literal(self.column(name), given[name]))
@@ -166,9 +166,8 @@ class StoredHistory:
         """A value of a key's column, which may be given as text; UsageError for one that is none of it."""
         if value is None:
             return self.nothing(column)
-        table, type_ = self.model.shape.table, keys.type_of(column)
         try:
-            literal = keys.literal(self.dialect, table, column.name, value, type_)
+            literal = keys.literal(self.dialect, column.name, value, keys.type_of(column))
         except UsageError as stop:
             raise UsageError("wrong-key", stop.message, stop.remedy) from None
         return self.dialect.cast_expression(literal, self.dialect.type_of(column))

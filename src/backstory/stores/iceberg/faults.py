@@ -75,7 +75,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         raise no_room(fault, table) or Failed(
             "store-failed",
             f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "The table is as it was; mend the storage, then send it again.",
+            "The table is as it was; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
         if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
@@ -96,13 +96,13 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         ) from fault
 
 
-def java_fault(fault: "Py4JJavaError", table: TableName | str = "the table") -> BackstoryError:
+def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for what Java could not do with a table."""
     told = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
     return told or _told(table, _names(fault.java_exception), root_cause(fault.java_exception))
 
 
-def lost_file(fault: Exception, table: TableName | str = "the table") -> Failed | None:
+def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
     """The error for a file of a table that is gone, if a fault of Java's is that."""
     found = _LOST.search(str(fault))
     return found and file_lost(table, found[1])
@@ -192,7 +192,7 @@ def _told(table: TableName | str, names: list[str], cause: str) -> BackstoryErro
         return Refused(
             "no-access",
             f"The catalog refuses access to {table}.",
-            "Nothing was written; mend the server's login or its privileges.",
+            "Nothing was written; fix the login or its privileges on the server.",
         )
     if {*BUSY, "busy"} & set(names):
         return TryAgain(

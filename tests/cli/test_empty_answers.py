@@ -1,0 +1,46 @@
+"""Answers without rows: standard error says what there is not, for headings alone are easily overlooked."""
+
+import pytest
+import structlog
+from histories_as_text import written
+
+from backstory import warehouse
+from backstory.cli.app import run
+from backstory.model.layout import Layout
+from backstory.stores.iceberg.store import Store
+from backstory.warehouse import Warehouse
+
+LIFE = """
+k     v  from  to   recorded
+good  a  T10   -    T1
+"""
+NEVER = "1970-01-01"
+
+
+@pytest.fixture
+def asked(spark, tmp_path, monkeypatch, capsys):
+    """What a command says on standard output and on standard error, of a table of one version."""
+    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(Store(spark), embedded=False))
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(Store(spark).folder))
+    monkeypatch.chdir(tmp_path)
+    table = str(written(Store(spark), "empty_answers", Layout.VERSIONS, LIFE))
+
+    def asked(command, *words):
+        assert run([command, table, *words, "--output", "csv"]) == 0
+        return capsys.readouterr()
+
+    yield asked
+    structlog.reset_defaults()
+
+
+def test_an_answer_without_rows_says_so(asked):
+    """With the key and the times that were asked for; what is there needs no word, and --quiet says none."""
+    assert asked("current", "--key", "gone").err == "No record with key k=gone.\n"
+    assert asked("as-of", NEVER).err == f"No rows at {NEVER}.\n"
+    told = f"No record with key k=good at {NEVER}, as known at {NEVER}.\n"
+    assert asked("as-of", NEVER, "--key", "good", "--known-at", NEVER).err == told
+    assert asked("diff", NEVER, NEVER).err == "No differences.\n"
+    assert asked("changes", "--since", "1").err == "No changes.\n"
+    assert asked("current", "--key", "good").err == ""
+    assert asked("current", "--key", "gone", "--quiet").err == ""
+    assert asked("current", "--key", "gone").out == "k,v,valid_from,valid_to\n"

@@ -1,0 +1,59 @@
+"""What is said of a key that names no record of the table."""
+
+import pytest
+
+from backstory.errors import UsageError
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.reading.keys import key_of
+
+LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
+TABLE = TableName("crm", "kunde")
+NUMBERED = Shape(TABLE, (Column("kunde_id", LONG), Column("v", TEXT)), ("kunde_id",), Layout.VERSIONS)
+NAMED = Shape(TABLE, (Column("kunde_id", TEXT), Column("v", TEXT)), ("kunde_id",), Layout.VERSIONS)
+OF_TWO = Shape(TABLE, (Column("a", LONG), Column("b", TEXT)), ("a", "b"), Layout.VERSIONS)
+KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "message", "remedy"),
+    [
+        (
+            NUMBERED,
+            "kunde=17",
+            "crm.kunde has no key column kunde; the key is kunde_id.",
+            "Write kunde_id=17, or 17 alone.",
+        ),
+        (
+            NAMED,
+            {"kunde": 17},
+            "crm.kunde has no key column kunde; the key is kunde_id.",
+            "Write kunde_id=17, or 17 alone.",
+        ),
+        (
+            NUMBERED,
+            "x",
+            "'x' is not a LONG, the type of key column kunde_id.",
+            "Write a whole number in digits, such as 42.",
+        ),
+        (OF_TWO, "1", "The key of crm.kunde is a, b; b is not given.", "Write a=VALUE b=VALUE."),
+        (
+            OF_TWO,
+            {"a": 1, "c": 2},
+            "crm.kunde has no key column c; the key is a, b.",
+            "Write a=VALUE b=VALUE.",
+        ),
+        (KEYLESS, "1", "crm.kunde has no key.", "Use `current` without a key."),
+    ],
+)
+def test_a_key_of_other_columns_or_types_is_told_the_right_ones(shape, given, message, remedy):
+    with pytest.raises(UsageError) as told:
+        key_of(shape, given)
+    assert (told.value.message, told.value.remedy) == (message, remedy)
+
+
+def test_a_text_may_have_an_equals_sign():
+    """It is a value of its column: no name before the sign is looked for."""
+    assert key_of(NAMED, "kunde=17") == {"kunde_id": "kunde=17"}
