@@ -93,5 +93,5 @@ def internal(bug: Exception) -> Failed:
     return Failed(
         "bug",
         f"An internal error: {' '.join(told.split())}",
-        "Run it again with --verbose and report what it shows.",
+        f"Run it again with {option('verbose', value=True)} and report what it shows.",
     )

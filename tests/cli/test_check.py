@@ -94,7 +94,7 @@ def test_where_no_law_is_broken_a_dry_repair_needs_no_spark(asked, spark, monkey
     table = str(written(Store(spark), "healthy", Layout.VERSIONS, LIFE.replace("bad   b", "other b")))
     monkeypatch.setattr(warehouse, "open", None)
 
-    assert asked("repair", table, "--output", "table") == (0, f"{table}: there is nothing to mend.\n")
+    assert asked("repair", table, "--output", "table") == (0, f"{table}: nothing to repair.\n")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
     assert existing(store, name).metadata == stood
     code, told = command(f"rewind {name} 2024-01-02 --apply", "table")
     assert code == 0
-    assert "taken back" in told
+    assert "would undo" not in told
+    assert "undid 1 commit; rows: taken back 2" in told
     code, told = command(f"forget {name} 2 --apply", "table")
     assert code == 0
     assert "forgotten: past 1" in told

@@ -97,8 +97,8 @@ def test_what_cannot_be_adopted_is_refused(store):
     """Each by what is missing, and by what would do; nothing is changed."""
     table = foreign(store, "dlt")
     cases = [
-        (table, "dbt", ["id"], "missing-columns", "--layout dlt"),
-        (table, "dlt", [], "no-key", "--key"),
+        (table, "dbt", ["id"], "missing-columns", "`layout='dlt'`"),
+        (table, "dlt", [], "no-key", "`key=`"),
         (table, "dlt", ["nobody"], "no-key", "source"),
         (table, "dlt", ["_dlt_id"], "no-key", "source"),
         (table, "dlt", ["id", "id"], "no-key", "once"),

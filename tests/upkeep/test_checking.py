@@ -165,7 +165,7 @@ def test_a_property_that_somebody_garbled_is_named(store):
     for told in ("id", "{}", "[1]"):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.key' = '{told}')")
 
-        with pytest.raises(Failed, match=r"backstory\.key of spoilt\.garbled cannot be understood"):
+        with pytest.raises(Failed, match=r"backstory\.key of spoilt\.garbled has an unexpected value"):
             check(store, table)
     drop(store, table)
 
@@ -187,7 +187,7 @@ def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
         told = stop.value.results
         assert {each["table"]: each["status"] for each in told} == {"spoilt.a": "unchecked", "spoilt.b": "ok"}
         assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
-    with pytest.raises(Failed, match=r"A file of spoilt\.a is gone"):
+    with pytest.raises(Failed, match=r"A file of spoilt\.a is missing"):
         checked(store, names[:1])
 
 

@@ -212,7 +212,7 @@ def test_a_history_forgets_with_its_base(store, tmp_path):
             (tmp_path / "stage.csv").write_text(f"k,a\n{rows}\n")
             assert place.loads(run)[0].status == "success"
         history, base = TableName("rawcore", "rc_c_hist"), TableName("rawcore", "rc_c")
-        with pytest.raises(UsageError, match="its base forgets too"):
+        with pytest.raises(UsageError, match="its base is erased with it"):
             Table(store, base).forget(KEY)
         told = Table(store, history).forget(KEY, apply=True)
         assert (told.rows, [each["table"] for each in told.also]) == ({"version": 2}, [str(base)])

@@ -92,7 +92,7 @@ class TestOtherLayouts:
             time = datetime.now(UTC)
             load(place, "r2", "a:9 b:2")
             history = Table(store, TableName("rawcore", "rc_c_hist"))
-            with pytest.raises(UsageError, match="goes back with it"):
+            with pytest.raises(UsageError, match="is rewound with it"):
                 Table(store, TableName("rawcore", "rc_c")).rewind(time)
             done = history.rewind(time, apply=True)
             assert (done.counts, [each["table"] for each in done.also]) == (

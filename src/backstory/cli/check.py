@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import and_error, console, errors, show, show_document, tell_error
+from backstory.cli.output import and_error, console, show, show_document, tell_error, tell_line
 from backstory.cli.starting import busy
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import apart, exit_code
@@ -25,8 +25,8 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. If a law is broken, the exit code is 4, and `backstory repair TABLE` shows a fix.
-    If one of several tables cannot be checked, the others are; its record has the status unchecked and the
-    error, and the exit code is that of the error, mostly 1.
+    If one table cannot be checked, the others still are. Its record has status unchecked and the error; the
+    exit code is that error's, usually 1.
 
     Example: `backstory check crm.customer`
 
@@ -49,7 +49,7 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
     else:
         show(told, options.answer, and_error(RECORD, told), wide=options.wide)
     for table in () if options.quiet else strange:
-        errors.print(f"{table}: of no layout that backstory knows; it was not checked.", markup=False)
+        tell_line(f"{table}: unknown layout; not checked.")
     broken = Violated.exit_code if any(each["violations"] for each in told) else 0
     return exit_code(error for table, error in failed.items() if table not in strange) or broken
 
@@ -115,7 +115,7 @@ def adopt(
 ) -> None:
     """Use a history that another tool writes: read, check and repair it here.
 
-    Only table properties are set. The tool continues to write the table, and backstory refuses to.
+    Only table properties are set. The other tool keeps writing the table; backstory never loads into it.
     A version is true from its start until just before its end: if the tool stores the last day as the end,
     the version is read one day short. An end in 2200 or later counts as open.
 
@@ -138,7 +138,7 @@ def adopt(
     else:
         done = "would be read" if dry_run else "is read"
         told = f"{found.table} {done} as a history of {found.layout}, by {', '.join(found.key)}"
-        console.print(told if found.changed else f"{found.table} was adopted before.", markup=False)
+        console.print(told if found.changed else f"{found.table} is already adopted.", markup=False)
 
 
 def _sample(each: "Mapping[str, Any]") -> dict[str, Any]:
@@ -153,16 +153,16 @@ def _tell_repair(found: "Repair") -> None:
             told = "  ".join(f"{name} {'–' if value is None else value}" for name, value in row.items())
             console.print(f"  {sign} {told}", markup=False)
     if found.keys > len(found.samples):
-        console.print(f"... and {found.keys - len(found.samples)} records more")
+        console.print(f"... and {found.keys - len(found.samples)} more records")
     rows = ", ".join(f"{count} {outcome}" for outcome, count in found.counts.items())
     if not any(found.counts.values()):
-        console.print(f"{found.table}: there is nothing to mend.", markup=False)
+        console.print(f"{found.table}: nothing to repair.", markup=False)
     elif found.applied:
-        console.print(f"{found.table}: mended; rows: {rows}.", markup=False)
+        console.print(f"{found.table}: repaired; rows: {rows}.", markup=False)
     else:
-        console.print(f"{found.table}: {rows}; nothing was written. Write --apply to do it.", markup=False)
+        console.print(f"{found.table}: {rows}; nothing was written. Use --apply to go ahead.", markup=False)
     for law, keys in found.left.items():
-        console.print(f"{law} stays broken: {', '.join(keys)}", markup=False)
+        console.print(f"{law} is still broken: {', '.join(keys)}", markup=False)
 
 
 def _differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:

@@ -21,9 +21,9 @@ def export(
 ) -> None:
     """Write the whole history of a table into one file, CSV or Parquet by its ending.
 
-    Every version with valid_from and valid_to, in the order of the key; with --axis both all that ever was
-    told, with known_from and known_to. Of a table without a history its rows. The file is there at once: a
-    command that is killed leaves what was.
+    Every version with valid_from and valid_to, in the order of the key. --axis both adds every earlier
+    statement, with known_from and known_to. A table without history is exported as its rows. The file appears
+    only when complete; if the command is killed, an existing file stays unchanged.
 
     Example: `backstory export crm.customer customer.parquet --axis both`
 
@@ -31,7 +31,7 @@ def export(
         table: The table, as schema.table.
         file: The file, which ends in .csv or .parquet.
         axis: valid: when it was true. both: also when it was known.
-        overwrite: Replace a file that is there.
+        overwrite: Replace an existing file.
         options: Common options.
     """
     from backstory.reading.arrow.export import export as export_small
@@ -45,4 +45,4 @@ def export(
     if options.answer == "table":
         console.print(f"{done.table}: {done.rows} rows in {done.file}", markup=False)
     else:
-        show_one(done.to_dict(), options.answer)
+        show_one(done.to_dict(), options.answer, wide=options.wide)

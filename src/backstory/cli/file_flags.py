@@ -53,6 +53,8 @@ def pairs_given(given: tuple[str, ...], form: str) -> dict[str, str]:
     for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
         name, equals, word = each.partition("=")
         if not (name and equals and word):
-            raise UsageError("bad-option", f"{form.partition(' ')[0]} {each} says nothing.", f"Write {form}.")
+            lacks = "a name or a value" if equals else "'='"
+            told = f"{form.partition(' ')[0]} {each} has no {lacks}."
+            raise UsageError("bad-option", told, f"Write {form}.")
         pairs[name] = word
     return pairs

@@ -12,6 +12,9 @@ from backstory.model.receipt import exit_code
 
 DEFAULTS = Options()
 SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
+# A rewind's rows by outcome, done and planned.
+UNDONE = {"taken_back": "taken back", "moved": "moved", "returned": "returned"}
+TO_UNDO = {"taken_back": "to take back", "moved": "to move", "returned": "to return"}
 AGAIN = "Nothing was written. Use --apply to go ahead."
 
 
@@ -32,17 +35,18 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         options: Common options.
     """
     when = parse_instant(time)
-    with opened(options, table) as store, busy(options, "Reading what was learnt ..."):
+    with opened(options, table) as store, busy(options, "Reading what the table learned ..."):
         done = store.table(table).rewind(when, apply=apply).to_dict()
     if options.answer != "table":
-        show_one(done, options.answer)
+        show_one(done, options.answer, wide=options.wide)
         return
     for each in (done, *done["also"]):
-        said = (f"{count} {name.replace('_', ' ')}" for name, count in each["counts"].items() if count)
-        rows = ", ".join(said)
-        word = "taken back" if each["applied"] else "to take back"
-        told = f"commits {word}: {len(each['commits'])}; {f'rows: {rows}' if rows else 'nothing changes'}"
-        console.print(f"{each['table']}: {told}")
+        words = TO_UNDO if not each["applied"] else UNDONE
+        rows = ", ".join(f"{words[name]} {count}" for name, count in each["counts"].items() if count)
+        count = len(each["commits"])
+        deed = f"{'undid' if each['applied'] else 'would undo'} {count} commit{'' if count == 1 else 's'}"
+        told = f"{deed}; rows: {rows}" if rows else "nothing to undo"
+        console.print(f"{each['table']}: {told}", markup=False)
         if each["keys"]:
             keys = (told_key(list(key), list(key.values())) for key in each["keys"])
             console.print(f"  keys: {', '.join(keys)}", markup=False)
@@ -78,7 +82,7 @@ def forget(
         found = store.table(table)
         done = found.forget(key_given(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
     if options.answer != "table":
-        show_one(done, options.answer)
+        show_one(done, options.answer, wide=options.wide)
         return
     certificates = (done, *done["also"])
     if all(each["status"] == "no-record" for each in certificates):
@@ -129,7 +133,7 @@ def maintain(
 
     require_some(tables, every=all)
     before, since = optional_instant(settle_before), optional_instant(known_from)
-    with opened(options, *tables) as store, busy(options, "Looking after tables ..."):
+    with opened(options, *tables) as store, busy(options, "Maintaining tables ..."):
         done = store.maintain(*tables, all=all, settle_before=before, known_from=since, dry_run=dry_run)
     found = [each.to_dict() for each in done]
     if options.answer != "table":

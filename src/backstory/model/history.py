@@ -102,6 +102,6 @@ class History:
             raise Refused(
                 "PRUNED",
                 f"{self.name} was pruned up to {iso(self.whole_since)}.",
-                f"Ask for a later time; {self.name}_all also has what was archived.",
+                f"Ask for a later time; {self.name}_all also has the archived versions.",
             )
         return instant

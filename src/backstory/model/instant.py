@@ -51,8 +51,8 @@ def _in_utc(aware: datetime) -> datetime:
     except OverflowError:
         raise UsageError(
             "unreadable-time",
-            f"{aware.isoformat()} is in no year from 1 to 9999 in UTC.",
-            "Give a time that is.",
+            f"{aware.isoformat()} is outside of the years 1 to 9999 in UTC.",
+            "Give a time within these years.",
         ) from None
 
 
@@ -64,7 +64,7 @@ def milliseconds_of(text: str) -> int:
     """The milliseconds of a length of time such as `30 days` or `12 hours`; UsageError for any other text."""
     found = re.fullmatch(r"(\d+) *(day|hour|minute)s?", text.strip())
     if found is None:
-        raise UsageError("unreadable-time", f"{text!r} is no length of time.", "Write it as 30 days.")
+        raise UsageError("unreadable-time", f"{text!r} is not a duration.", "Write it as 30 days.")
     return timedelta(**{f"{found[2]}s": int(found[1])}) // timedelta(milliseconds=1)
 
 

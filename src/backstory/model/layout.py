@@ -202,8 +202,8 @@ def layout_of(told: str | None, table: str, names: frozenset[str]) -> Layout:
         if told not in set(Layout):
             raise UsageError(
                 "unknown-layout",
-                f"{table} tells the layout {told!r}, which this backstory does not know.",
-                "A newer backstory may have written it; else take the property away.",
+                f"{table} has the layout {told!r}, which this backstory does not know.",
+                "Upgrade backstory, which may know it; otherwise remove the property.",
             )
         return Layout(told)
     if not told and names.issuperset(HISTORY_COLUMNS):

@@ -17,7 +17,7 @@ Change = Literal["added", "changed", "removed", "returned", "reverted", "passed"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The columns that are compared, none for all; the one kind of change that is told, None for all.
+    """The columns that are compared, none for all; the one kind of change that is shown, None for all.
 
     `through` looks at all that happened between the times, and not at the two ends alone.
     """
@@ -33,18 +33,22 @@ class Comparison:
         """What a caller asks for; UsageError for what is no change, or none of this comparison."""
         if change is not None and change not in get_args(Change):
             words = ", ".join(get_args(Change))
-            raise UsageError("bad-option", f"{change!r} is no change.", f"Choose one of {words}.")
+            raise UsageError(
+                "bad-option",
+                f"There is no kind of change {change!r}.",
+                f"Use one of {words} for `change=`.",
+            )
         if through and axis != "valid":
             raise UsageError(
                 "bad-option",
-                f"{option('through', value=True)} is of the axis valid.",
-                f"Leave out {option('axis', axis)}.",
+                f"{option('through', value=True)} needs {option('axis', 'valid')}.",
+                f"Omit {option('axis', axis)}.",
             )
         if change in BETWEEN and not through:
             raise UsageError(
                 "bad-option",
-                f"Between the two ends alone no record is {change}.",
-                f"Say {option('through', value=True)}, too.",
+                f"{option('change', change)} needs {option('through', value=True)}.",
+                f"Add {option('through', value=True)}, or choose another kind of change.",
             )
         return cls(Selection.of(None, columns).columns, change, through)
 
@@ -53,8 +57,8 @@ class Comparison:
         if self.through and not key:
             raise UsageError(
                 "no-key",
-                f"Nothing tells the records of {table} apart.",
-                f"Compare the two ends, without {option('through', value=True)}.",
+                f"{table} has no key, so its records cannot be followed between the two times.",
+                f"Omit {option('through', value=True)} to compare only the two times.",
             )
         return Selection(columns=self.columns).chosen(table, key, names)
 
@@ -74,9 +78,14 @@ ENDS: Final = Comparison()
 
 def require_times(axis: str, known_at: object, at: object) -> None:
     """Raise UsageError for an axis that is none, or a time that is of the other one."""
-    if axis not in {"valid", "recorded"} or (known_at if axis == "recorded" else at) is not None:
+    valid, recorded = option("axis", "valid"), option("axis", "recorded")
+    if axis not in {"valid", "recorded"}:
+        raise UsageError(
+            "bad-option", f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
+        )
+    if (known_at if axis == "recorded" else at) is not None:
         raise UsageError(
             "bad-option",
-            "The axis `valid` goes with known_at, and `recorded` with at.",
-            "Give one of the two.",
+            f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
+            "Use the one that belongs to the axis.",
         )

@@ -46,14 +46,18 @@ class Place:
         require_axis(self.axis)
         if self.file.suffix.lower() not in {".csv", ".parquet"}:
             raise UsageError(
-                "bad-option", f"{self.file} ends in neither .csv nor .parquet.", "Name a file that does."
+                "bad-option",
+                f"{self.file} ends in neither .csv nor .parquet.",
+                "Name a file that ends in .csv or .parquet.",
             )
         folder = self.file.absolute().parent
         if not folder.is_dir():
-            raise UsageError("no-file", f"There is no folder {folder}.", "Make it first.")
-        if self.file.is_dir() or (self.file.exists() and not self.overwrite):
-            remedy = f"Name another file, or say {option('overwrite', value=True)}."
-            raise UsageError("file-exists", f"{self.file} is there.", remedy)
+            raise UsageError("no-file", f"There is no folder {folder}.", "Create it first.")
+        if self.file.is_dir():
+            raise UsageError("file-exists", f"{self.file} is a folder.", "Name a file.")
+        if self.file.exists() and not self.overwrite:
+            remedy = f"Name another file, or use {option('overwrite', value=True)} to replace it."
+            raise UsageError("file-exists", f"{self.file} already exists.", remedy)
 
     def write(self, table: TableName, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Export:
         """Write the rows; killed at any moment the file is as it was, or whole."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from backstory.errors import UsageError
+from backstory.errors import UsageError, option
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.lives import (
@@ -114,9 +114,12 @@ def _in_order(statement: Told) -> tuple[Any, ...]:
 
 def require_axis(axis: str, known_at: object = None) -> None:
     """Raise UsageError for an axis that is none, or one that a known time contradicts."""
+    valid, both = option("axis", "valid"), option("axis", "both")
     if axis not in get_args(Axis):
-        raise UsageError("bad-option", f"{axis!r} is no axis of a life.", "Choose valid or both.")
+        raise UsageError(
+            "bad-option", f"`axis=` must be valid or both, not {axis!r}.", f"Use {valid} or {both}."
+        )
     if axis == "both" and known_at is not None:
         raise UsageError(
-            "bad-option", "The axis both tells of every known time.", "Leave out known_at, or the axis."
+            "bad-option", f"{both} already shows every known time.", "Omit `known_at=`, or `axis=`."
         )

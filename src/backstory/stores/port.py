@@ -103,14 +103,14 @@ def require_layout(found: Found, *layouts: Layout) -> Found:
     if shape.layout is Layout.FOREIGN:
         raise Refused(
             "other-layout",
-            f"{shape.table} is a table that backstory did not make, and that no door writes.",
-            "Nothing was written: choose another name; a history of another tool's can be read as one by "
+            f"backstory did not create {shape.table} and does not write to it.",
+            "Nothing was written; use another name. To read a history of another tool, run "
             "`backstory adopt`.",
         )
     if shape.layout not in layouts:
         raise Refused(
             "other-layout",
-            f"{shape.table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
-            f"Nothing was written: tables of layout {' or '.join(layouts)} can be; choose another name.",
+            f"{shape.table} has the layout {shape.layout}, which only the {shape.layout.door} door writes.",
+            f"Nothing was written; use another name, or a table of layout {' or '.join(layouts)}.",
         )
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from backstory.errors import Failed, Refused, TryAgain, UsageError
+from backstory.errors import Failed, Refused, TryAgain, UsageError, option
 from backstory.model.table import TableName
 
 
@@ -19,13 +19,15 @@ def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = 
 
 def table_exists(table: TableName) -> Refused:
     """The error for a table that cannot be made, since there is one."""
-    return Refused("table-exists", f"The table {table} exists already.", "Alter it, or drop it first.")
+    return Refused("table-exists", f"The table {table} already exists.", "Alter it, or drop it first.")
 
 
 def require_some(tables: Sequence[object], *, every: bool) -> None:
     """Raise UsageError if no table is meant at all."""
     if not tables and not every:
-        raise UsageError("no-table", "No table is named.", "Name tables, or write --all.")
+        raise UsageError(
+            "no-table", "No table is named.", f"Name tables, or use {option('all', value=True)}."
+        )
 
 
 def conflict(table: TableName | str) -> TryAgain:
@@ -41,8 +43,8 @@ def file_lost(table: TableName | str, file: str) -> Failed:
     """The error for a file of a table that is gone."""
     return Failed(
         "file-lost",
-        f"A file of {table} is gone, or cannot be reached: {file}.",
-        "Bring it back from a copy of the storage, then ask again.",
+        f"A file of {table} is missing or cannot be reached: {file}.",
+        "Restore it from a copy of the storage, then try again.",
     )
 
 
@@ -50,8 +52,8 @@ def file_garbled(table: TableName | str, file: str) -> Failed:
     """The error for a file of a table that does not hold what it should."""
     return Failed(
         "file-garbled",
-        f"A file of {table} cannot be understood: {file}.",
-        "Bring it back from a copy of the storage, then ask again.",
+        f"A file of {table} does not have the expected content: {file}.",
+        "Restore it from a copy of the storage, then try again.",
     )
 
 
@@ -59,8 +61,8 @@ def property_garbled(table: TableName, name: str) -> Failed:
     """The error for a property of backstory's that somebody wrote something else into."""
     return Failed(
         "property-garbled",
-        f"The property {name} of {table} cannot be understood.",
-        "Set it back to what it was: former metadata of the table have it.",
+        f"The property {name} of {table} has an unexpected value.",
+        "Set it to its former value, which earlier metadata files of the table contain.",
     )
 
 
@@ -69,5 +71,5 @@ def repeated_key(table: TableName, key: Sequence[str], keys: int, rows: int) -> 
     return Refused(
         "repeated-key",
         f"({', '.join(key)}) is not a key of {table}: {rows} rows would share {keys} keys.",
-        "The table is unchanged; choose columns that tell its rows apart.",
+        "The table is unchanged; use columns that identify its rows.",
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backstory.engine.deliver import TableChange, deliver
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
@@ -54,7 +54,7 @@ def adopt(
         raise Refused(
             "other-layout",
             f"{table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
-            "Nothing was changed: it is read as it is.",
+            "Nothing was changed; it can be read as it is.",
         )
     _refuse_columns(shape, wanted)
     _refuse_key(shape, wanted, names)
@@ -70,8 +70,8 @@ def _layout(told: str) -> Layout:
     if told not in known:
         raise UsageError(
             "unknown-layout",
-            f"{told!r} is no layout of another tool's.",
-            f"Choose one of {', '.join(known)}.",
+            f"There is no layout {told!r} of another tool.",
+            f"Use one of {', '.join(known)} for `layout=`.",
         )
     return known[told]
 
@@ -92,15 +92,17 @@ def _refuse_columns(shape: Shape, layout: Layout) -> None:
         shown = next((each for each in Layout if each.adopted and _fits(shape, each)), None)
         raise UsageError(
             "missing-columns",
-            f"{shape.table} lacks {' and '.join(missing)}, by which {layout} tells versions.",
-            f"Its columns are those of {shown}: --layout {shown}." if shown else "Give them these names.",
+            f"{shape.table} lacks {' and '.join(missing)}, which a {layout} history needs.",
+            f"Use {option('layout', shown.value)}, which fits its columns."
+            if shown
+            else "Rename the columns to these names.",
         )
     timeless = [name for name in (span.start, span.end) if types[name].kind not in TIMELY]
     if timeless:
         raise UsageError(
             "no-instant",
-            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, which is no time.",
-            "Give them a type of time: a history in any other order answers no question about times.",
+            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, not a time.",
+            "Change the columns to a date or timestamp type.",
         )
 
 
@@ -112,13 +114,13 @@ def _refuse_key(shape: Shape, layout: Layout, key: Sequence[str]) -> None:
     if not key:
         raise UsageError(
             "no-key",
-            f"Nothing in {shape.table} tells which columns make rows those of one record.",
-            f"Name them as they stand in {layout}'s own configuration: --key a,b.",
+            f"{shape.table} does not say which columns are its key.",
+            f"Name the key columns of {layout}'s own configuration with `key=`.",
         )
     if len(set(key)) < len(key):
-        raise UsageError("no-key", f"The key of {shape.table} names a column twice.", "Name each once.")
+        raise UsageError("no-key", "`key=` names a column twice.", "Name each key column once.")
     wrong = [name for name in key if shape.column(name) is None or layout.owns(name, shape.table.name)]
     if wrong:
         raise UsageError(
-            "no-key", f"{', '.join(wrong)} cannot be the key of {shape.table}.", "Name columns of the source."
+            "no-key", f"{', '.join(wrong)} cannot be the key of {shape.table}.", "Use columns of the source."
         )

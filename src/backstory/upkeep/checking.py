@@ -96,7 +96,7 @@ def _refuse_unchecked(told: Sequence[dict[str, Any]], found: Mapping[TableName, 
     error = kinds[exit_code(left.values())](
         UNCHECKED,
         f"{len(left)} of {len({each['table'] for each in told})} tables could not be checked: {why}.",
-        "The error's `results` are the records of all of them, and what kept these from being checked.",
+        "Read the records, and each table's error, in the `results` of this exception.",
         list(left),
     )
     error.results = told
@@ -123,8 +123,8 @@ def known(found: Known) -> Known:
     if found.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
-            f"{found.shape.table} tells no layout that backstory knows, nor do its columns show one.",
-            "If another tool keeps a history in it, adopt it: backstory adopt.",
+            f"backstory does not know the layout of {found.shape.table}.",
+            "If another tool keeps a history in it, use `backstory adopt`.",
         )
     return found
 

@@ -24,15 +24,17 @@ def refuse_unforgetting(store: Store, table: StoredTable) -> None:
     if layout in {Layout.ODF, Layout.ODF_LOG, Layout.RUN_LOG}:
         raise UsageError(
             "append-only",
-            f"{name} is a log: each commit is chained to the ones before by the hashes of its rows.",
+            f"{name} is a log: hashes of its rows chain each commit to the one before.",
             "Nothing was written; drop the dataset and add it again without the record.",
         )
     if layout is Layout.BASE and load(store, history) is not None:
         raise UsageError(
-            "no-forget", f"{name} is the base of {history}.", f"Forget it in {history}: its base forgets too."
+            "no-forget",
+            f"{name} is the base of {history}.",
+            f"Forget it in {history}: its base is erased with it.",
         )
     if not table.shape.key:
-        raise UsageError("no-key", f"{name} has no key.", "Only a record with a key can be forgotten.")
+        raise UsageError("no-key", f"{name} has no key.", "Only records with a key can be erased.")
 
 
 def refuse_read(table: StoredTable, *, drop_cursors: bool) -> None:
@@ -44,15 +46,16 @@ def refuse_read(table: StoredTable, *, drop_cursors: bool) -> None:
     if foreign:
         raise Refused(
             "foreign-reference",
-            f"{table.shape.table} has branches or tags of others, which keep what was.",
+            f"{table.shape.table} has branches or tags of other programs, which keep old rows.",
             "Nothing was written; drop them first.",
             foreign,
         )
     if behind and not drop_cursors:
         raise Refused(
             "cursor-behind",
-            f"Consumers of {table.shape.table} have not read all that came.",
-            f"Nothing was written; let them read on, or give them up with {option('drop_cursors', True)}.",
+            f"Consumers of {table.shape.table} have not read every change.",
+            "Nothing was written; let them read the rest, or drop their cursors with "
+            f"{option('drop_cursors', True)}.",
             [each.removeprefix(CURSOR) for each in behind],
         )
 
@@ -64,7 +67,7 @@ def refuse_unerasable(store: Store, table: StoredTable) -> NamedFiles:
     if properties.get(GC, "true").lower() == "false":
         raise Refused(
             "gc-disabled",
-            f"{name} may not delete files ({GC} is false), as where another table reads them, too.",
+            f"{name} may not delete files ({GC} is false), which protects files that other tables read.",
             "Nothing was written; make sure that no other table does, then ALTER TABLE "
             f"{sql} SET TBLPROPERTIES ('{GC}' = 'true').",
         )
@@ -85,7 +88,7 @@ def refuse_unerasable(store: Store, table: StoredTable) -> NamedFiles:
     if any(each.kind == "EQUALITY_DELETES" for each in rows):
         raise Refused(
             "equality-deletes",
-            f"Another program deleted rows of {name} by their values, which may be the key's.",
+            f"Another program deleted rows of {name} by their values, which may contain the key.",
             f"Nothing was written; {_anew(sql, DANGLING)}.",
         )
     return named
@@ -94,7 +97,8 @@ def refuse_unerasable(store: Store, table: StoredTable) -> NamedFiles:
 def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refused:
     return Refused(
         "other-format",
-        f"{name} has data files of {', '.join(sorted(formats))}; records are forgotten in Parquet alone.",
+        f"{name} has data files of {', '.join(sorted(formats))}; records can be erased from Parquet "
+        "files only.",
         f"Nothing was written; ALTER TABLE {sql} SET TBLPROPERTIES ('{FORMAT}' = 'parquet'), then "
         f"{_anew(sql)}.",
     )
@@ -104,6 +108,6 @@ def _anew(sql: str, *more: str) -> str:
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (
-        f"write its files anew (CALL {catalog}.system.rewrite_data_files(table => '{table}', "
-        f"options => map({options}))), and let the snapshots before expire (expire_snapshots)"
+        f"rewrite its files (CALL {catalog}.system.rewrite_data_files(table => '{table}', "
+        f"options => map({options}))), and expire the earlier snapshots (expire_snapshots)"
     )

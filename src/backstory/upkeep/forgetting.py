@@ -91,7 +91,7 @@ def _sought(store: Store, table: StoredTable, around: Surroundings, record: Reco
     found = search(store, table, condition, columns, around)
     rows = _rows(store, table, condition)
     if rows and not found.holding:
-        raise _not_forgotten(f"{table.shape.table} shows the record, but none of its files seems to hold it.")
+        raise _not_forgotten(f"{table.shape.table} shows the record, but it was found in none of its files.")
     told = Certificate(
         str(table.shape.table),
         record.digest,
@@ -109,7 +109,7 @@ def _not_forgotten(told: str) -> Failed:
     return Failed(
         "not-forgotten",
         told,
-        "Stop every other program that writes to it, then forget once more; if it stays so, report it.",
+        "Stop every other program that writes to it, then run it again; if it fails again, report it.",
     )
 
 

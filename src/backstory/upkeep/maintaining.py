@@ -58,9 +58,7 @@ def maintain(
     native = table.shape.layout is Layout.VERSIONS
     if bounds != Bounds() and not native:
         layout = table.shape.layout
-        raise UsageError(
-            "no-memory", f"{name} keeps no memory: its layout is {layout}.", "Leave the time out."
-        )
+        raise UsageError("no-memory", f"{name} keeps no memory: its layout is {layout}.", "Omit the time.")
     _refuse_loading(store, table)
     done = Maintained(str(name), table.shape.layout.value)
     if native:
@@ -112,5 +110,5 @@ def _refuse_loading(store: Store, table: StoredTable) -> None:
         raise TryAgain(
             "CONCURRENT_RUN",
             f"A run is loading {name}, or was interrupted.",
-            "Wait for its end, or load once more: that puts the base back first.",
+            "Wait until it ends, or run the load again, which restores the base first.",
         )

@@ -161,8 +161,8 @@ def prune(
     if missing:
         raise Failed(
             "ARCHIVE_DIFFERS",
-            f"{missing} versions of {history.model.name} did not come into its archive.",
-            "Look at the archive; nothing is lost.",
+            f"{missing} versions of {history.model.name} were not written to its archive.",
+            "Nothing is lost; check the archive.",
         )
     return Pruned(count, watermark)
 

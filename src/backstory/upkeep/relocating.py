@@ -75,7 +75,7 @@ def relocate(
             raise UsageError(
                 "nothing-moved",
                 f"No table of the warehouse {folder} is below {former}.",
-                "Name the folder that `warehouse-moved` errors name, or none.",
+                "Name the folder that the error `warehouse-moved` names, or no folder.",
             )
         return Relocated(str(folder), applied=not dry_run)
     java = cache(lambda: _java(settings, verbose=verbose))
@@ -130,7 +130,7 @@ def _folder(settings: Settings) -> Path:
     if not inside or file.stat().st_nlink > 1:
         raise UsageError(
             "linked-folder",
-            f"{file} is a link: it is also the catalog of another warehouse.",
+            f"{file} is a link, so it is also the catalog of another warehouse.",
             "Nothing was changed; replace the link with a copy of the file, then run it again.",
         )
     return folder

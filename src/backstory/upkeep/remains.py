@@ -86,7 +86,7 @@ def _positions(store: Store, table: StoredTable, record: Record, found: FoundFil
     for row in store.spark.table(name).select("file_path").distinct().collect():
         told = str(row["file_path"])
         if bare(told) not in live and record.named(told) != told:
-            yield f"deletes by position that name a file which is no more: {record.named(told)}"
+            yield f"deletes by position in a file that no longer exists: {record.named(told)}"
 
 
 def _storage(table: StoredTable, found: FoundFiles) -> Iterator[str]:

@@ -38,8 +38,9 @@ Table = TypeVar("Table", bound=ToldTable)
 REPAIR: Final = "backstory.repair"
 DOOR: Final = "native"
 REMEDIES: Final[Mapping[Layout, str]] = {
-    Layout.ODF: "A log is append-only: go back with `backstory rewind`, or add the dataset anew and pull.",
-    Layout.ODF_LOG: "It is derived from the dataset's commits: drop it, and the next pull writes it anew.",
+    Layout.ODF: "A log is append-only: take it back with `backstory rewind`, or add the dataset "
+    "again and pull.",
+    Layout.ODF_LOG: "It is derived from the dataset's commits: drop it, and the next pull writes it again.",
 }
 
 
@@ -147,14 +148,14 @@ def _mendable(table: Table) -> Table:
     if layout.span is None:
         raise UsageError(
             "no-repair",
-            f"{name} is a table of layout {layout}, whose rows nobody can tell right from wrong.",
-            REMEDIES.get(layout, "Bring its rows anew from their source."),
+            f"{name} has the layout {layout}, for which no repair is known.",
+            REMEDIES.get(layout, "Load its rows again from the source."),
         )
     if not readable(table):
         raise UsageError(
             "no-repair",
             f"{name} lacks properties or columns of its layout: {', '.join(dict.fromkeys(misfits(table)))}.",
-            "Bring the columns and properties back first.",
+            "Restore the columns and properties first.",
         )
     return table
 

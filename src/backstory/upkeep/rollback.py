@@ -63,13 +63,15 @@ def _refuse_derived(store: Store, layout: Layout, table: TableName) -> None:
     history = TableName(table.schema, table.name + HIST_SUFFIX)
     if layout in LOGS:
         raise UsageError(
-            "no-rewind", f"{table} is a log of other tables.", "Rewind those; their logs follow."
+            "no-rewind",
+            f"{table} is a log of other tables.",
+            "Rewind those tables; their logs are rewound with them.",
         )
     if layout is Layout.BASE and load(store, history) is not None:
         raise UsageError(
             "no-rewind",
             f"{table} is the base of {history}.",
-            f"Rewind {history}: its base goes back with it.",
+            f"Rewind {history}: its base is rewound with it.",
         )
 
 
@@ -78,7 +80,7 @@ def _refuse_loading(table: StoredTable) -> None:
         raise TryAgain(
             "CONCURRENT_RUN",
             f"A run is loading {table.shape.table}, or was interrupted.",
-            "Wait for its end, or load once more: that puts the base back first.",
+            "Wait until it ends, or run the load again, which restores the base first.",
         )
 
 
@@ -150,7 +152,7 @@ def _found(
     if lost or own:
         raise Refused(
             "columns-changed",
-            f"{name} has other columns than at {iso(time)}: {', '.join(sorted([*lost, *own]))}.",
+            f"{name} has other columns now than at {iso(time)}: {', '.join(sorted([*lost, *own]))}.",
             "Nothing was written; give a time after the columns changed.",
         )
     return target

@@ -55,8 +55,8 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
     late.join(60)
     assert late.told is not None, late.receipt
     assert late.told.code == "time-backwards"
-    assert "read the source anew" in late.told.remedy
-    assert before < parse_instant(late.told.message.split()[4].rstrip(",")) < datetime.now(UTC)
+    assert "read the source again" in late.told.remedy
+    assert before < parse_instant(late.told.message.split()[5].rstrip(",")) < datetime.now(UTC)
     current = warehouse.table(name).current().orderBy("k").collect()
     assert [(row.k, row.v) for row in current] == [("k0", "new"), ("k1", "new"), ("k2", "new")]
     assert warehouse.snapshot(rows("old"), into=name).counts["changed"] == 2  # read anew, it is the newest

@@ -175,7 +175,7 @@ def test_columns_come_widen_stay_away_and_are_renamed(native):
     wide = native.frame("a:1 b:2").selectExpr("k", "CAST(v AS bigint) AS v", "CAST(NULL AS string) AS w")
     receipt = native.copy(2, wide)
     assert receipt.counts["unchanged"] == 2
-    assert receipt.schema_changes == ["column w of type STRING comes", "column v is LONG"]
+    assert receipt.schema_changes == ["new column w (STRING)", "column v: type is now LONG"]
     assert (receipt.snapshot_id, receipt.recorded_at) == (None, None)
     names = [column.name for column in native.stored.shape.columns]
     assert names == ["k", "v", "w", "valid_from", "valid_to", "is_current", "recorded_at", "_memory"]
@@ -186,7 +186,7 @@ def test_columns_come_widen_stay_away_and_are_renamed(native):
     assert native.copy(4, native.frame("a b c", "k string")).counts == counts(new=1, unchanged=2)
     renamed = native.frame("a:x b:-  c:-", "k string, x string")
     told = native.copy(5, renamed, rename={"w": "x"})
-    assert (told.counts, told.schema_changes) == (counts(unchanged=3), ["column w is called x"])
+    assert (told.counts, told.schema_changes) == (counts(unchanged=3), ["column w renamed to x"])
     assert native.copy(5, renamed, rename={"w": "x"}).schema_changes == []
     assert native.refused(6, renamed, rename={"q": "r"}) == ("bad-option", [])
     assert native.refused(6, "a:1 b:2 c:3") == ("type-changed", ["v"])
@@ -247,7 +247,7 @@ def test_what_is_refused_writes_nothing(native):
     for instant in (datetime(2026, 1, 1), "soon"):
         with pytest.raises(UsageError):
             native.warehouse.snapshot(reserved, into=native.name, at=instant)
-    with pytest.raises(UsageError, match="Say key"):
+    with pytest.raises(UsageError, match="Use key"):
         native.warehouse.snapshot(reserved, into=native.name, keys="k")
     assert native.copy(3, f"{some} k00:a", max_delete_ratio=0.3).counts == counts(closed=6, unchanged=14)
     for always in (False, True):
@@ -435,7 +435,7 @@ def test_a_table_of_somebody_else_is_read_and_left_alone(native):
     )
     listed = {row["table"]: row["layout"] for row in native.warehouse.tables()}
     assert listed[native.name] == "foreign"
-    with pytest.raises(Refused, match="did not make") as told:
+    with pytest.raises(Refused, match="did not create") as told:
         native.copy(1, "a:1")
     assert (told.value.code, "Fivetran" in str(told.value), "fivetran" in str(told.value)) == (
         "other-layout",

@@ -105,7 +105,7 @@ def test_a_cursor_whose_tag_expired_is_refused(fed):
     """V110: it is not taken for a new one; --start begins anew."""
     fed.table.changes(cursor="crm", advance=1)
     commit(fed.store, fed.now, Change(tags={f"{TAG}crm": None}))
-    with pytest.raises(Refused, match="--start now or --start first") as refused:
+    with pytest.raises(Refused, match="Begin again with `start='now'` or `start='first'`") as refused:
         fed.table.changes(cursor="crm")
     assert refused.value.code == "cursor-expired"
     assert fed.told(cursor="crm", start="first") == ["1 insert 1 a", "2 insert 2 b"]
@@ -141,7 +141,7 @@ def test_snapshots_that_a_cursor_keeps_outlive_the_others(fed):
     fed.do("DELETE FROM {t} WHERE id = 3")
     fed.change([{"id": 4, "v": "d"}, {"id": 2, "v": "e"}], gone="id = 2")
     fed.do(EXPIRE)
-    with pytest.raises(Refused, match="ask for --net") as refused:
+    with pytest.raises(Refused, match="`net=True` shows the net change") as refused:
         fed.told(cursor="crm")
     assert refused.value.code == "snapshots-expired"
     with fed.table.changes(cursor="crm", net=True) as feed:

@@ -66,9 +66,11 @@ def test_between_two_times_of_knowing_of_one_instant(store):
     assert learnt(1, 5, 25) == ["changed k v:a>b"]
     assert learnt(1, 5, 15) == learnt(2, 3, 15) == []
     assert told(found.diff(day(3), day(5), axis="recorded")) == ["changed k v:x>b", "removed m"]  # now
-    for wrong in ({"at": day(1)}, {"axis": "recorded", "known_at": day(1)}, {"axis": "other"}):
-        with pytest.raises(UsageError, match="Give one of the two"):
+    for wrong in ({"at": day(1)}, {"axis": "recorded", "known_at": day(1)}):
+        with pytest.raises(UsageError, match="Use the one that belongs to the axis"):
             found.diff(day(1), day(2), **wrong)
+    with pytest.raises(UsageError, match="`axis=` must be valid or recorded, not 'other'"):
+        found.diff(day(1), day(2), axis="other")
 
 
 def test_values_are_alike_where_nothing_tells_them_apart(spark, store):

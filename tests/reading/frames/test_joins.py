@@ -89,12 +89,12 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
     other = orders.withColumnRenamed("k", "key")
     for frame, options, message in (
         (orders, {"on": "id", "at": "at"}, "The key of"),
-        (other, {"on": "k", "at": "at"}, "not one column 'k'"),
-        (orders, {"on": "k", "at": "time"}, "not one column 'time'"),
-        (orders, {"on": "k", "at": "v"}, "tells no instant"),
-        (orders.selectExpr("k", "cast(at AS TIMESTAMP_NTZ) AS at"), {"on": "k", "at": "at"}, "no instant"),
+        (other, {"on": "k", "at": "at"}, "exactly one column 'k'"),
+        (orders, {"on": "k", "at": "time"}, "exactly one column 'time'"),
+        (orders, {"on": "k", "at": "v"}, "not a time"),
+        (orders.selectExpr("k", "cast(at AS TIMESTAMP_NTZ) AS at"), {"on": "k", "at": "at"}, "not a time"),
         (orders.selectExpr("1 AS k", "at"), {"on": "k", "at": "at"}, "k is of type int"),
-        (orders, {"on": "k", "at": "at", "how": "outer"}, "how='outer'"),
+        (orders, {"on": "k", "at": "at", "how": "outer"}, "how must be left or inner, not 'outer'"),
     ):
         with pytest.raises(UsageError, match=message):
             found.join_as_of(frame, **options)
@@ -107,7 +107,7 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
     )
     columns = tuple(Column(each, ColumnType(kind)) for each, kind in (("k", Kind.STRING), *ends))
     make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
-    with pytest.raises(UsageError, match="row by row"):
+    with pytest.raises(UsageError, match="when it learned each row"):
         Table(store, name).join_as_of(orders, on="k", at="at", known_at="known")
 
 

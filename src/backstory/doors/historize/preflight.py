@@ -33,7 +33,7 @@ REMEDIES = {
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
     "EMPTY_SNAPSHOT": "Check the stage; `allow_empty=True`, or allow_empty_snapshot in the model, lets it "
     "close every version.",
-    "MASS_DELETE": "Check the stage; a higher `max_delete_ratio=RATIO`, or max_delete_ratio in the model, "
+    "MASS_DELETE": "Check the stage; a higher `max_delete_ratio=RATIO`, or `max_delete_ratio` in the model, "
     "allows more.",
     "HIST_COLUMNS": "Restore the columns from a copy of the table; new ones would lack the past.",
     "LATE_EFFECTIVE": "Fix the effective dates, or set late_policy: accept.",

@@ -96,7 +96,9 @@ def _refuse_wrong(
         raise UsageError("wrong-run-id", told, "Leave it out for a new one.")
     ratio = asked.max_delete_ratio
     if ratio is not None and not 0 <= ratio <= 1:
-        raise UsageError("wrong-ratio", "max_delete_ratio must be between 0 and 1.", "Use 0.1 for a tenth.")
+        raise UsageError(
+            "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
+        )
     later = {_table(model, dataset).lower() for dataset in datasets}
     for dataset in datasets:
         if (dataset.input or "").lower() in later:

@@ -61,52 +61,64 @@ class SnapshotRequest:
 
     def __post_init__(self) -> None:
         if self.deletes not in {"close", "ignore"}:
-            raise bad_option(f"deletes is {self.deletes!r}.", "Say close or ignore.")
+            raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
         for name in ("max_delete_ratio", "max_null_ratio"):
             if not 0 <= (ratio := getattr(self, name)) <= 1:
-                raise bad_option(f"{name} is {ratio}.", "Give a share of the records, from 0 to 1.")
+                told = f"`{name}=` must be between 0 and 1, not {ratio}."
+                raise bad_option(told, "Give a share, such as 0.8.")
         if self.track is not None and self.ignore is not None:
-            raise bad_option("Both track and ignore are given.", "Give one: what is not tracked is ignored.")
+            raise bad_option(
+                "Both `track=` and `ignore=` are given.",
+                "Use one of them: a column that is not tracked is ignored.",
+            )
         both = (self.track or frozenset()) & (self.overwrite or frozenset())
         both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
         if both:
             told = ", ".join(sorted(both))
-            raise bad_option(f"{told}: overwrite, and track or ignore.", "Name a column once.")
+            raise bad_option(
+                f"`overwrite=` and `track=` or `ignore=` name the same columns: {told}.",
+                "Name each column in one of them.",
+            )
         if self.format is not None and self.format not in get_args(FileFormat):
-            raise bad_option(f"There is no format {self.format}.", f"Say {', '.join(get_args(FileFormat))}.")
+            raise bad_option(
+                f"There is no file format {self.format}.",
+                f"Use one of {', '.join(get_args(FileFormat))} for `format=`.",
+            )
         if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
-            raise bad_option("The key names no column, or one twice.", "Name each of its columns once.")
+            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
 
 
 class SnapshotOptions(TypedDict, total=False):
     """The options of `snapshot`, as the command line has them.
 
     Attributes:
-        key: the column or columns that tell records apart; a table that is there keeps them.
-        at: the instant of which the copy is; by default when the call began.
-        deletes: what becomes of records that the copy lacks: `close` (the default) or `ignore`.
-        max_delete_ratio: at most this part of the records may be closed by one copy, 0.5 by default.
-        max_null_ratio: at most this part of the records that have a value in a column may lose it by one
-            copy, 0.5 by default; fewer than 20 always may.
-        allow_empty: whether a source without a row is taken for what it is.
-        track: the columns that make versions; all by default.
-        ignore: the columns that make none.
-        overwrite: the columns that the open version has as they were last, without history.
-        rename: new names of columns, by the old ones.
-        retype: new types of columns, by their names; every stored value stays exactly the same.
-        backfill: whether a copy may be older than all that is stored; the table then remembers.
-        remember: whether the table remembers the time of each copy from now on, also of those that change
-            nothing, so that a copy that comes late is true only until the next one.
-        backfill_added: whether a new column's values come into the open versions, and make none.
-        restate: whether the copy takes the place of the one that is stored of its instant.
-        format: that of the source's files, where their endings do not tell it.
-        separator: the letter between the cells of a CSV file, a comma by default; `tab` for a tab.
-        encoding: the encoding of CSV and JSON files, UTF-8 by default.
-        decimal: the decimal point of numbers in a CSV file, `.` by default, or `,`.
-        null: the text that stands for NULL in a CSV file; an empty cell by default.
-        quote: the letter around values of a CSV file, `"` by default; empty where none is quoted.
-        type: types of columns in CSV and JSON files, by the names that the file has for them.
-        dry_run: whether nothing is written, and the plan comes back.
+        key: key columns; an existing table keeps its own.
+        at: the time the copy was taken. Default: now. A copy that changes nothing leaves no trace of its
+            time unless the table remembers its copies (option `remember`).
+        deletes: what happens to records that are missing from the copy: `close` (the default) or `ignore`.
+        max_delete_ratio: the largest share of the records that one copy may close. Default: 0.5.
+        max_null_ratio: the largest share of a column's values that one copy may replace by NULL. Default:
+            0.5; a loss of fewer than 20 is always allowed.
+        allow_empty: accept an empty source.
+        track: columns whose changes make versions. Default: all.
+        ignore: columns whose changes make no versions.
+        overwrite: columns overwritten in place, with no history kept.
+        rename: new names of columns, by the old names.
+        retype: new types of columns, by name. Refused where a stored value would change.
+        backfill: accept a copy older than everything stored; from then on the table remembers its copies.
+        remember: from now on store the time of every copy, also of those that change nothing, so that a late
+            copy holds only until the next one. Needed once: the table keeps it.
+        backfill_added: write the values of a new column into the open versions instead of opening new ones.
+        restate: replace the stored copy for the same time.
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        dry_run: return the plan, and write nothing.
     """
 
     key: str | Sequence[str] | None
@@ -141,8 +153,8 @@ _ELSEWHERE: Final = {
     "except_column_list": "ignore",
     "track_history_column_list": "track",
     "track_history_except_column_list": "ignore",
-    "stored_as_scd_type": "nothing: both axes are kept",
-    "system_sequence_by": "nothing: recorded_at is when the table was told",
+    "stored_as_scd_type": "no option: both axes are always kept",
+    "system_sequence_by": "no option: recorded_at is the time of the commit",
 }
 
 
@@ -151,7 +163,7 @@ def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     given = dict(cast("dict[str, Any]", options))
     for name in given.keys() - SnapshotOptions.__annotations__.keys():
         word = _ELSEWHERE.get(name)
-        remedy = f"Say {word}." if word else "See `backstory snapshot --help`."
+        remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
         raise bad_option(f"There is no option {name}.", remedy)
     key, at = given.get("key"), given.get("at")
     names = {each: _names(given.get(each)) for each in ("track", "ignore", "overwrite")}

@@ -23,7 +23,7 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
         if not _holdable(each.dataType):
             raise Refused(
                 "unsupported-type",
-                f"{each.name} is of type {each.dataType.simpleString()}, which no table has.",
+                f"Column {each.name} has type {each.dataType.simpleString()}, which no table can store.",
                 "Nothing was written; cast it, or leave it out.",
                 [each.name],
             )
@@ -38,25 +38,33 @@ def refuse_names(names: Sequence[str]) -> None:
     if reserved := [name for name in names if name in RESERVED]:
         raise Refused(
             "reserved-column",
-            f"{', '.join(reserved)}: the table has columns of its own with these names.",
+            f"{_are(reserved)} reserved.",
             "Nothing was written; rename them at the source.",
             reserved,
         )
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.", twice)
+        raise Refused("repeated-column", "Two columns have the same name.", "Name each column once.", twice)
 
 
-def refuse_lacking_key(key: Sequence[str], names: Collection[str]) -> None:
-    """Raise UsageError where a copy lacks columns of the key."""
+def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
+    """Raise UsageError where a copy lacks columns of the key: of one that is given, or that a table keeps."""
     if lacking := [name for name in key if name not in names]:
         told = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         raise UsageError(
             "missing-column",
             f"Key {told} missing from the copy.",
-            f"Its columns are {', '.join(names)}.",
+            f"Add them to the copy, or name their new columns with `rename=`: {', '.join(names)}."
+            if kept
+            else f"Use its columns for `key=`: {', '.join(names)}.",
             lacking,
         )
+
+
+def _are(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"Column name {names[0]} is"
+    return f"Column names {', '.join(names)} are"
 
 
 def _void(type_: "DataType") -> bool:

@@ -68,7 +68,7 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
     if not isinstance(source, pa.Table):
         raise UsageError(
             "bad-option",
-            f"A {type(source).__name__} has no rows.",
-            "Give a DataFrame, an Arrow table or files.",
+            f"A {type(source).__name__} is not a source of rows.",
+            "Give a DataFrame, an Arrow table, a file name or `table:schema.table`.",
         )
     yield rows_of_arrow(store, of_arrow(source))

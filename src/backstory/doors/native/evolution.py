@@ -58,7 +58,7 @@ def made(
     """The table that a first copy makes; UsageError for a key that it does not have."""
     key = asked.key
     if key is None:
-        raise bad_option(f"{table} is not there yet, and no key is given.", "Name the key's columns.")
+        raise bad_option(f"{table} does not exist yet; its first copy needs `key=`.", "Name the key columns.")
     columns, left_out = _typed(columns, empty, {}, asked.retype)
     _require_key(key, columns)
     _refuse_unknown(asked.retype, [each.name for each in columns], table)
@@ -88,12 +88,12 @@ def evolved(
     if key is not None and set(key) != set(stored.key):
         raise Refused(
             "key-changed",
-            f"The key of {before.table} is ({', '.join(stored.key)}), and ({', '.join(key)}) is given.",
-            "Nothing was written; leave the key out, for the table keeps it, or make another table.",
+            f"The key of {before.table} is ({', '.join(stored.key)}), but ({', '.join(key)}) is given.",
+            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
         )
     retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
     columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
-    _require_key(stored.key, columns)
+    _require_key(stored.key, columns, kept=True)
     former = {new: old for old, new in renamed.items()}
     valueless = {
         each.name
@@ -139,7 +139,7 @@ def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], ta
     if unknown := [name for name in retype if name not in names]:
         raise bad_option(
             f"There is no column {', '.join(unknown)} in {table}.",
-            f"There are {', '.join(dict.fromkeys(names))}.",
+            f"Its columns are {', '.join(dict.fromkeys(names))}.",
         )
 
 
@@ -183,12 +183,10 @@ def _refuse_retypes(
         if column is None or column.type == type_ or name in valueless:
             continue
         if name in stored.key:
-            raise bad_option(
-                f"{name} is of the key, and keeps its type {column.type}.", "Make another table."
-            )
+            raise bad_option(f"Key column {name} keeps its type {column.type}.", "Use another table.")
         if not column.type.flat:
             raise bad_option(
-                f"{name} is nested, and keeps its type {column.type}.", "Bring it as another column."
+                f"Nested column {name} keeps its type {column.type}.", "Give it another name in the copy."
             )
 
 
@@ -199,21 +197,24 @@ def _renames(before: Shape, rename: Mapping[str, str]) -> dict[str, str]:
         is_there, is_taken = before.column(old) is not None, before.column(new) is not None
         if new in RESERVED or old in RESERVED:
             raise Refused(
-                "reserved-column", f"{old} cannot be renamed {new}.", "Choose another name.", [old, new]
+                "reserved-column",
+                f"Column {old} cannot be renamed to {new}: a name is reserved.",
+                "Use another name.",
+                [old, new],
             )
         if is_there == is_taken:
-            told = f"There is a column {new} already" if is_there else f"There is no column {old}"
-            raise bad_option(f"{told} in {before.table}.", "Rename a column to a name that is free.")
+            told = f"There already is a column {new}" if is_there else f"There is no column {old}"
+            raise bad_option(f"{told} in {before.table}.", "Rename an existing column to a new name.")
         if is_there:
             found[old] = new
     return found
 
 
-def _require_key(key: Sequence[str], columns: Sequence[Column]) -> None:
+def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = False) -> None:
     names = {each.name: each.type for each in columns}
-    refuse_lacking_key(key, names)
+    refuse_lacking_key(key, names, kept=kept)
     if nested := [name for name in key if not names[name].flat]:
-        raise bad_option(f"{', '.join(nested)} cannot be of a key: it is nested.", "Choose flat columns.")
+        raise bad_option(f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns.")
 
 
 def _wider(

@@ -31,7 +31,7 @@ def _column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     if type_ is None:
         raise Refused(
             "unsupported-type",
-            f"{field.name} is of type {field.type}, which no table has.",
+            f"{field.name} is of type {field.type}, which no table can store.",
             "Nothing was written; cast it, or leave it out.",
             [field.name],
         )
@@ -43,7 +43,7 @@ def _column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     except (pa.ArrowInvalid, UnreadableCell):
         raise Refused(
             "unreadable-value",
-            f"{field.name} is of type {field.type}, and has a value that no {type_} is.",
-            "Nothing was written; mend it at the source.",
+            f"{field.name} is of type {field.type}, but has a value that does not fit {type_} is.",
+            "Nothing was written; fix it at the source.",
             [field.name],
         ) from None

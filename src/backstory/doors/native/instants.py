@@ -76,8 +76,8 @@ def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Pla
     if asked.deletes == "ignore" and (told is not None or asked.begins_memory):
         raise UsageError(
             "partial-copy",
-            "The table remembers, and a copy that may lack records says nothing of those that it lacks.",
-            "Such a source is a feed of changes; or leave `deletes='ignore'` out.",
+            "The table stores the time of every copy, so each copy must be complete.",
+            "Omit `deletes='ignore'`, and send complete copies.",
         )
     if table is None:
         return Placing(at, now, settled=() if asked.begins_memory else None, begins=asked.begins_memory)
@@ -104,14 +104,14 @@ def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
     """Without a memory only the newest copy, or one that is newer, has a place (N3)."""
     if newest is None or asked.instant >= newest:
         return
-    meanwhile = "Nothing was written; read the source anew and send that copy."
+    meanwhile = "Nothing was written; read the source again and send the new copy."
     on_purpose = (
-        "Nothing was written; `backfill=True` adds copies older than all that is stored; to replace newer "
-        "ones, rewind and send them again."
+        "Nothing was written; use `backfill=True` for copies older than everything stored; to replace "
+        "newer ones, rewind and send them again."
     )
     raise Refused(
         "time-backwards",
-        f"The copy is of {iso(asked.instant)}, and one of {iso(newest)} is stored.",
+        f"The copy was taken at {iso(asked.instant)}, but a newer one from {iso(newest)} is already stored.",
         on_purpose if asked.at else meanwhile,
     )
 
@@ -190,8 +190,9 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
         since = "the beginning" if first is None else iso(first)
         raise Refused(
             "settled",
-            f"The copy is of {iso(at)}, and from {since} to {iso(last)} all is settled.",
-            "Nothing was written; copies of earlier and later instants can come.",
+            f"The copy was taken at {iso(at)}, but no copy between {since} and {iso(last)} is "
+            "accepted any more.",
+            "Nothing was written; only copies of earlier or later times are accepted.",
         )
 
 
@@ -200,8 +201,9 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",
-            f"The copy of {iso(narrow[0].at)} lacked columns of the table: what they were then would change.",
-            "Nothing was written; restate that copy with all columns first.",
+            f"The next copy, of {iso(narrow[0].at)}, lacked columns of the table; this copy would change "
+            "their values at that time.",
+            "Nothing was written; first send that copy again with all columns and `restate=True`.",
         )
 
 

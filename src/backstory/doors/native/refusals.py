@@ -57,7 +57,8 @@ def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[st
     if number:
         raise Refused(
             "null-key",
-            f"{number} {'row has' if number == 1 else 'rows have'} no {' or '.join(key)}, the key.",
+            f"{number} {'row has' if number == 1 else 'rows have'} no value in key "
+            f"{'column' if len(key) == 1 else 'columns'} {' or '.join(key)}.",
             "Nothing was written; give each record its key, or leave such rows out.",
             keys(),
         )
@@ -81,7 +82,7 @@ def refuse_untyped_key(source: Source, key: Sequence[str], empty: Collection[str
     refuse_null_keys(number, lacking, lambda: keys_of(rows_without_key(delivered, lacking), lacking))
     raise Refused(
         "empty-snapshot",
-        "The source has no rows, and no table is there that tells the types of its columns.",
+        "The source has no rows, and the table does not exist, so the column types are unknown.",
         "Nothing was written; begin with a copy that has rows.",
     )
 
@@ -91,8 +92,8 @@ def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
     if keys:
         raise Refused(
             "duplicate-key",
-            f"Rows that share ({', '.join(key)}), the key, differ from one another.",
-            "Nothing was written; deliver each record once, or name a key of more columns.",
+            f"Rows with the same key ({', '.join(key)}) have different values.",
+            "Nothing was written; deliver each record once, or use a key of more columns.",
             keys,
         )
 
@@ -102,8 +103,8 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
     if keys:
         raise Refused(
             "spoilt-table",
-            f"The table has two versions of a ({', '.join(key)}) at one instant.",
-            "Nothing was written; `backstory repair` mends the table.",
+            f"The table has two versions of a record at the same time; the key is ({', '.join(key)}).",
+            "Nothing was written; repair the table with `backstory repair`.",
             keys,
         )
 
@@ -112,8 +113,9 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
     """V37: another copy of the instant is stored."""
     raise Refused(
         "same-instant",
-        f"A copy of {iso(at)} is stored, and {differing} records of this one differ.",
-        "Nothing was written; restate puts this copy in its place, or give another instant.",
+        f"Another copy for {iso(at)} is stored, with {differing} different records.",
+        f"Nothing was written; use {option('restate', value=True)} to replace the stored copy, "
+        "or give another time.",
         keys,
     )
 
@@ -134,7 +136,7 @@ def refuse_empty(delivered: int, asked: SnapshotRequest) -> None:
         raise Refused(
             "empty-snapshot",
             "The source has no rows.",
-            "Nothing was written; allow_empty takes it as it is.",
+            f"Nothing was written; use {option('allow_empty', value=True)} to accept it.",
         )
 
 
@@ -150,14 +152,20 @@ def refuse_mass_null(
     if not told:
         return
     counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in told.items())
-    allowed = max(ceil(Fraction(100 * lost, had)) for lost, had in told.values()) / 100
+    allowed = max(_share(lost, had) for lost, had in told.values())
     some = dict.fromkeys(key for name in told for key in keys(name))
     raise Refused(
         "mass-null",
-        f"Too many values would become NULL ({counts}), more than {asked.max_null_ratio} of them.",
-        f"Nothing was written; mend the source, or {option('max_null_ratio', allowed)} allows it.",
+        f"Too many values would become NULL ({counts}), "
+        f"more than the allowed share of {asked.max_null_ratio}.",
+        f"Nothing was written; fix the source, or use {option('max_null_ratio', allowed)} to allow it.",
         list(some)[:MAX_KEYS],
     )
+
+
+def _share(part: int, whole: int) -> float:
+    """The smallest share in hundredths that allows so many."""
+    return ceil(Fraction(100 * part, whole)) / 100
 
 
 def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -174,9 +182,11 @@ def refuse_mass_delete(
 ) -> None:
     """More records would go than may at once (V36)."""
     if exceeds(closed, asked.max_delete_ratio, there):
+        allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")
         raise Refused(
             "mass-delete",
-            f"{closed} of {there} records would be closed, more than {asked.max_delete_ratio} of them.",
-            "Nothing was written; a higher max_delete_ratio allows it, deletes=ignore closes none.",
+            f"{closed} of {there} records would be closed, "
+            f"more than the allowed share of {asked.max_delete_ratio}.",
+            f"Nothing was written; use {allowed} to allow it, or {none} to close none.",
             keys(),
         )

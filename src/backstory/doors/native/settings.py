@@ -64,9 +64,10 @@ def agreed(stored: TableSettings | None, asked: SnapshotRequest) -> TableSetting
         if given is not None and given != (kept or frozenset()):
             raise Refused(
                 "settings-changed",
-                f"The table was told {_spoken(each.name, kept)} by its first snapshot, and now "
-                f"{_spoken(each.name, given)}.",
-                "Nothing was written; leave the option out, for the table keeps it, or make another table.",
+                f"The table was created with {_spoken(each.name, kept)}; "
+                f"this copy asks for {_spoken(each.name, given)}.",
+                f"Nothing was written; omit `{each.name}=`, because the table keeps it, or use "
+                "another table.",
                 sorted(given ^ (kept or frozenset())),
             )
     return stored
@@ -77,10 +78,13 @@ def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[
     told = {name for each in fields(settings) for name in getattr(settings, each.name) or ()}
     if wrong := sorted(told & set(key)):
         raise bad_option(
-            f"{', '.join(wrong)}: of the key.", "A key is neither tracked, ignored nor overwritten."
+            f"Key columns cannot be tracked, ignored or overwritten: {', '.join(wrong)}.",
+            "Remove them from the option.",
         )
     if wrong := sorted(told - set(names)):
-        raise bad_option(f"There is no column {', '.join(wrong)}.", f"There are {', '.join(sorted(names))}.")
+        raise bad_option(
+            f"There is no column {', '.join(wrong)}.", f"The columns are {', '.join(sorted(names))}."
+        )
 
 
 def _told(names: Iterable[str]) -> str:

@@ -78,7 +78,7 @@ def _identity(table: Described, told: ToldRows) -> Callable[[Row], Hashable]:
     names = [told.columns[name] for name in told.identity]
     unsorted = (pa.types.is_floating, pa.types.is_nested)
     if not names or any(is_(types[name]) for name in told.identity for is_ in unsorted):
-        raise Unreadable("rows that are told apart by more than plain keys")
+        raise Unreadable("rows whose keys are not plain")
     return lambda row: tuple((row[name] is not None, row[name]) for name in names)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused, UsageError, option
 from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
@@ -55,7 +55,7 @@ class Lineage:
         if not self.whole and where < self.commits[0].version:
             raise expired(self.table)
         raise bad_option(
-            f"{self.table} has no commit {where} now.", f"`backstory log {self.table}` lists its commits."
+            f"{self.table} has no commit {where}.", f"`backstory log {self.table}` lists its commits."
         )
 
     def _place_at(self, time: str | date) -> int:
@@ -123,7 +123,7 @@ def range_of(commits: Lineage, since: Where | None, until: Where | None, *, net:
         )
     first = commits.place_of(BEFORE_ALL if since is None else since)
     if last < first:
-        raise bad_option("The range ends before it begins.", "Swap --since and --until.")
+        raise bad_option("The range ends before it begins.", "Swap `since=` and `until=`.")
     before = commits.commits[first - 1] if first else None
     end = commits.commits[last - 1].version if last else BEFORE_ALL
     if before is None:
@@ -140,6 +140,7 @@ def expired(table: TableName) -> Refused:
     """The error for a range whose snapshots are gone."""
     return Refused(
         "snapshots-expired",
-        f"Snapshots of {table} that tell what changed in this range have expired.",
-        "Begin the range later, a new cursor with --start now; or ask for --net where its first one is kept.",
+        f"The snapshots of {table} that show what changed in this range have expired.",
+        f"Begin later, or begin a new cursor with {option('start', 'now')}; if the first snapshot of the "
+        f"range still exists, {option('net', value=True)} shows the net change.",
     )

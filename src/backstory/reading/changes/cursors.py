@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from backstory.errors import Refused, TryAgain, UsageError
+from backstory.errors import Refused, TryAgain, UsageError, option
 from backstory.model.change import Change, Note, Tag
 from backstory.model.cursor import MARK, TAG, Cursor, Start
 from backstory.model.instant import milliseconds_of
@@ -21,6 +21,7 @@ from backstory.stores.port import ToldTable
 MAX_AGE: Final = "30 days"
 _NAME: Final = re.compile(r"[\w.-]{1,200}")
 _BY: Final = Note("native", "")
+_BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('start', 'first')}."
 
 
 class Tagged(ToldTable, Protocol):
@@ -48,7 +49,7 @@ def place_of(table: Tagged, commits: Lineage, cursor: str, start: Start | None) 
         raise Refused(
             "cursor-expired",
             f"The cursor {cursor} of {table.shape.table} was not moved for so long that its tag has expired.",
-            "Begin anew with --start now or --start first.",
+            _BEGIN_AGAIN,
         )
     return BEFORE_ALL
 
@@ -79,7 +80,7 @@ def move(store: Store, table: StoredTable, cursor: str, version: int) -> None:
         raise TryAgain(
             "cursor-moved",
             f"Another consumer moved the cursor {cursor} of {name} meanwhile.",
-            "It stands where that one moved it; read on from there.",
+            "Nothing was changed; read again from where it is now.",
         )
 
 
@@ -93,7 +94,10 @@ def advance(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
         commits = known(store, table)
         place = commits.place_of(version)
         if not place:
-            raise bad_option("A cursor stands at a commit, not before all.", "Use --start first, or --drop.")
+            raise bad_option(
+                "A cursor cannot be moved to before the first commit.",
+                f"Use {option('start', 'first')} to read from there, or {option('drop', value=True)}.",
+            )
         commit = commits.commits[place - 1]
         reached = commit.version
         return table, _change(table, cursor, commit.version, commit.id)
@@ -109,9 +113,7 @@ def drop(store: Store, name: TableName, cursor: str) -> Cursor:
         table = existing(store, name)
         tag, mark = _tag(cursor), MARK + cursor
         if tag not in table.tags and mark not in table.properties:
-            raise UsageError(
-                "unknown-cursor", f"{name} has no cursor {cursor}.", f"It has {_known(table.tags)}."
-            )
+            raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", _others(table.tags))
         gone: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
         return table, Change(properties={mark: None} if mark in table.properties else {}, tags=gone)
 
@@ -122,9 +124,7 @@ def drop(store: Store, name: TableName, cursor: str) -> Cursor:
 def advance_or_drop(store: Store, name: TableName, cursor: str | None, version: int | None) -> Cursor:
     """Move a cursor to a version, or without one drop it; UsageError where none is named for that alone."""
     if cursor is None:
-        raise bad_option(
-            "--advance or --drop moves a cursor, and does nothing else.", "Give --cursor beside it."
-        )
+        raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
     return drop(store, name, cursor) if version is None else advance(store, name, cursor, version)
 
 
@@ -149,18 +149,25 @@ def _change(table: StoredTable, cursor: str, version: int, snapshot: int) -> Cha
 
 def _tag(cursor: str) -> str:
     if not _NAME.fullmatch(cursor):
-        raise bad_option(f"{cursor!r} is no name of a cursor.", "Use letters, digits, dots and dashes.")
+        raise bad_option(
+            f"A cursor cannot have the name {cursor!r}.",
+            "Use up to 200 letters, digits, dots, dashes and underscores.",
+        )
     return TAG + cursor
 
 
-def _known(tags: Mapping[str, int]) -> str:
-    return ", ".join(sorted(tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG))) or "none"
+def _others(tags: Mapping[str, int]) -> str:
+    """The remedy for a cursor that there is not."""
+    known = sorted(tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG))
+    if not known:
+        return f"Omit {option('drop', value=True)}; the table has no cursors."
+    return f"Use one of its cursors: {', '.join(known)}."
 
 
 def _lost(table: TableName, cursor: str) -> Refused:
     return Refused(
         "cursor-lost",
-        f"The commit up to which the cursor {cursor} has read is none of {table} any more: "
-        "the table was made anew, or rolled back past it.",
-        "Begin anew with --start now or --start first.",
+        f"The commit up to which the cursor {cursor} has read no longer exists in {table}: "
+        "the table was recreated or rolled back.",
+        _BEGIN_AGAIN,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from backstory.errors import Refused
+from backstory.errors import Refused, option
 from backstory.model.cursor import Start
 from backstory.model.instant import instant_of
 from backstory.model.layout import Layout
@@ -86,9 +86,9 @@ def changes(store: Store, table: TableName, asked: FeedRequest) -> Feed:
 def range_asked(table: cursors.Tagged, lineage: Lineage, asked: FeedRequest) -> Range:
     """The commits that a feed shall tell of; raises what `changes` raises."""
     if asked.cursor is None and asked.start is not None:
-        raise bad_option("--start is where a new cursor begins.", "Name it with --cursor.")
+        raise bad_option(f"{option('start', asked.start)} needs a cursor.", "Name it with `cursor=`.")
     if asked.cursor is not None and asked.since is not None:
-        raise bad_option("A cursor says itself where the range begins.", "Leave --since or --cursor away.")
+        raise bad_option("Both `since=` and `cursor=` say where to begin.", "Omit one of them.")
     since = asked.since
     if asked.cursor is not None:
         since = cursors.place_of(table, lineage, asked.cursor, asked.start)

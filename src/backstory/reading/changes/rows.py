@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused, UsageError, option
 from backstory.model.history import History
 from backstory.model.instant import TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
@@ -42,7 +42,7 @@ def told_rows(table: ToldTable, *, current: bool) -> ToldRows:
         if name in found.columns.values():
             raise Refused(
                 "reserved-column",
-                f"A column of {shape.table} is called {name}, as one of the feed's own.",
+                f"A column of {shape.table} has the name {name}, which the feed uses itself.",
                 "Rename the column.",
             )
     return found
@@ -74,8 +74,8 @@ def _current(shape: Shape) -> ToldRows:
     if shape.layout is Layout.ODF:
         raise UsageError(
             "no-current",
-            f"The rows of {shape.table} are themselves the changes, and none of them is current.",
-            "Leave --current away.",
+            f"The rows of {shape.table} are events, and no event is current or not.",
+            f"Omit {option('current', value=True)}.",
         )
     columns = {each.name: each.source for each in shape.user_columns}
     return ToldRows(columns, shape.key, _is_current(shape))

@@ -24,7 +24,7 @@ def system_columns(table: ToldTable) -> Mapping[str, Any]:
     if text is None:
         raise UsageError(
             "no-columns",
-            f"{table.shape.table} does not tell its system columns.",
+            f"{table.shape.table} does not name its system columns.",
             "Add its manifest again with `backstory add`.",
         )
     told: dict[str, Any] = json.loads(text)

@@ -62,7 +62,9 @@ def join_as_of(
     no times, and what `versions` raises.
     """
     if how not in {"left", "inner"}:
-        raise UsageError("bad-option", f"how={how!r} is none.", "Say left or inner.")
+        raise UsageError(
+            "bad-option", f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'."
+        )
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 
@@ -76,8 +78,8 @@ def join_as_of(
         if stored.shape.layout is not Layout.VERSIONS:
             raise UsageError(
                 "no-recorded-axis",
-                f"{table} does not keep what it knew row by row.",
-                "Give one time as known_at; only native tables are asked with a column of times.",
+                f"{table} does not store when it learned each row.",
+                "Give one time as known_at; only native tables take a column of known times.",
             )
         near = asked(recorded(store, stored))
         return (
@@ -143,22 +145,20 @@ def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Times) 
 
     key = shown_key(shape)
     if not key or sorted(on) != sorted(key):
-        told = f"is ({', '.join(key)})" if key else "is none of its columns"
-        raise UsageError(
-            "other-key", f"The key of {shape.table} {told}.", "Name each of the key's columns in on."
-        )
+        told = f"is ({', '.join(key)})" if key else "is not among the columns that readers show"
+        raise UsageError("other-key", f"The key of {shape.table} {told}.", "Name each key column in `on`.")
     for name in (*on, *times.columns):
         if frame.columns.count(name) != 1:
             raise UsageError(
                 "unknown-column",
-                f"The frame has not one column {name!r}.",
+                f"The frame must have exactly one column {name!r}.",
                 f"It has {', '.join(frame.columns)}.",
             )
     for name in times.columns:
         if not isinstance(kind := frame.schema[name].dataType, DateType | TimestampType):
             raise UsageError(
                 "naive-time",
-                f"{name} is of type {kind.simpleString()}, which tells no instant.",
+                f"{name} is of type {kind.simpleString()}, which is not a time.",
                 "Make it a timestamp: to_utc_timestamp(…, 'Europe/Paris') of a time without a zone.",
             )
 
@@ -171,6 +171,7 @@ def _require_alike(frame: "DataFrame", history: "DataFrame", on: Sequence[str]) 
         if given != stored and not (isinstance(given, IntegralType) and isinstance(stored, IntegralType)):
             raise UsageError(
                 "other-type",
-                f"{name} is of type {given.simpleString()} in the frame, and {stored.simpleString()} there.",
+                f"{name} is of type {given.simpleString()} in the frame, "
+                f"and {stored.simpleString()} in the table.",
                 "Cast it in the frame.",
             )

@@ -78,7 +78,7 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
 def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
     """Tell whoever reads a history that a sender spoilt."""
     if disorderly:
-        log.warning(f"{table} holds versions that overlap; at an instant the one that began last is read")
+        log.warning(f"{table} has versions that overlap; at any time the one that began last is read")
 
 
 def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
@@ -205,8 +205,8 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
     if shape.layout is Layout.ODF:
         raise UsageError(
             "no-view",
-            f"{shape.table} is a log of events; its versions are computed, and no view of it is made.",
-            "Ask it by `current` and `as-of`.",
+            f"{shape.table} is a log of events; its versions are computed, so it has no views.",
+            "Read it with `current` and `as-of`.",
         )
     shown = [f"{quoted(each.name)} AS {quoted(shown_name(each.source))}" for each in history.user_columns]
     ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history, following_sql(history))}
@@ -219,7 +219,6 @@ def endless(shape: Shape, span: Span) -> Refused:
     """The refusal of a history with a row that has no end and is not open."""
     return Refused(
         "no-end",
-        f"A version in {shape.table} has no {span.end} and no {span.open}: "
-        "nothing tells until when it was true.",
+        f"A version in {shape.table} has no {span.end} and no {span.open}: so its end is unknown.",
         "Give such rows an end, or delete them, in the program that wrote them.",
     )

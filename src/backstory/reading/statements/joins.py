@@ -36,7 +36,7 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
         elif history.watermark:
             raise UsageError(
                 "since-needed",
-                f"{history.model.name} was pruned, so its past is not whole.",
+                f"{history.model.name} was pruned, so its past is incomplete.",
                 f"Give since, {iso(history.watermark)} or later.",
             )
     starts = [history.started(alias) for history, alias in ((child, "c"), (parent, "p"))]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KnownRun(Protocol):
-    """What is known of a load: its instant, and the receipt of one that ended well."""
+    """What is known of a load: its instant, and the receipt of one that was successful."""
 
     @property
     def load_timestamp(self) -> datetime:
@@ -43,7 +43,7 @@ def as_of_run(history: StoredHistory, run_id: str, known: KnownRun | None) -> Qu
     if known is None or known.receipt is None:
         raise UsageError(
             "unknown-run",
-            f"No load {run_id!r} of {history.model.name} ended well.",
+            f"No load {run_id!r} of {history.model.name} was successful.",
             "Name the run id of a successful load.",
         )
     return as_of(history, known.load_timestamp)

@@ -181,7 +181,7 @@ def location_of(store: Store, table: TableName) -> str | None:
             if "/" in name or name in {".", ".."}:
                 raise Refused(
                     "no-folder",
-                    f"{name!r} cannot name a folder, which a Hadoop catalog would make of it.",
+                    f"{name!r} cannot be the name of a folder, as a Hadoop catalog needs.",
                     "Choose another name, or a catalog of another type (jdbc, rest, hive).",
                 )
         return None

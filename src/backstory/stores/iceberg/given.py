@@ -33,14 +33,14 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
             "spark-connect",
-            "The session is one of Spark Connect, which has no Java to commit with.",
+            "The session uses Spark Connect, which has no Java to commit with.",
             "Give a classic session (SparkSession.builder.master(...), no .remote(...) and no SPARK_REMOTE), "
             "or backstory.open(FOLDER).",
         )
     if _older(str(spark.version), OLDEST_SPARK):
         raise UsageError(
             "other-spark",
-            f"Spark {spark.version} cannot be worked with.",
+            f"Spark {spark.version} is not supported.",
             "Use Spark 4.0 or 4.1, with which backstory is tested.",
         )
     jvm, package = gateway(spark), runtime(str(spark.version))
@@ -49,8 +49,8 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     if missing or _older(told, OLDEST):
         raise UsageError(
             "other-iceberg",
-            f"Iceberg {told} cannot be worked with{f': it lacks {missing[0]}' if missing else ''}.",
-            f"Start the session with Iceberg 1.11 or 1.12, and without the other: "
+            f"Iceberg {told} is not supported{f': it lacks {missing[0]}' if missing else ''}.",
+            f"Start the session with Iceberg 1.11 or 1.12, and no other version beside it: "
             f"{_line('spark.jars.packages', package)}.",
         )
 
@@ -61,7 +61,8 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
         raise UsageError(
             "no-iceberg",
             f"The session's Java does not find {named or ICEBERG_CATALOG}.",
-            f"Start the session with {_line('spark.jars.packages', package)}; one that runs loads no jars.",
+            f"Start the session with {_line('spark.jars.packages', package)}; a running session loads "
+            "no jars.",
         )
     if not kind or not iceberg.isAssignableFrom(kind):
         setting, fitting = f"spark.sql.catalog.{catalog}", SPARK_CATALOG
@@ -69,7 +70,7 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
             fitting = SPARK_SESSION_CATALOG
         raise UsageError(
             "no-iceberg-catalog",
-            f"The session's catalog {catalog} is {named or 'not configured'}, and no catalog of Iceberg's.",
+            f"The session's catalog {catalog} is {named or 'not configured'}, not an Iceberg catalog.",
             f"Start the session with {_line(setting, fitting)} and {_line(f'{setting}.type', 'rest')} "
             "(hive, glue, jdbc or hadoop, each with its own settings), or give another `catalog=NAME`.",
         )

@@ -46,15 +46,15 @@ def _unreadable(format_: str) -> Refused:
     return Refused(
         "delete-format",
         f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
-        "Compact the table (`backstory maintain`), and read the changes from then on.",
+        "Compact the table with `backstory maintain`, and read the changes after that.",
     )
 
 
 def _spoilt(location: str) -> Refused:
     return Refused(
         "deletion-vector-spoilt",
-        f"The deletion vector in {location} is not whole: its checksum does not hold.",
-        "Bring the file back from a copy, or `backstory rewind` the table to a commit before it.",
+        f"The deletion vector in {location} is damaged: its checksum is wrong.",
+        "Restore the file from a copy, or take the table back to an earlier commit with `backstory rewind`.",
     )
 
 

@@ -130,6 +130,6 @@ def _positional(line: FileLine) -> FileLine:
         return line
     raise Refused(
         "equality-deletes",
-        "Another writer deleted rows by their values: which they were, only the whole table would tell.",
-        "Compact the table (`backstory maintain`), and read the changes from then on.",
+        "Another writer deleted rows by their values, and only a scan of the whole table could find them.",
+        "Compact the table with `backstory maintain`, and read the changes after that.",
     )

@@ -88,8 +88,8 @@ def surroundings(store: Store, table: StoredTable, files: Collection[str]) -> Su
             "shared-folder",
             f"Other tables or views of the catalog have files in or over the folder of {table.shape.table}, "
             f"or read its files: {', '.join(near[:SHOWN])}.",
-            "Nothing was written; give each a folder of its own (write it anew into a table elsewhere, and "
-            "drop the old one), then forget once more.",
+            "Nothing was written; give each a folder of its own (copy its rows to a new table elsewhere, and "
+            "drop the old one), then run it again.",
             near,
         )
     elsewhere = (*places.written, *places.former)

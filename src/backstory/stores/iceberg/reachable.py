@@ -193,7 +193,8 @@ def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: It
             "writer-at-work",
             f"{table.shape.table} has {len(young)} new files that no metadata names: a program is writing to "
             "it, or was killed.",
-            f"Nothing was written; stop it, and try after {ends:%Y-%m-%dT%H:%M:%SZ}, or without those files.",
+            f"Nothing was written; stop it, and try again after {ends:%Y-%m-%dT%H:%M:%SZ}, or without "
+            "those files.",
             [_name(each) for each in young[:SHOWN]],
         )
 

@@ -61,7 +61,7 @@ def read_fields(
     if None in fields:
         raise Unreadable("fields without ids")
     if any(each["id"] in parted and each["id"] not in fields for each in wanted):
-        raise Unreadable("a column that only the partition tells")
+        raise Unreadable("a column with values in the partition alone")
     asked = [fields[each["id"]].name for each in wanted if each["id"] in fields]
     paths = [path for each in wanted if each["id"] in fields for path in _paths(each, fields[each["id"]])]
     chosen = range(file.metadata.num_row_groups) if groups is None else groups

@@ -156,7 +156,7 @@ def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
         raise Refused("partial-copy", "A copy that may lack records is a feed.")
     following = _following(table, copy.at)
     if any(row.is_mark and row.start == following and row.columns is not None for row in table.rows):
-        raise Refused("settled", "The next copy lacked columns: what they were then comes from before it.")
+        raise Refused("settled", "The next copy lacked columns, whose values at that time would change.")
 
 
 def _refuse_other_content(table: StoredCopies, copy: Copy, counts: Mapping[str, int]) -> None:
