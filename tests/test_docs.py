@@ -71,6 +71,18 @@ def test_the_usage_of_a_command_names_program_and_command_once():
         assert not {"backstory", name} & set(words[2:])
 
 
+def test_the_page_on_operation_says_of_every_command_what_it_starts():
+    """The table under *What each command starts* names each command, and none that there is not."""
+    page = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
+    table = page.partition("## What each command starts")[2].partition("| holds in memory")[0]
+    named = {words.split()[0] for words in re.findall(r"`([a-z][^`]*)`", table)}
+    commands = set(
+        re.findall(r"(?m)^### backstory (.+)$", (GENERATED / "command-line.md").read_text("utf-8"))
+    )
+    assert commands - named == set()
+    assert named - commands == {"duckdb", "postgres"}
+
+
 def test_the_reference_is_fresh():
     """`make reference` writes it anew."""
     done = subprocess.run(
