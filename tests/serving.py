@@ -84,8 +84,7 @@ class Server:
 
         They are known by the folder for temporary files that they inherited.
         """
-        mark = f"TMPDIR={self.folder / 'temp'}".encode()
-        return [process for process in processes() if mark in environment(process)]
+        return family_by(self.folder / "temp")
 
     def java(self) -> int:
         """Its Java."""
@@ -123,6 +122,12 @@ def all_the_time(look: Callable[[], object]) -> Iterator[None]:
         done.set()
         thread.join()
         look()
+
+
+def family_by(temp: Path) -> list[int]:
+    """The processes that inherited this folder for temporary files."""
+    mark = f"TMPDIR={temp}".encode()
+    return [process for process in processes() if mark in environment(process)]
 
 
 def processes() -> list[int]:

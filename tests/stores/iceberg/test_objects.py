@@ -15,6 +15,7 @@ from conftest import SPARK
 from destination import serving
 from manifesting import manifest, polling
 from object_store import BUCKET, SECRET, serving_objects
+from serving import family_by
 from small_model import FIRST as STAGE
 from small_model import MODEL
 
@@ -192,13 +193,17 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
     lake.copy(1, "killed.c", FIRST)
     words = [BACKSTORY, "snapshot", "copy-2.csv", "--into", "killed.c", "--at", SECOND]
     with lake.objects.failing("hold", "PUT", r"/killed/c/metadata/.*metadata\.json") as fault:
+        temp = lake.folder / "temp"
+        temp.mkdir()
+        environment = {**os.environ, "TMPDIR": str(temp)}
         process = subprocess.Popen(
-            words, cwd=lake.folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            words, cwd=lake.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
             assert fault.met.wait(180), process.communicate(timeout=5)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            for each in family_by(temp):  # Java is a session of its own, and would send the file again
+                os.kill(each, signal.SIGKILL)
         said = b"".join(process.communicate())
     assert SECRET.encode() not in said
     assert lake.names("killed.c") == {1: "Ada", 2: "Bob", 3: "Cy"}
