@@ -63,6 +63,14 @@ def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table([settled(rows[name]) for name in key], names=list(key))
 
 
+def without_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows in which a column of the key is NULL."""
+    lacks = np.zeros(len(rows), bool)
+    for name in key:
+        lacks |= np.asarray(rows[name].combine_chunks().is_null())
+    return rows.filter(pa.array(lacks)) if lacks.any() else rows.slice(0, 0)
+
+
 def last_of(codes: Codes, count: int) -> np.ndarray:
     """For each code the index of its last row, -1 where it has none."""
     last = np.full(count, -1, np.int64)

@@ -99,6 +99,11 @@ def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
         ("a,b\n1,\xe9\n", ["--key", "a"], 3, "unreadable-file"),
         ("a,b\n1,2\n", ["--key", "c"], 2, "missing-column"),
         ("a,b\n1\n", ["--key", "a"], 3, "broken-csv"),
+        ("a,b\n", ["--key", "a"], 3, "empty-snapshot"),
+        ("a,b\n1,2\n,3\n", ["--key", "a"], 3, "null-key"),
+        ("a,b\n,2\n,3\n", ["--key", "a"], 3, "null-key"),
+        ("a,b\n1,2\n1,3\n", ["--key", "a"], 3, "duplicate-key"),
+        ("a,b\n1,2\n1,3\n", ["--key", "k", "--rename", "a=k"], 3, "duplicate-key"),
     ],
 )
 def test_a_file_that_no_table_would_take_is_refused_without_java(content, words, code, told, tmp_path):

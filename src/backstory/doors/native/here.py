@@ -37,14 +37,13 @@ from backstory.strategies.copies.sifted import (
     SPOILT,
     joined_plans,
     plan_rows,
-    without_key,
 )
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
     APPEARED,
     CopyPlan,
 )
-from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
 from backstory.strategies.sift.plan import distinct
 
 
@@ -160,7 +159,7 @@ def _first_load(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> Planned
     count, content, few = 0, list[int](), keys.schema.empty_table()
     for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
         alone = part[DELIVERED]
-        if len(without_key(terms, alone)) or len(distinct(alone, terms.key)[0]) < len(alone):
+        if len(without_key(alone, terms.key)) or len(distinct(alone, terms.key)[0]) < len(alone):
             return None
         count += len(alone)
         content.append(digest(alone))

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 # Fewer records than these may lose a value, whatever their share.
 MASS: Final = 20
-# Types of keys whose texts are the same here and in Spark.
-WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer)
+WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_null)
 
 
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
@@ -37,10 +36,21 @@ def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
 def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
     """The same of rows that are here, no two of one key; texts that are not the same here Spark writes."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
-    if all(any(is_(each.type) for is_ in WRITTEN_ALIKE) for each in few.schema):
-        texts = pa.table([each.cast(pa.string()) for each in few.columns], names=few.column_names)
-        return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
+    if are_written_alike(few, key):
+        return keys_as_written(few, key)
     return sorted(told_key(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
+
+
+def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Whether the key is of types whose texts are the same here and in Spark."""
+    return all(any(is_(rows[name].type) for is_ in WRITTEN_ALIKE) for name in key)
+
+
+def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
+    """Up to ten keys of such rows, in order."""
+    texts = rows.select(list(key)).slice(0, MAX_KEYS)
+    texts = pa.table([each.cast(pa.string()) for each in texts.columns], names=texts.column_names)
+    return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":

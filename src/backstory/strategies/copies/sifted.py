@@ -17,7 +17,7 @@ from backstory.strategies.copies.touched import (
     UNCHANGED,
     CopyPlan,
 )
-from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
 from backstory.strategies.sift.plan import Matched, distinct, matched, taken
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
@@ -36,7 +36,7 @@ def plan_rows(
     decide; `whole` gives all columns of some of them. Rows without a key, rows of one key that differ and
     records with two versions at one time are counted, with samples; nothing else is then to be trusted.
     """
-    refused = without_key(terms, delivered)
+    refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
     spoilt = spoilt_rows(terms, slice_)
     faults = {NO_KEY: refused, DIFFERING: conflicts.slice(0, 0 if len(refused) else None), SPOILT: spoilt}
@@ -72,14 +72,6 @@ def joined_plans(plans: Sequence[CopyPlan]) -> CopyPlan:
         for name in ("gone", "come", "appeared")
     )
     return CopyPlan(gone, come, dict(counts), samples, appeared)
-
-
-def without_key(terms: CopyTerms, delivered: pa.Table) -> pa.Table:
-    """The rows in which a column of the key is NULL."""
-    lacks = np.zeros(len(delivered), bool)
-    for name in terms.key:
-        lacks |= np.asarray(delivered[name].combine_chunks().is_null())
-    return delivered.filter(pa.array(lacks)) if lacks.any() else delivered.slice(0, 0)
 
 
 def _faulty(terms: CopyTerms, faults: dict[str, pa.Table]) -> CopyPlan:
