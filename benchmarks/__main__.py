@@ -33,6 +33,9 @@ class Workload:
 
 WORKLOADS: Final = (
     Workload("peers", "benchmarks.peers.run", 0.50, "backstory, dbt, SQLMesh, a MERGE by hand and the floor"),
+    Workload(
+        "sizes", "benchmarks.peers.sizes", 0.3, "rows of ordinary width beyond what the driver can hold"
+    ),
     Workload("history", "benchmarks.history.run", 0.12, "HistoryBench: days of sparse changes, audited"),
     Workload("cases", "benchmarks.cases.run", 0.28, "the case book: right, refused, or silently wrong"),
     Workload(

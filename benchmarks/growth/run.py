@@ -41,7 +41,7 @@ def copies(warehouse: Any, records: int) -> Iterator[Run]:
     """Bring the copies into a table of its own; what each took, the first left out."""
     spark, table = warehouse.spark, f"growth.of_{records}"
     jobs = spark.sparkContext._jsc.sc().dagScheduler()
-    rows, versions = ROWS.format(moved=-1, rows=records), 0
+    rows, versions = ROWS.format(moved=-1, first=0, last=records), 0
     for number, moved in enumerate(MOVED):
         query = COPY.format(moved=moved, number=number, rows=rows)
         path = f"backstory.source.copy_{records}"

@@ -10,12 +10,16 @@ from backstory.settings import Settings
 from backstory.spark.session import properties
 
 COLUMNS = ("id", "name", "email", "city", "credit", "since", "seen", "note")
-# Every round brings a copy of its own: `moved` is the share of a hundred whose city is another.
+# Every round brings a copy of its own: `moved` is the share of a hundred whose city is another. The rows are of
+# ordinary width and hardly compress: of hashes, names and decimals.
 ROWS = (
-    "SELECT id, concat('customer ', id % 5000) AS name, concat('user', id, '@example.com') AS email, "
-    "if(id % 100 = {moved}, 'elsewhere', concat('city ', id % 300)) AS city, "
-    "CAST(id % 10000 AS DECIMAL(12,2)) AS credit, date_add(DATE '2020-01-01', CAST(id % 2000 AS INT)) AS since, "
-    "TIMESTAMP '2025-01-01 00:00:00Z' AS seen, concat('note ', id % 77) AS note FROM range({rows})"
+    "SELECT id, concat('Customer ', substr(md5(CAST(id AS STRING)), 1, 10)) AS name, "
+    "concat(substr(md5(concat('mail', id)), 1, 14), '@example.com') AS email, "
+    "if(id % 100 = {moved}, 'elsewhere', concat('city ', pmod(xxhash64(id, 1), 30000))) AS city, "
+    "CAST(pmod(xxhash64(id, 2), 1000000000) / 100 AS DECIMAL(12,2)) AS credit, "
+    "date_add(DATE '2000-01-01', CAST(pmod(xxhash64(id, 3), 9000) AS INT)) AS since, "
+    "timestamp_micros(1700000000000000 + pmod(xxhash64(id, 4), 50000000000000)) AS seen, "
+    "md5(concat('note', id)) AS note FROM range({first}, {last})"
 )
 NOBODY = -1
 SCHEMAS = ("src", "native", "rawcore", "dbt", "mesh", "hand", "floor", "default")
@@ -82,9 +86,9 @@ class Ground:
         """The judge's session."""
         return self.warehouse.spark
 
-    def copy(self, moved: int) -> None:
-        """Bring the source to the copy in which these have moved."""
-        query = ROWS.format(moved=moved, rows=self.rows)
+    def copy(self, moved: int, first: int = 0, last: int | None = None) -> None:
+        """Bring the source to the copy of these ids in which some have moved."""
+        query = ROWS.format(moved=moved, first=first, last=self.rows if last is None else last)
         self.spark.sql(f"INSERT OVERWRITE backstory.src.current {query}")
 
     def one(self, query: str) -> tuple[Any, ...]:
@@ -105,7 +109,7 @@ def settle(folder: Path, rows: int, numbers: list[int], memory: str) -> Ground:
     warehouse = backstory.open(folder / "warehouse", config=judge)
     for schema in SCHEMAS:
         warehouse.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS backstory.{schema}")
-    query = ROWS.format(moved=NOBODY, rows=rows)
+    query = ROWS.format(moved=NOBODY, first=0, last=rows)
     warehouse.spark.sql(f"CREATE TABLE backstory.src.current USING iceberg AS {query}")
     write_conf(folder, properties(Settings(folder / "warehouse", spark=lines)))
     return Ground(folder, warehouse, rows)
