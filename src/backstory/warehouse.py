@@ -239,9 +239,9 @@ class Warehouse:
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""
-        from backstory.reading.queries import asked
+        from backstory.reading.queries import run_query
 
-        return asked(self.store, query)
+        return run_query(self.store, query)
 
     def adopt(self, table: str, *, layout: str, key: Any = (), dry_run: bool = False) -> "Adopted":
         """Read, check and mend a history of dbt, SQLMesh, dlt or AUTO CDC; only properties are set."""

@@ -2,7 +2,7 @@
 
 from told_lives import CORRECTED, day, told
 
-from backstory.reading.lives import Scale, changing, form_of, held, lanes, told_of
+from backstory.reading.lives import Scale, changing, describe_change, form_of, held, lanes
 
 
 def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
@@ -42,7 +42,7 @@ def test_only_columns_that_change_tell_a_life():
 def test_v16_nan_is_what_it_was():
     before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
     assert changing([before, after], ["v", "f", "s"]) == ["v"]
-    assert told_of(before, after, ["v"]) == "v: a → b"
+    assert describe_change(before, after, ["v"]) == "v: a → b"
 
 
 def test_times_that_differ_look_different():

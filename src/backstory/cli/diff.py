@@ -90,7 +90,7 @@ def _of_database(
     *,
     plain: bool,
 ) -> Sequence[Difference]:
-    from backstory.reading.statements.found import differences_of
+    from backstory.reading.statements.database_history import differences_of
 
     key, comparison = asked
     if url is None or not key:
@@ -119,7 +119,9 @@ def _differences(
 
     def of_files(files: "Files") -> list[Difference]:
         if asked.axis == "recorded":
-            return differences.diff_known(files, *between, asked.at or datetime.now(UTC), asked.comparison)
+            return differences.diff_knowledge(
+                files, *between, asked.at or datetime.now(UTC), asked.comparison
+            )
         return differences.diff(files, *between, asked.known_at, asked.comparison)
 
     small = answer_from_files(options, table, of_files)

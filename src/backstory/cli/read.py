@@ -122,7 +122,7 @@ def _show_from_database(
 ) -> bool:
     """Print the rows; whether there are any."""
     from backstory.reading.selection import Selection
-    from backstory.reading.statements.found import rows_of
+    from backstory.reading.statements.database_history import rows_of
 
     time, known_at = times
     if known_at is not None:

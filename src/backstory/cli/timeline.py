@@ -99,7 +99,7 @@ def _life(
 def _life_in_database(
     url: str, table: str, key: tuple[str, ...], columns: list[str], *, plain: bool
 ) -> Timeline:
-    from backstory.reading.statements.found import life_of
+    from backstory.reading.statements.database_history import life_of
 
     if not plain:
         raise no_known_times()

@@ -79,16 +79,16 @@ def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
     return None if any(other[VALID_FROM] == end for other in versions) else end
 
 
-def told_of(before: Told | None, version: Told, columns: Sequence[str]) -> str:
+def describe_change(before: Told | None, version: Told, columns: Sequence[str]) -> str:
     """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
     if before is None:
         return ", ".join(f"{name}: {shown(version[name])}" for name in columns)
     changed = [name for name in columns if differ(name, before, version)]
     other = sum(differ(name, before, version) for name in version if name not in {*columns, *AXES})
-    told = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
+    texts = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
     if other:
-        told.append(f"{other} other column{'s' if other > 1 else ''}")
-    return ", ".join(told) or "the same again"
+        texts.append(f"{other} other column{'s' if other > 1 else ''}")
+    return ", ".join(texts) or "the same again"
 
 
 def shown(value: object) -> str:

@@ -22,7 +22,7 @@ FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
 
 
-def asked(store: Store, query: str) -> "DataFrame":
+def run_query(store: Store, query: str) -> "DataFrame":
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
     It may compute on rows of tables, list tables, or describe one: known by its parsed plan, before Spark

@@ -27,7 +27,7 @@ from backstory.formats.file_columns import (
     refuse_whole_headers,
 )
 from backstory.formats.reading import rows_of
-from backstory.formats.source_files import SourceFile, SourceFiles, unpacked
+from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.strategies.keys import without_key
 from backstory.strategies.sift.plan import distinct
 

@@ -13,9 +13,9 @@ from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.changes.commits import known_here
-from backstory.reading.changes.feed import FeedRequest, range_asked, tells_itself
-from backstory.reading.changes.rows import ToldRows, told_rows
+from backstory.reading.changes.commits import lineage_of_metadata
+from backstory.reading.changes.feed import FeedRequest, commit_range, rows_cover_range
+from backstory.reading.changes.rows import ToldRows, feed_rows
 from backstory.reading.changes.rule import CHANGE_COLUMNS, Changed, Row, between, net
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.columns import arrow_of
@@ -40,11 +40,11 @@ class SmallFeed:
 def changes(files: Files, asked: FeedRequest) -> SmallFeed:
     """The rows that changed, as `changes` of Spark tells them; Unreadable for what Spark alone reads."""
     table = files.table
-    told, lineage = told_rows(table, current=asked.current), known_here(table)
+    told, lineage = feed_rows(table, current=asked.current), lineage_of_metadata(table)
     try:
-        found = range_asked(table, lineage, asked)
+        found = commit_range(table, lineage, asked)
     except Refused:
-        if not tells_itself(table, asked):
+        if not rows_cover_range(table, asked):
             raise
         raise Unreadable("snapshots that are gone") from None
     if any(each.operation == GAP for each in found.commits):
@@ -94,7 +94,7 @@ def _shown(rows: pa.Table, told: ToldRows, counts: Callable[[Row], bool]) -> lis
 
 
 def _counted(shape: Shape, *, current: bool) -> tuple[Callable[[Row], bool], Sequence[str]]:
-    """Which rows are told, as the condition of `told_rows` says it, and the columns that it looks at."""
+    """Which rows the feed reports, as the condition of `feed_rows` has it, and the columns that it reads."""
     span, names = shape.layout.span, shape.names
     if not current:
         if MEMORY not in names:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.journal.chain import WATERMARK
 from backstory.journal.small_log import log_rows_here, snapshots_here
-from backstory.reading.arrow.known import micros
+from backstory.reading.arrow.knowledge import micros
 from backstory.reading.arrow.versions import ops
 from backstory.reading.frames.event_logs import identity_names, system_columns
 from backstory.stores.metadata.ordered import rows_in_order

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from backstory.model import remembered as memory
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.remembered import RECORDED, Role
-from backstory.reading.arrow.known import micros, within
+from backstory.reading.arrow.knowledge import micros, within
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files

@@ -3,7 +3,7 @@
 import random
 
 from backstory.reading.frames.pairs import Joined
-from backstory.reading.frames.told_joins import beside_told
+from backstory.reading.frames.statement_joins import join_statements
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 
 ENDS = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
@@ -73,6 +73,6 @@ def test_v98_of_records_that_were_told_of_often_rows_see_what_pairs_see(spark):
     names = ["id", "k", "at", "known", "v"]
     asked = Joined(frame, history, ["k"], "at", ["v"], names, known_at="known")
     for few in (8, 10_000):
-        rows = beside_told(asked, few).select("id", "v").collect()
+        rows = join_statements(asked, few).select("id", "v").collect()
         assert len(rows) == len(asks)
         assert {row["id"]: [row["v"]] if row["v"] else [] for row in rows} == expected

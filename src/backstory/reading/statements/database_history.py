@@ -1,4 +1,4 @@
-"""A model's history in a database that its table alone tells of: no model, no lock file, no Spark."""
+"""A model's history in a database, read by its table alone: no model, no lock file, no Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +32,8 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHistory:
-    """A history that stands in a database, and the types of its columns there."""
+class DatabaseHistory:
+    """A history in a database, and the types of its columns there."""
 
     engine: Engine
     history: StoredHistory
@@ -86,12 +86,12 @@ def rows_of(
     The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
     that is not there or keeps no history, and Refused for a time before what was pruned.
     """
-    with _found(url, table) as found:
-        history, key = found.history, selection.key
+    with _open_history(url, table) as database:
+        history, key = database.history, selection.key
         condition = f"{history.ended('h')} IS NULL" if time is None else f"({valid(history, 'h', time)})"
         if isinstance(key, Mapping):
-            condition += f" AND {found.is_record(key)}"
-        names, rows = found.ask(condition)
+            condition += f" AND {database.is_record(key)}"
+        names, rows = database.ask(condition)
         of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
         names = selection.chosen(table, of_key, names)
         return names, [{name: row[name] for name in names} for row in rows]
@@ -108,21 +108,21 @@ def differences_of(
 
     Raises what `rows_of` raises, and UsageError for a key of other columns.
     """
-    with _found(url, table) as found:
-        found.require_key(key)
-        at_either = [f"({valid(found.history, 'h', time)})" for time in between]
+    with _open_history(url, table) as database:
+        database.require_key(key)
+        at_either = [f"({valid(database.history, 'h', time)})" for time in between]
         marks = [
             Shown(name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
             for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
         ]
-        low, high = map(found.history.instant, sorted(between))
+        low, high = map(database.history.instant, sorted(between))
         touched = " OR ".join(
             f"({border} > {low} AND {border} <= {high})"
-            for border in (found.history.started("h"), found.history.ended("h"))
+            for border in (database.history.started("h"), database.history.ended("h"))
         )
-        _, rows = found.ask(touched, *marks)
+        _, rows = database.ask(touched, *marks)
         of_key = [shown_name(name) for name in key]
-        names = comparison.names(table, of_key, [shown_name(name) for name in found.users])
+        names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
     lived = [
         Lived(
             {name: row[name] for name in names},
@@ -134,25 +134,25 @@ def differences_of(
         for row in rows
     ]
     if comparison.through:
-        told = passages(lived, of_key)
+        changes = passages(lived, of_key)
     else:
         sides = [Side(each.row, each.after) for each in lived if each.before != each.after]
-        told = differences(sides, of_key)
-    return [dict(each) for each in in_order(comparison.listed(told), ["key"])]
+        changes = differences(sides, of_key)
+    return [dict(each) for each in in_order(comparison.listed(changes), ["key"])]
 
 
 def life_of(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
     """The life of the record with these values, as text, in columns; raises what `differences_of` raises."""
-    with _found(url, table) as found:
-        names, rows = found.ask(found.is_record(key))
-    wanted = {shown_name(name): value for name, value in key.items()}
-    names = Selection(columns=columns).chosen(table, list(wanted), names)
-    return timeline_of(table, wanted, [{name: row[name] for name in names} for row in rows], {})
+    with _open_history(url, table) as database:
+        names, rows = database.ask(database.is_record(key))
+    values = {shown_name(name): value for name, value in key.items()}
+    names = Selection(columns=columns).chosen(table, list(values), names)
+    return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
 
 
 @contextmanager
-def _found(url: str, table: TableName) -> Iterator[FoundHistory]:
-    with _opened(url) as (engine, dialect_name):
+def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
+    with _open_database(url) as (engine, dialect_name):
         columns = engine.introspect_table(table.schema, table.name)
         if columns is None:
             raise no_table(table)
@@ -161,7 +161,7 @@ def _found(url: str, table: TableName) -> Iterator[FoundHistory]:
                 "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
             )
         model = History(Shape(table, (), (), Layout.HIST), whole_since=_pruned(engine, dialect_name, table))
-        yield FoundHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
+        yield DatabaseHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
 
 
 def _pruned(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:
@@ -177,7 +177,7 @@ def _pruned(engine: Engine, dialect_name: str, table: TableName) -> datetime | N
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[tuple[Engine, str]]:
+def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
     scheme, _, path = url.partition("://")
     if scheme not in SCHEMES:
         raise UsageError(

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import Layout
 from backstory.model.schema import Shape
-from backstory.reading.frames.knowledge import as_it_was, commit_at, require_known
+from backstory.reading.frames.knowledge import as_it_was, commit_at, require_knowledge
 from backstory.reading.keys import key_of
 from backstory.reading.rules.versions import Instant
 from backstory.stores.iceberg.literals import micros_of
@@ -57,21 +57,21 @@ class KnownTable:
         return replace(self, columns={name: EqualTo(value) for name, value in values.items()})
 
 
-def known(files: Files, known_at: datetime | None) -> KnownTable:
-    """What the table held then, or holds now; raises what `rows_known` of frames raises."""
-    found = files.table
+def table_at(files: Files, known_at: datetime | None) -> KnownTable:
+    """The table as known at a recorded time, or as it is; raises what `read_rows_at` of frames raises."""
+    table = files.table
     if known_at is None:
-        return KnownTable(files, found.shape, found.fields, found.snapshot)
-    if found.shape.layout is Layout.VERSIONS:
-        require_known(found, known_at)
-    if found.shape.layout in {Layout.VERSIONS, Layout.ODF}:
-        return KnownTable(files, found.shape, found.fields, found.snapshot, micros_of(known_at))
-    commit = commit_at(map(_Commit, found.ancestry), found.shape.table, known_at)
+        return KnownTable(files, table.shape, table.fields, table.snapshot)
+    if table.shape.layout is Layout.VERSIONS:
+        require_knowledge(table, known_at)
+    if table.shape.layout in {Layout.VERSIONS, Layout.ODF}:
+        return KnownTable(files, table.shape, table.fields, table.snapshot, micros_of(known_at))
+    commit = commit_at(map(_Commit, table.ancestry), table.shape.table, known_at)
     if commit is None:
-        return KnownTable(files, found.shape, found.fields, None)
+        return KnownTable(files, table.shape, table.fields, None)
     schema_id = commit.told.get("schema-id")
     return KnownTable(
-        files, as_it_was(_shape_then(found, schema_id)), found.fields_then(schema_id), commit.told
+        files, as_it_was(_shape_then(table, schema_id)), table.fields_then(schema_id), commit.told
     )
 
 

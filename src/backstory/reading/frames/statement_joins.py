@@ -1,4 +1,4 @@
-"""Rows of a frame, each beside the statement that was true at its own time and told at another of its own.
+"""Join rows of a frame with the statement that was true at one time of the row, and known at another.
 
 Of a record with few statements each row is compared with each. Of one with many the valid axis is halved
 again and again: a statement is cut into the largest halves that it fills, a row lies in one of each size, and
@@ -37,16 +37,16 @@ _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
 
 
-def beside_told(asked: Joined, few: int = FEW) -> "DataFrame":
-    """The frame's rows beside the statement in which both of a row's times lie.
+def join_statements(asked: Joined, few: int = FEW) -> "DataFrame":
+    """Join each row of the frame with the statement that holds at both of the row's times.
 
-    One job looks whether there are records with more than `few` statements.
+    One Spark job counts first whether any record has more than `few` statements.
     """
     from pyspark.sql.functions import col, count, lit
 
     keys = asked.keys
-    told = asked.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
-    many = told.agg(count(lit(1)).alias("told")).where(col("told") > few).drop("told")
+    counted = asked.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
+    many = counted.agg(count(lit(1)).alias("told")).where(col("told") > few).drop("told")
     if many.isEmpty():
         return pairs(asked)
     same = reduce(and_, (column(name) == column(key) for key, name in keys.items()))
