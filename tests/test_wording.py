@@ -142,7 +142,7 @@ def test_options_in_texts_are_options_of_commands():
         for name in re.findall(r"`([a-z][a-z_]*)=", text)
     }
     assert len(named) > 10
-    python_alone = {("stores/iceberg/given.py", "--catalog")}  # of `backstory.open(spark=...)`
+    python_alone = {("stores/iceberg/foreign_session.py", "--catalog")}  # of `backstory.open(spark=...)`
     assert [] == sorted(named - python_alone - {each for each in named if each[1] in flags})
 
 

@@ -41,7 +41,7 @@ def open(  # noqa: A001 - the public name
     With a session, `config` is read for `[odf]` only; a process forked later is refused (`forked`). Raises
     UsageError for what is wrong with configuration, session or Iceberg, and without Spark or Java.
     """
-    from backstory.stores.iceberg.given import require_usable
+    from backstory.stores.iceberg.foreign_session import require_usable
     from backstory.stores.iceberg.store import Store
 
     if spark is not None:

@@ -119,7 +119,7 @@ def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
 
     Snapshots of others, such as a compaction's, are passed over; those that expired end the walk.
     """
-    return told_of_blocks(snapshot.told for snapshot in ancestry(table))
+    return told_of_blocks(snapshot.get_property for snapshot in ancestry(table))
 
 
 def told_of_blocks(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:

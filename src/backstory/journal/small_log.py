@@ -14,7 +14,7 @@ from backstory.stores.metadata.values import rows_of
 
 def snapshots_here(table: Described) -> Iterator[dict[str, str]]:
     """What the table's commits of blocks carry, newest first; those that expired end the walk."""
-    return told_of_blocks(table.told_by_commits)
+    return told_of_blocks(table.commit_properties)
 
 
 def newest_block_here(files: Files) -> Block | None:

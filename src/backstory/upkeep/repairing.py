@@ -18,7 +18,7 @@ from backstory.model.receipt import Receipt
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
@@ -162,7 +162,7 @@ def _mendable(table: Table) -> Table:
 
 def _rows(store: Store, table: StoredTable) -> tuple[Any, list[str]]:
     """Every row with its place, and its id if it has one; the names of all these columns."""
-    rows = known_rows_of(store, table)
+    rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
     return rows, [*table.shape.names, FILE, POSITION, *ids]

@@ -25,7 +25,7 @@ from backstory.model.remembered import (
 )
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing
@@ -68,7 +68,7 @@ class _Rewinding:
         commits = [each for each in ancestry(stored) if (_recorded(each) or self.time) > self.time]
         found = None
         with translate_faults(self.table):
-            rows = known_rows_of(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
+            rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
             touched = rows.where(learnt_after(self.time))
             now = _next(stored, touched) if stored.rows else None
             if now is not None:
@@ -161,12 +161,12 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
     """What the commit says: of the copies that stand again, the newest one's instant (V14)."""
-    copies = (each.told(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
+    copies = (each.get_property(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
     at = next((each for each in copies if each), None)
     more = {RECORDED: iso(now)} if now else {}
     return Note("native", f"rewind {iso(time)}", {**more, **({COPIED_AT: at} if at else {})})
 
 
 def _recorded(snapshot: IcebergSnapshot) -> datetime | None:
-    told = snapshot.told(RECORDED)
+    told = snapshot.get_property(RECORDED)
     return parse_instant(told) if told else None

@@ -37,6 +37,6 @@ def told_of(snapshot: IcebergSnapshot) -> dict[str, Any]:
     return {
         "snapshot_id": snapshot.id,
         "committed_at": iso(snapshot.committed_at),
-        "door": snapshot.told(DOOR),
-        "token": snapshot.told(TOKEN),
+        "door": snapshot.get_property(DOOR),
+        "token": snapshot.get_property(TOKEN),
     }

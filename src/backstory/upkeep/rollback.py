@@ -123,7 +123,7 @@ def _learnt(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
     """When the table learnt what a commit told: of a dataset's block its system time."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
-    told = snapshot.told(SYSTEM_TIME)
+    told = snapshot.get_property(SYSTEM_TIME)
     return parse_instant(told) if told else None
 
 

@@ -256,7 +256,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         store.spark.sql(f"DELETE FROM {store.sql_name(found)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
     write(store, found, [made(chance) for _ in range(60)])
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
-    first = snapshots.known(existing(store, found))[0].committed_at
+    first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     spark = Table(store, found)
     held = versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
@@ -357,7 +357,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(found)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
-    first = snapshots.known(existing(store, found))[0].committed_at
+    first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(

@@ -71,7 +71,7 @@ class TablePlan:
         if self.table is None:
             return [f"CREATE_TABLE {name}"]
         moved = [f"RENAME_DATASET {self.former} to {name}"] if self.former else []
-        return [*moved, *(f"{change} ({name})" for change in self.plan.told)]
+        return [*moved, *(f"{change} ({name})" for change in self.plan.changes_in_words)]
 
     @property
     def evolves(self) -> bool:

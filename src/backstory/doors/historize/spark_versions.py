@@ -7,7 +7,7 @@ from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.model.places import ROW_ID
 from backstory.model.table import TableName
-from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import absent, column, quoted
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.scd2.frames import begin, close
@@ -38,7 +38,7 @@ def archived(work: SparkWork) -> "DataFrame | None":
 
 def closing(work: SparkWork, found: Outcomes, table: StoredTable) -> "DataFrame":
     """The versions that close, whole, with their end and the ids that they keep."""
-    rows = known_rows_of(work.store, table)
+    rows = rows_with_ids(work.store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     names = [*table.shape.names, *ids]
     return close.closes(work.load.pair, found, rows, work.sql).select(*map(quoted, names))

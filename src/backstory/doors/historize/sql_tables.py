@@ -126,11 +126,11 @@ def apply_shape(
     plan = ddl.plan(table, columns, stored or {}, dialect)
     if table == load.dataset.hist_name:
         preflight.require_hist_columns(load, plan.added)
-        if plan.told:
+        if plan.changes_in_words:
             # PostgreSQL changes no column that a view shows.
             _drop_views(engine, _history(engine, load))
     _run(engine, plan.statements(dialect, load.schema, table))
-    return [*told, *(f"{change} ({table})" for change in plan.told)]
+    return [*told, *(f"{change} ({table})" for change in plan.changes_in_words)]
 
 
 def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:

@@ -25,7 +25,7 @@ from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.wanted_rows import Chosen
+from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.frames import version, versions_touched
 from backstory.strategies.copies.rows import micros
 from backstory.strategies.copies.terms import CopyTerms

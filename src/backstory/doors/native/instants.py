@@ -19,7 +19,7 @@ from backstory.model.remembered import (
     SETTLED,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.snapshots import ancestry, known
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.copies.frames import marked, version
 
@@ -119,7 +119,7 @@ def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
 def newest_instant(table: StoredTable, rows: Rows) -> datetime | None:
     """The instant of the newest copy: told by its commit, else the last start or end of a version."""
     for snapshot in ancestry(table):
-        told = snapshot.told(COPIED_AT)
+        told = snapshot.get_property(COPIED_AT)
         if told:
             return parse_instant(told)
         if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
@@ -140,21 +140,23 @@ def marks_since(rows: Rows, at: datetime) -> list[Mark]:
 
 
 def _newest_recorded(table: StoredTable, rows: Rows) -> datetime:
-    """The newest recorded time of the table: told by its commits, else by its rows (V10)."""
+    """The newest recorded time of the table: by its commits, else by its rows (V10)."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
 
     current = next(ancestry(table), None)
     if current is None:
         return EPOCH
-    if told := current.told(RECORDED):
-        return parse_instant(told)
-    told_times = [parse_instant(each) for snapshot in known(table) if (each := snapshot.told(RECORDED))]
-    if told_times and current.told(DOOR) is None:
-        return max(told_times)
+    if recorded := current.get_property(RECORDED):
+        return parse_instant(recorded)
+    recorded_times = [
+        parse_instant(each) for snapshot in all_snapshots(table) if (each := snapshot.get_property(RECORDED))
+    ]
+    if recorded_times and current.get_property(DOOR) is None:
+        return max(recorded_times)
     times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
     (micros,) = rows().agg(times).collect()[0]
-    return max([*told_times, EPOCH if micros is None else _instant(micros)])
+    return max([*recorded_times, EPOCH if micros is None else _instant(micros)])
 
 
 def _interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:

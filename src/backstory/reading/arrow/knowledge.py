@@ -14,7 +14,7 @@ from backstory.reading.frames.knowledge import as_it_was, commit_at, require_kno
 from backstory.reading.keys import key_of
 from backstory.reading.rules.versions import Instant
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.schema import columns_told
+from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
@@ -91,7 +91,7 @@ class _Commit:
 def _shape_then(table: Described, schema_id: int | None) -> Shape:
     """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
     shape, fields = table.shape, table.fields_then(schema_id)
-    columns = columns_told(fields, {each.name: each.called for each in shape.columns})
+    columns = columns_of_fields(fields, {each.name: each.called for each in shape.columns})
     ids = {each["name"]: each["id"] for each in table.fields}
     names = {each["id"]: each["name"] for each in fields}
     key = (names.get(ids.get(name)) for name in shape.key)

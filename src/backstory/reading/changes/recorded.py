@@ -122,7 +122,7 @@ def _with_commits(store: Store, table: StoredTable, steps: "DataFrame") -> "Data
     found = [
         (micros_of(parse_instant(recorded)), int(each.java.sequenceNumber()), micros_of(each.committed_at))
         for each in snapshots.ancestry(table)
-        if (recorded := each.told(RECORDED))
+        if (recorded := each.get_property(RECORDED))
     ]
     schema = f"`{NUMBER}` bigint, `{VERSION}` bigint, `{TIME}` bigint"
     commits = store.spark.createDataFrame(found, schema)

@@ -19,7 +19,7 @@ from backstory.stores.iceberg.reachable import (
     named_files,
 )
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
-from backstory.stores.iceberg.scripts import standing_files
+from backstory.stores.iceberg.scripts import files_of_scan
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.unfinished import UNFINISHED
 
@@ -169,7 +169,7 @@ def _chosen(store: Store, table: StoredTable, holding: Collection[str]) -> tuple
     """
     rows, hidden = set[str](), set[str]()
     latest = ""
-    for line in standing_files(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
+    for line in files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
         if line.content == ROWS:
             latest = line.location
             rows.add(latest)

@@ -81,6 +81,6 @@ def rows_of(store: Store, table: StoredTable) -> "DataFrame":
         return store.spark.table(store.sql_name(table.shape.table))
 
 
-def known_rows_of(store: Store, table: StoredTable) -> "DataFrame":
-    """The same with the `_row_id` of each, if rows have one: those that are written back keep it."""
+def rows_with_ids(store: Store, table: StoredTable) -> "DataFrame":
+    """Every row of the table, with its `_row_id` if rows have one: a row written back keeps its id."""
     return with_row_ids(table, rows_of(store, table))

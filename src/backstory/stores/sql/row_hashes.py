@@ -47,16 +47,16 @@ class RowHash:
 
     def _part(self, dialect: Dialect, each: HashedColumn, column: Callable[[str], str]) -> str:
         text = dialect.canonical_text(column(each.name), each.datatype, each.precision, each.scale)
-        text = told_text(dialect, text, self.null, escaped=self.escaped)
+        text = hashable_text(dialect, text, self.null, escaped=self.escaped)
         return dialect.concat_expression([dialect.string_literal(each.prefix), text]) if each.prefix else text
 
 
-def told_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
-    """A canonical text as it goes into a hash."""
+def hashable_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
+    """The SQL of a canonical text as it goes into a hash: escaped, and never NULL."""
     literal = dialect.string_literal
     if escaped:
-        for found, instead in (("^", "^^"), ("|", "^p")):
-            sql = f"replace({sql}, {literal(found)}, {literal(instead)})"
+        for character, instead in (("^", "^^"), ("|", "^p")):
+            sql = f"replace({sql}, {literal(character)}, {literal(instead)})"
     return f"COALESCE({sql}, {literal(null)})"
 
 

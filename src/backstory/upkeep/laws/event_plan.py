@@ -52,7 +52,7 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     from pyspark.sql.functions import coalesce, lag, lead, lit
 
     names, shape = system_columns(table), table.shape
-    newest = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
+    newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
     log = facts_of(table, names, newest)
     rows = store.spark.table(store.sql_name(shape.table))
     told_apart = [column(each) for each in shape.key] if log.corrects else identity_of(names, shape)

@@ -70,7 +70,7 @@ class ByKey:
 def judged_by(store: Store, table: StoredTable) -> Judged:
     """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
     telling = Telling(
-        lambda: next((told for each in ancestry(table) if (told := each.told(RECORDED))), None),
+        lambda: next((told for each in ancestry(table) if (told := each.get_property(RECORDED))), None),
         partial(_numbers, store, table),
         partial(_marks, store, table),
         partial(_hashes, store, table),

@@ -26,7 +26,7 @@ def broken_log(files: Files) -> Broken:
     """The laws that a dataset's rows break, as `broken_log` of Spark tells them."""
     table = files.table
     names, shape = system_columns(table), table.shape
-    log = facts_of(table, names, table.newest_told(WATERMARK))
+    log = facts_of(table, names, table.newest_property(WATERMARK))
     identity = (list(shape.key) if log.corrects else identity_names(names, shape)) or [names["offset"]]
     shown = shape.key or (names["offset"],)
     asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]

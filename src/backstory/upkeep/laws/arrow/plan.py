@@ -44,7 +44,7 @@ def broken_spans(files: Files) -> Broken:
     table = files.table
     numbers = partial(numbers_of, table.fields)
     telling = Telling(
-        lambda: table.newest_told(RECORDED), numbers, partial(_marks, files), partial(_hashes, files)
+        lambda: table.newest_property(RECORDED), numbers, partial(_marks, files), partial(_hashes, files)
     )
     judged = judged_spans(table, telling)
     span = table.shape.layout.span

@@ -1,4 +1,4 @@
-"""The wanted rows of a Parquet file: read of few of its row groups, and most columns of even fewer."""
+"""Read the chosen rows of a Parquet file: from few of its row groups, and most columns from even fewer."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def _always(_: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRows:
+class RowSelection:
     """What is read of each file: the columns `asked`, of the rows that are `chosen` by the columns `of`.
 
     `may_have` tells by the statistics of a row group whether it may have such rows; `parted` are the ids of

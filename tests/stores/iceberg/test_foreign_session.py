@@ -8,7 +8,7 @@ from pyspark.errors import PySparkAttributeError
 import backstory
 from backstory.errors import UsageError
 from backstory.spark.connectors import runtime
-from backstory.stores.iceberg import given, jvm
+from backstory.stores.iceberg import foreign_session, jvm
 
 
 class Connect:
@@ -91,7 +91,7 @@ def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypa
     ],
 )
 def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
-    assert given._older(version, given.OLDEST) is old
+    assert foreign_session._older(version, foreign_session.OLDEST) is old
 
 
 def test_a_session_with_icebergs_catalog_is_opened(spark):

@@ -1,4 +1,4 @@
-"""A Spark session that somebody else started: can its catalog be worked with?"""
+"""A Spark session that the caller started: whether its catalog can be used."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +8,8 @@ from backstory.stores.iceberg.jvm import (
     ICEBERG_CATALOG,
     SPARK_CATALOG,
     SPARK_SESSION_CATALOG,
-    found,
     gateway,
+    java_class_or_none,
     lacking,
     version,
 )
@@ -25,10 +25,10 @@ SESSION_CATALOG = "spark_catalog"
 
 
 def require_usable(spark: "SparkSession", catalog: str) -> None:
-    """Look at a session before anything is asked of it.
+    """Check a session before anything else is done with it.
 
-    Raises UsageError for one of Spark Connect, for a catalog that is none of Iceberg's, and for a Spark or an
-    Iceberg that lacks what is needed here, by its name (interface, section 7).
+    Raises UsageError for a session of Spark Connect, for a catalog that is not Iceberg's, and for a Spark or
+    an Iceberg that lacks what is needed here, naming what it lacks (interface, section 7).
     """
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
@@ -45,18 +45,21 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         )
     jvm, package = gateway(spark), runtime(str(spark.version))
     _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog, package)
-    missing, told = lacking(jvm), version(jvm)
-    if missing or _older(told, OLDEST):
+    missing, installed = lacking(jvm), version(jvm)
+    if missing or _older(installed, OLDEST):
         raise UsageError(
             "other-iceberg",
-            f"Iceberg {told} is not supported{f': it lacks {missing[0]}' if missing else ''}.",
+            f"Iceberg {installed} is not supported{f': it lacks {missing[0]}' if missing else ''}.",
             f"Start the session with Iceberg 1.11 or 1.12, and no other version beside it: "
             f"{_line('spark.jars.packages', package)}.",
         )
 
 
 def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package: str) -> None:
-    kind, iceberg = found(jvm, named) if named else None, found(jvm, ICEBERG_CATALOG)
+    kind, iceberg = (
+        java_class_or_none(jvm, named) if named else None,
+        java_class_or_none(jvm, ICEBERG_CATALOG),
+    )
     if iceberg is None or (named and not kind):
         raise UsageError(
             "no-iceberg",
