@@ -32,8 +32,8 @@ class Rewound(Receipt):
     also: list[dict[str, Any]] = field(default_factory=list)
 
 
-def told_of(snapshot: IcebergSnapshot) -> dict[str, Any]:
-    """A commit as receipts tell it."""
+def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
+    """A commit as receipts show it."""
     return {
         "snapshot_id": snapshot.id,
         "committed_at": iso(snapshot.committed_at),

@@ -16,7 +16,7 @@ from backstory.model.keys import told_key
 from backstory.reading.statements.stored_history import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engines.engine import Engine
-from backstory.upkeep.view_marks import marked_views, views_in_force, views_wanted
+from backstory.upkeep.view_marks import marked_views, views_by_definition, views_in_force
 from backstory.upkeep.views import drop_views
 
 LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
@@ -151,7 +151,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
     """Make the history's views those that the model asks for; if they are, nothing is done."""
     history = _history(engine, load)
     in_force = views_in_force(engine, history)
-    if in_force != views_wanted(history):
+    if in_force != views_by_definition(history):
         dropped = drop_views(history) if in_force else []
         _run(engine, [*dropped, *marked_views(history)])
 

@@ -39,7 +39,7 @@ def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     if not broken:
         return list(rows)
     if set(broken) == {Law.FOLD}:
-        return _as_told(rows, terms)
+        return _refold(rows, terms)
     kept = [row for row in _distinct(rows) if row.keyed or is_mark(row)]
     if not terms.remembers:
         return _one_after_another(kept, terms)
@@ -47,16 +47,16 @@ def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     versions = _one_after_another([row for row in kept if row.role is None], terms)
     others = [row for row in kept if row.role is not None and _may_stay(row, terms)]
     after = _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
-    return _as_told(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
+    return _refold(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
 
 
-def _as_told(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The life that the facts tell; as it is where they do not tell all of it."""
-    told = refolded(rows, terms)
-    if told is None:
+def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
+    """The rows with versions made of the remembered facts; as they are where the facts do not suffice."""
+    folded = refolded(rows, terms)
+    if folded is None:
         return list(rows)
-    versions = [row for row in told if row.role is None]
-    after = _without_overlaps(versions, [row for row in told if row.role is not None])
+    versions = [row for row in folded if row.role is None]
+    after = _without_overlaps(versions, [row for row in folded if row.role is not None])
     return list(rows) if violations(after, terms) else after
 
 

@@ -157,7 +157,7 @@ class Said:
         """
         if instant in self.copied or is_settled(instant, terms):
             return self.at(instant, terms)
-        return _told(state, self.events.get(instant, []), self.cleared.get(instant), terms)
+        return _state_after(state, self.events.get(instant, []), self.cleared.get(instant), terms)
 
 
 def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
@@ -187,15 +187,15 @@ def _unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
         if is_settled(at, terms):
             continue
         before, after = said.at(at - 1, terms), said.at(at, terms)
-        told = said.after(before, at, terms)
-        wrong += not alike(told, after) or (at in begun and alike(before, after))
+        expected = said.after(before, at, terms)
+        wrong += not alike(expected, after) or (at in begun and alike(before, after))
     return wrong
 
 
-def _told(
+def _state_after(
     state: State, events: Sequence[RecordRow], cleared: tuple[Any, ...] | None, terms: LawTerms
 ) -> State:
-    """What is known after the events of one instant (V22), a truncate among them by its sequence."""
+    """The state after the events of one instant (V22), a truncate by its sequence among them."""
     steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
     steps += [] if cleared is None else [(cleared, None)]
     for _, row in sorted(steps, key=lambda each: each[0]):

@@ -17,7 +17,7 @@ from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import values_of
 from backstory.upkeep.laws.arrow.rows import records
-from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, offsets_told
+from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, wrong_offsets
 from backstory.upkeep.laws.lives import Broken, added_up, broken_by
 from backstory.upkeep.laws.terms import Law
 
@@ -42,7 +42,7 @@ def broken_log(files: Files) -> Broken:
 
 def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them."""
-    told, wanted = offsets_told(log_rows_here(files), snapshots_here(files.table), len(offsets))
+    told, wanted = wrong_offsets(log_rows_here(files), snapshots_here(files.table), len(offsets))
     there = Counter(offsets.to_pylist())
     wrong = {each: off for each, times in there.items() if (off := abs(times - _due(each, wanted)))}
     missing = wanted - sum(_due(each, wanted) for each in there)

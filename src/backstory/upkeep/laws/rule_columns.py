@@ -1,7 +1,7 @@
-"""What the columns of a layout say of each row, in the words of the rule, and which rows are surely healthy.
+"""The columns that the rule judges by, from those of a layout, and which rows are surely healthy.
 
-A row is surely healthy by what it says and by the version after it. The life of a record is judged by the
-rule, which sees all of its rows, where one of them is not.
+A row is surely healthy by its own values and the version after it. Where one row of a record is not, the rule
+judges the record, with all of its rows.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ FLOOR: Final = PREFIX + "floor"
 TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
 
 
-def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
-    """The columns of the rule, NULL where the layout has none."""
+def rule_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
+    """Each column that the rule judges by, NULL where the layout has none."""
     from pyspark.sql.functions import array, col, lit, unix_micros
 
     shape, span = judged.shape, judged.shape.layout.span
     assert span is not None
     types = {each.name: each.type.kind for each in shape.columns}
     timed = types.get(span.written) in TIMELY
-    said: dict[str, Column] = {
+    values: dict[str, Column] = {
         "start": micros_in(rows, span.start),
         "end": micros_in(rows, span.end),
         "written": micros_in(rows, span.written) if timed else lit(None).cast("bigint"),
@@ -43,34 +43,34 @@ def told_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
         within = {
             name: col(MEMORY)[name] for name in (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS)
         }
-        said |= within | {
+        values |= within | {
             name: unix_micros(col(MEMORY)[name]) for name in (memory.ENDED_AT, memory.END_BEFORE)
         }
         fields = rows.schema[MEMORY].dataType.fieldNames()  # type: ignore[attr-defined]
-        said["sequence"] = (
+        values["sequence"] = (
             col(MEMORY)["sequence"] if "sequence" in fields else lit(None).cast("struct<a:int>")
         )
     else:
-        said |= {name: lit(None).cast("string") for name in ("role", "kind", "scope")}
-        said |= {name: lit(None).cast("bigint") for name in ("ended_at", "end_before")}
-        said |= {"columns": array(lit(None).cast("int")), "sequence": lit(None).cast("struct<a:int>")}
-    return {PREFIX + name: said[name] for name in FIELDS}
+        values |= {name: lit(None).cast("string") for name in ("role", "kind", "scope")}
+        values |= {name: lit(None).cast("bigint") for name in ("ended_at", "end_before")}
+        values |= {"columns": array(lit(None).cast("int")), "sequence": lit(None).cast("struct<a:int>")}
+    return {PREFIX + name: values[name] for name in FIELDS}
 
 
 def key_columns(judged: Judged) -> "dict[str, Column]":
-    """What is asked of a row that stands for its record alone: whether its key is whole, and its hash."""
-    told = {"keyed": _whole(judged.identity), **(_hashed(judged) if judged.terms.hashed else {})}
-    return {PREFIX + name: value for name, value in told.items()}
+    """The columns to judge the only row of a record by: whether its key is whole, and its hash."""
+    columns = {"keyed": _whole(judged.identity), **(_hashed(judged) if judged.terms.hashed else {})}
+    return {PREFIX + name: value for name, value in columns.items()}
 
 
 def _hashed(judged: Judged) -> "dict[str, Column]":
     """A row's hash, and whether it is one that the row may have."""
     from pyspark.sql.functions import expr, lit
 
-    told = column(ROW_HASH) if judged.terms.hashed else lit(None).cast("string")
+    hash_ = column(ROW_HASH) if judged.terms.hashed else lit(None).cast("string")
     if not judged.hashes:
-        return {"hash": told, "rightly": lit(None).cast("boolean")}
-    return {"hash": told, "rightly": told.isin("erased", *map(expr, judged.hashes))}
+        return {"hash": hash_, "rightly": lit(None).cast("boolean")}
+    return {"hash": hash_, "rightly": hash_.isin("erased", *map(expr, judged.hashes))}
 
 
 def surely_hashed() -> "Column":
