@@ -7,7 +7,7 @@ from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_one, tell_error, without_idle
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant, parse_instant
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.model.receipt import exit_code
 
 DEFAULTS = Options()
@@ -48,7 +48,7 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         told = f"{deed}; rows: {rows}" if rows else "nothing to undo"
         console.print(f"{each['table']}: {told}", markup=False)
         if each["keys"]:
-            keys = (told_key(list(key), list(key.values())) for key in each["keys"])
+            keys = (key_text(list(key), list(key.values())) for key in each["keys"])
             console.print(f"  keys: {', '.join(keys)}", markup=False)
     if not apply:
         console.print(AGAIN)

@@ -120,8 +120,8 @@ def columns_of(
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        found = json_columns(named, options, known)
-        return pa.schema([pa.field(each.name, _told(each, known)) for each in found]), frozenset()
+        columns = json_columns(named, options, known)
+        return pa.schema([pa.field(each.name, _json_type(each, known)) for each in columns]), frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
     for name, other in schemas[1:]:
@@ -129,11 +129,11 @@ def columns_of(
     return whole, frozenset()
 
 
-def _told(field: pa.Field, known: Known) -> pa.DataType:
-    """The type that the table has for a column of JSON, where texts may be its days and instants."""
-    wanted = known[field.name].type if field.name in known else field.type
-    days = pa.types.is_date(wanted) or pa.types.is_timestamp(wanted)
-    return wanted if pa.types.is_string(field.type) and days else field.type
+def _json_type(field: pa.Field, known: Known) -> pa.DataType:
+    """The type of a column of JSON: the table's, where that has days or instants and the files have texts."""
+    stored = known[field.name].type if field.name in known else field.type
+    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
+    return stored if pa.types.is_string(field.type) and days else field.type
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:

@@ -40,7 +40,7 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
     None if there are none.
     """
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
-    return hash_told(reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))) if len(rows) else None
+    return hash_text(reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))) if len(rows) else None
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
@@ -48,8 +48,8 @@ def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
-def hash_told(words: np.ndarray) -> str:
-    """The hash that is of these words."""
+def hash_text(words: np.ndarray) -> str:
+    """The hash with these words, in hexadecimal digits."""
     return "".join(f"{int(each):016x}" for each in words)
 
 
@@ -100,21 +100,21 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
 def _once(name: str, values: pa.Array) -> pa.Array | None:
     """The same as `_field`; what equal values add is made once."""
     encoded = values.dictionary_encode()
-    told = _field(name, encoded.dictionary)
-    return None if told is None else told.take(encoded.indices)
+    texts = _field(name, encoded.dictionary)
+    return None if texts is None else texts.take(encoded.indices)
 
 
 def _field(name: str, values: pa.Array) -> pa.Array | None:
     """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
     if values.null_count == len(values):
         return None
-    letter, told = _told(values)
+    letter, texts = _kind_and_texts(values)
     start = text(f"{len(name.encode())}:{name}{letter}")
-    length = pc.binary_length(told).cast(pa.string())
-    return pc.binary_join_element_wise(start, length, text(":"), told, text(""))
+    length = pc.binary_length(texts).cast(pa.string())
+    return pc.binary_join_element_wise(start, length, text(":"), texts, text(""))
 
 
-def _told(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
+def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
     """The letter of a column's kind, and the text of each value."""
     is_ = pa.types
     if is_.is_integer(values.type):

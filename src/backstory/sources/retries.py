@@ -84,7 +84,7 @@ def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
             last = number >= policy.attempts or wait > policy.longest
             _tell(error, number, policy, None if last else wait)
             if last:
-                raise _given_up(error, number, asked) from None
+                raise _final_error(error, number, asked) from None
         RETRIES.inc()
         time.sleep(wait)
     raise AssertionError("unreachable")
@@ -113,7 +113,8 @@ def _tell(error: TryAgain, number: int, policy: Policy, wait: float | None) -> N
     )
 
 
-def _given_up(error: TryAgain, number: int, asked: float) -> TryAgain:
+def _final_error(error: TryAgain, number: int, asked: float) -> TryAgain:
+    """The error with how many attempts were made, and the pause in seconds that the server asks for."""
     attempts = "1 attempt" if number == 1 else f"{number} attempts"
     pause = f"; the server asks for a pause of {asked:.0f} s" if asked else ""
     return TryAgain(error.code, f"{error.message.removesuffix('.')} ({attempts}{pause}).", error.remedy)

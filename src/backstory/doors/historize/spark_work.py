@@ -16,7 +16,7 @@ from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import MAX_KEYS
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
@@ -113,7 +113,7 @@ class SparkWork:
         names = [each.name for each in business_keys(self.load.dataset)]
         chosen = [col(side + quoted(name)).alias(name) for name in names]
         found = rows.select(*chosen).distinct().take(MAX_KEYS)
-        return sorted(told_key(names, list(row)) for row in found)
+        return sorted(key_text(names, list(row)) for row in found)
 
     def repeated(self, rows: "DataFrame") -> list[str]:
         """Up to ten business keys of rows whose key stands there more than once."""

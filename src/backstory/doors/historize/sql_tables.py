@@ -12,7 +12,7 @@ from backstory.doors.historize.stage_rows import read_stage
 from backstory.doors.historize.stored_histories import stored_history
 from backstory.errors import Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.reading.statements.stored_history import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engines.engine import Engine
@@ -85,7 +85,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
         nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
         found = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))
         if found:
-            told = [told_key(keys, row) for row in found]
+            told = [key_text(keys, row) for row in found]
             raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
 
 

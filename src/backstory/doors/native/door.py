@@ -13,7 +13,7 @@ from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
 from backstory.formats.source_files import source_files
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store
@@ -32,7 +32,7 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     others store meanwhile is then newer, and not taken back.
     """
     given = replace(given, begun=datetime.now(UTC))
-    with disk_told("the source"), _rows(store, source, into, given) as rows:
+    with translate_disk_errors("the source"), _rows(store, source, into, given) as rows:
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
 
 

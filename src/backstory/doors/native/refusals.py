@@ -13,7 +13,7 @@ from backstory.doors.native.source import Source
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
@@ -29,7 +29,7 @@ WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_nul
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     """Up to ten keys of the rows, or of a struct in them, in order."""
     return sorted(
-        told_key(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
+        key_text(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
     )
 
 
@@ -38,7 +38,7 @@ def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)
-    return sorted(told_key(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
+    return sorted(key_text(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
 
 
 def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
@@ -50,7 +50,7 @@ def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Up to ten keys of such rows, in order."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
     texts = pa.table([each.cast(pa.string()) for each in texts.columns], names=texts.column_names)
-    return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
+    return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":

@@ -36,7 +36,7 @@ from backstory.doors.odf.work import (
 )
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.staging import StagedRows
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
 from backstory.journal.log_table import logged
 from backstory.model.change import Change, Committed
@@ -76,7 +76,7 @@ def deliver_file(
     writers always came first, or if the disk is full.
     """
     with ExitStack() as held:
-        held.enter_context(disk_told(fetched.name))
+        held.enter_context(translate_disk_errors(fetched.name))
         with timed("decode"):
             read, content = _read(store, dataset(), source, fetched, run, held)
         frame = None if read is None else read.frame

@@ -12,7 +12,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.model import remembered as memory
 from backstory.model.instant import EPOCH, iso
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.upkeep.laws.judged import PREFIX, Judged
@@ -83,7 +83,7 @@ def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTal
     stays = {row.place: row for row in after}
     changed = [row for row in after if row != rows[row.place]]
     gone = [row.place for row in rows if row.place not in stays]
-    key = told_key(judged.shown, [values[0][name] for name in judged.shown])
+    key = key_text(judged.shown, [values[0][name] for name in judged.shown])
     for law in violations(after, judged.terms):
         tally.left[law.value] = [*tally.left.get(law.value, []), key][:MAX_KEYS]
     tally.laws.update({law.value: times for law, times in broken.items()})
