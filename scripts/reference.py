@@ -9,7 +9,7 @@ from pathlib import Path
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
-from backstory.doors.native.asked import SnapshotOptions
+from backstory.doors.native.request import SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 

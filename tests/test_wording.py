@@ -61,7 +61,7 @@ FLAGS = {
     ("doors/fivetran/serving.py", "--tls-cert"),  # a warning of `serve`
     ("doors/fivetran/serving.py", "--tls-key"),
     ("doors/fivetran/serving.py", "--host"),
-    ("doors/native/asked.py", "--help"),
+    ("doors/native/request.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
     ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
     ("spark/launch.py", "--load-spark-defaults"),  # for spark-submit

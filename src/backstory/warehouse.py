@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.doors.native.asked import SnapshotOptions
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
+    from backstory.doors.native.request import SnapshotOptions
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.adopting import Adopted
@@ -135,7 +135,7 @@ class Warehouse:
         """
         from backstory.doors.native import door
 
-        return door.snapshot(self.store, source, table_name(into), door.asked(**options))
+        return door.snapshot(self.store, source, table_name(into), door.parse_options(**options))
 
     def add(self, files: Files, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
         """Register the datasets of manifests: files, or folders with files in them.

@@ -1,7 +1,7 @@
 """What keeps tables in good order: `rewind`, `forget`, `maintain`."""
 
 from backstory.cli.asking import opened
-from backstory.cli.keys import key_given, require_key
+from backstory.cli.keys import parse_key, require_key
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_one, tell_error, without_idle
@@ -80,7 +80,7 @@ def forget(
     require_key(key)
     with opened(options, table) as store, busy(options, "Searching the table's files ..."):
         found = store.table(table)
-        done = found.forget(key_given(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
+        done = found.forget(parse_key(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
     if options.answer != "table":
         show_one(done, options.answer, wide=options.wide)
         return

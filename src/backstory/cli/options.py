@@ -52,6 +52,6 @@ class Options:
         return load(self.warehouse, self.config)
 
 
-def names_given(given: tuple[str, ...]) -> list[str]:
-    """The names that an option lists, with commas or by being given again."""
+def parse_names(given: tuple[str, ...]) -> list[str]:
+    """The names that an option lists, separated by commas or in repeated options."""
     return [name.strip() for each in given for name in each.split(",") if name.strip()]

@@ -3,13 +3,13 @@
 from typing import Any
 
 from backstory.cli.asking import opened
-from backstory.cli.file_flags import FileFlags, pairs_given
+from backstory.cli.file_flags import FileFlags, parse_pairs
 from backstory.cli.flags import in_flags
-from backstory.cli.options import Flag, Names, Options, names_given
+from backstory.cli.options import Flag, Names, Options, parse_names
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show_one
 from backstory.cli.starting import busy
-from backstory.doors.native.asked import TABLE, Deletes, asked
+from backstory.doors.native.request import TABLE, Deletes, parse_options
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 
@@ -78,7 +78,7 @@ def snapshot(
     from backstory.formats.source_files import source_files
 
     table = table_name(into)
-    given = asked(
+    given = parse_options(
         key=_names(key),
         at=at,
         deletes=deletes,
@@ -88,8 +88,8 @@ def snapshot(
         track=_names(track),
         ignore=_names(ignore),
         overwrite=_names(overwrite),
-        rename=pairs_given(rename, "--rename old=new"),
-        retype=pairs_given(retype, "--retype column=TYPE"),
+        rename=parse_pairs(rename, "--rename old=new"),
+        retype=parse_pairs(retype, "--retype column=TYPE"),
         backfill=backfill,
         remember=remember,
         backfill_added=backfill_added,
@@ -113,7 +113,7 @@ def snapshot(
 
 
 def _names(given: tuple[str, ...]) -> list[str] | None:
-    return names_given(given) or None
+    return parse_names(given) or None
 
 
 def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:

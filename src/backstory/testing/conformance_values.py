@@ -112,22 +112,22 @@ def _made_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[
     table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
 
-    def told(sql: str, started: datetime = DAY) -> str:
+    def evaluate(sql: str, started: datetime = DAY) -> str:
         found = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
         return str(found[0][0])
 
     built = {
-        "a key": told(expressions.base_key(dataset, "s")),
-        f"a row hash, {schema_of(model, dataset).hash_profile}": told(expressions.row_hash(dataset, "s")),
+        "a key": evaluate(expressions.base_key(dataset, "s")),
+        f"a row hash, {schema_of(model, dataset).hash_profile}": evaluate(expressions.row_hash(dataset, "s")),
     }
     for name, instant in (
         ("a history key", DAY + timedelta(hours=3, minutes=4, seconds=5.6)),
         ("a history key of another day", DAY + timedelta(days=1)),
     ):
-        built[name] = told(expressions.hist_key(dataset, "s"), instant)
+        built[name] = evaluate(expressions.hist_key(dataset, "s"), instant)
     bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {"customer_id": None})
-    built["a key with NULL"] = told(expressions.base_key(dataset, "s"))
+    built["a key with NULL"] = evaluate(expressions.base_key(dataset, "s"))
     return built
 
 

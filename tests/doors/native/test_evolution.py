@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import types as t
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import evolved, made
+from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.model.types import type_named

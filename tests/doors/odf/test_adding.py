@@ -9,9 +9,9 @@ from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import door
 from backstory.doors.odf.adding import add_one
+from backstory.doors.odf.arguments import meant, refuse_repeated
 from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.registry import Registered, stored
-from backstory.doors.odf.wanted import meant, refuse_repeated
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 

@@ -141,7 +141,7 @@ def test_E13_what_did_we_know_row_by_row():
     for (instant, known), value in told.items():
         found = [
             v["v"]
-            for _, start, end, v in life.table.known(known)
+            for _, start, end, v in life.table.statements_at(known)
             if start <= instant and (end is None or instant < end)
         ]
         assert found == [value]
@@ -265,7 +265,8 @@ def test_L3_L5_what_was_known_stays_known(series, data):
             life.copy(again, data.draw(COPIES), restate=True)
         for recorded, told in life.told.items():
             known = sorted(
-                (k, start, end or 0, str(values)) for k, start, end, values in life.table.known(recorded)
+                (k, start, end or 0, str(values))
+                for k, start, end, values in life.table.statements_at(recorded)
             )
             assert known == told
     _assert_each_life_is_whole(life)

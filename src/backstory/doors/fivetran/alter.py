@@ -25,7 +25,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     def plan() -> tuple[StoredTable, Change | None]:
         stored = existing(store, table)
         refuse_foreign(stored.shape)
-        into = _wanted(store, stored.shape, definition, drop_columns=drop_columns)
+        into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
         if _same(stored.shape, into):
             return stored, None
         _refuse(stored.shape, into)
@@ -35,8 +35,8 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     return deliver(store, TableChange([table], told, plan)) is not None
 
 
-def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
-    """The shape that the table shall have; a decimal without parameters keeps the stored ones."""
+def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+    """The shape that the definition asks for; a decimal without parameters keeps the stored ones."""
     key = key_from(definition.columns)
     if not key:
         raise Refused(

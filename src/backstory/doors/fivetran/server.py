@@ -102,18 +102,18 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
     raise _taken(port, option)
 
 
-def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
+def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
     """Wait for SIGTERM or SIGINT, then finish running requests and end.
 
     What still runs after the grace is cut off with the process: exit code 1. Raises TryAgain when
     `java`, Spark's own process, ends before.
     """
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     if java is not None:
-        threading.Thread(target=_tell_its_end, args=(java, running, told), daemon=True).start()
-    told.wait()
+        threading.Thread(target=_tell_its_end, args=(java, running, stop), daemon=True).start()
+    stop.wait()
     if java is None or java.poll() is None:
         _end_after(GRACE_SECONDS + ENDING_SECONDS, 1, java)
         running.stop()

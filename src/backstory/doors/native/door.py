@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import TABLE, SnapshotRequest, asked
+from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
@@ -21,7 +21,7 @@ from backstory.stores.iceberg.store import Store
 if TYPE_CHECKING:
     from backstory.doors.native.source import Source
 
-__all__ = ["asked", "snapshot"]
+__all__ = ["parse_options", "snapshot"]
 
 
 def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backstory.doors.native.asked import SnapshotRequest, bad_option
 from backstory.doors.native.columns import refuse_lacking_key
+from backstory.doors.native.request import SnapshotRequest, bad_option
 from backstory.errors import Refused, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout

@@ -55,7 +55,7 @@ def rows_of_files(
     """
     written.refuse_misplaced(source.format)
     known = {
-        **_known(store, into, rename),
+        **_stored_fields(store, into, rename),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
     }
     with ExitStack() as held, as_files_of_a_user():
@@ -99,8 +99,8 @@ def _size(path: Path) -> int:
     return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
-def _known(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
-    """The flat columns that the table has already, under their new names."""
+def _stored_fields(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
+    """The flat columns that the table already has, as fields under their new names."""
     table = load(store, into)
     columns = () if table is None else table.shape.user_columns
     types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}

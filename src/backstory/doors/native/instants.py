@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant

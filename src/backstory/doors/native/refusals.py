@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.source import Source
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
 from backstory.model.guards import exceeds

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from backstory.doors.native.asked import SnapshotRequest, bad_option
+from backstory.doors.native.request import SnapshotRequest, bad_option
 from backstory.errors import Refused
 from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
 
@@ -33,7 +33,7 @@ class TableSettings:
     def properties(self) -> dict[str, str]:
         """The settings as the table keeps them."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {_PROPERTIES[name]: _told(names) for name, names in found.items() if names is not None}
+        return {_PROPERTIES[name]: _names_json(names) for name, names in found.items() if names is not None}
 
     def renamed(self, names: Mapping[str, str]) -> "TableSettings":
         """The same of columns with other names."""
@@ -87,7 +87,8 @@ def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[
         )
 
 
-def _told(names: Iterable[str]) -> str:
+def _names_json(names: Iterable[str]) -> str:
+    """Names as the JSON of a property, sorted."""
     return json.dumps(sorted(names), ensure_ascii=False)
 
 

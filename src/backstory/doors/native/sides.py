@@ -6,9 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.retyping import retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.source import Source

@@ -9,7 +9,6 @@ from functools import partial
 
 import structlog
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import Evolved, evolved, made
 from backstory.doors.native.here import planned_here
@@ -24,6 +23,7 @@ from backstory.doors.native.refusals import (
     refuse_untyped_key,
     warnings_of,
 )
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.sides import CopySides, sides_of

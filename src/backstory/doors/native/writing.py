@@ -36,7 +36,7 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
         told = {**sides.settings.properties(), **_memory(sides)}
         return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
     if evolved.retyped:
-        return _anew(sides, copy, rows, marks, replaced)
+        return _replace_all_rows(sides, copy, rows, marks, replaced)
     if come is None and not evolved.changed:
         return None
     kept = sides.settings.properties() if evolved.renamed else {}
@@ -100,10 +100,10 @@ def _pairs(places: pa.Table) -> Iterator[tuple[str, int]]:
     return zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True)
 
 
-def _anew(
+def _replace_all_rows(
     sides: CopySides, copy: PlannedCopy, rows: PlannedRows, marks: pa.Table, replaced: pa.Table
 ) -> Change:
-    """All rows in the types that the table will have: those that stay, and those that come for what goes."""
+    """The change that writes all rows in the table's new types: those that stay, and those that come."""
     assert sides.table is not None
     stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
     there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.odf.batch import DeliveredSide, batch, refuse_failed
-from backstory.doors.odf.columns import told_columns
+from backstory.doors.odf.columns import expected_columns
 from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
@@ -161,9 +161,9 @@ def _read(
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
-    told = told_columns(dataset.dataset, source)
+    expected = expected_columns(dataset.dataset, source)
     queried = source.preprocess is not None
-    read = read_batch(store, ready, source.read, schema, folder, told, held=held, queried=queried)
+    read = read_batch(store, ready, source.read, schema, folder, expected, held=held, queried=queried)
     return read, content
 
 

@@ -81,16 +81,16 @@ class StoredCopies:
         """What a record was at an instant; None while it was not there."""
         return next((row.values for row in self.life(key) if row.covers(instant)), None)
 
-    def known(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
-        """What the table told at a recorded time: key, start, end and values (V6)."""
-        told = []
+    def statements_at(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
+        """What the table knew at a recorded time: key, start, end and values of each version (V6)."""
+        statements = []
         for row in self.rows:
             if row.recorded <= recorded and row.role is not Role.FACT:
                 moved_later = row.ended_at is not None and row.ended_at > recorded
                 end = row.end_before if moved_later else row.end
                 if end is None or row.start < end:
-                    told.append((row.key, row.start, end, row.values))
-        return told
+                    statements.append((row.key, row.start, end, row.values))
+        return statements
 
 
 @dataclass(frozen=True, slots=True)

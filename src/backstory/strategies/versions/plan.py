@@ -61,13 +61,13 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
     `_row_id`, a version that is closed or written anew keeps its id, and one that begins has none.
     """
-    update, closing, pointless = _told_apart(delivery.update)
+    update, closing, pointless = _split_updates(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
     codes, count = key_codes([*parts, delivery.earliest, delivery.delete, closing], delivery.key)
     first = np.full(count, NEVER)
     np.minimum.at(first, codes[3], micros(delivery.earliest[START]))
     cells = Rows.concat(
-        [_known(stored.select(update.values.column_names)), delivery.replace, update],
+        [_complete_rows(stored.select(update.values.column_names)), delivery.replace, update],
         update.values.schema,
     )
     versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
@@ -91,8 +91,8 @@ def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
     return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
 
 
-def _told_apart(update: Rows) -> tuple[Rows, pa.Table, int]:
-    """Update rows that make a version, those that only close one, and the count of the rest.
+def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
+    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
 
     The active flag of a version that an update makes is, if left open, whether it has no end.
     """
@@ -108,7 +108,8 @@ def _told_apart(update: Rows) -> tuple[Rows, pa.Table, int]:
     return Rows(making.values.set_column(place, ACTIVE, flags), making.known), closing, pointless
 
 
-def _known(values: pa.Table) -> Rows:
+def _complete_rows(values: pa.Table) -> Rows:
+    """Rows of which every value is known."""
     yes = pa.repeat(pa.scalar(True), values.num_rows)
     return Rows(values, pa.table([yes] * values.num_columns, names=values.column_names))
 

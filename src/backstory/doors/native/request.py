@@ -1,4 +1,4 @@
-"""What a caller asks of a snapshot, looked at before anything is read."""
+"""The options of a snapshot, checked before anything is read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -158,8 +158,8 @@ _ELSEWHERE: Final = {
 }
 
 
-def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
-    """The options as a caller gives them; UsageError for those that nothing can be done with."""
+def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
+    """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
     given = dict(cast("dict[str, Any]", options))
     for name in given.keys() - SnapshotOptions.__annotations__.keys():
         word = _ELSEWHERE.get(name)
@@ -167,7 +167,7 @@ def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
         raise bad_option(f"There is no option {name}.", remedy)
     key, at = given.get("key"), given.get("at")
     names = {each: _names(given.get(each)) for each in ("track", "ignore", "overwrite")}
-    told = {
+    parsed = {
         "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
         "at": None if at is None else instant_of(at),
         "rename": dict(given.get("rename") or {}),
@@ -175,7 +175,7 @@ def asked(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     }
     files = {name: given.pop(name) for name in FILE_OPTIONS & given.keys()}
     files["type"] = {name: _type(name, word) for name, word in (files.get("type") or {}).items()}
-    return SnapshotRequest(**{**given, **names, **told, "files": FileOptions(**files)})
+    return SnapshotRequest(**{**given, **names, **parsed, "files": FileOptions(**files)})
 
 
 def _names(given: Sequence[str] | None) -> frozenset[str] | None:

@@ -1,4 +1,4 @@
-"""The datasets that arguments mean: by their names, or as manifests would have them; nothing is written."""
+"""The datasets that arguments name, or that manifests would add; nothing is written."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from backstory.model.table import TableName
 from backstory.stores.port import ToldTable
 
 # A name or a path as a user writes it, a path, or the table of a dataset.
-Wanted = str | Path | TableName
+Argument = str | Path | TableName
 NAMED: Final = ("content", "name")
 
 
@@ -27,7 +27,7 @@ def is_file(one: str | Path) -> bool:
     return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
 
 
-def require_some(wanted: Sequence[Wanted], *, every: bool) -> None:
+def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
     """Raise UsageError if no dataset is meant at all."""
     if not wanted and not every:
         raise UsageError(
@@ -35,14 +35,14 @@ def require_some(wanted: Sequence[Wanted], *, every: bool) -> None:
         )
 
 
-def meant(datasets: Datasets[Table], wanted: Iterable[Wanted]) -> list[Known[Table]]:
+def meant(datasets: Datasets[Table], wanted: Iterable[Argument]) -> list[Known[Table]]:
     """The datasets of files, folders and names, each once; UsageError for what is none."""
     read = [each for one in wanted for each in _meant(datasets, one)]
     refuse_repeated(each for each in read if each.dataset.written is not None)
     return list({each.name: each for each in read}.values())
 
 
-def _meant(datasets: Datasets[Table], one: Wanted) -> list[Known[Table]]:
+def _meant(datasets: Datasets[Table], one: Argument) -> list[Known[Table]]:
     if isinstance(one, TableName):
         return [datasets.existing(one.name)]
     path = Path(one)
@@ -86,10 +86,10 @@ def refuse_repeated(found: Iterable[Known[ToldTable]], first: dict[str, Dataset]
             )
 
 
-def looked_at(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tuple[Lint, ...]:
-    """What is odd in a manifest; UsageError for what must not be added."""
-    told = tuple(lint())
-    refuse_errors(told)
+def check_manifest(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tuple[Lint, ...]:
+    """The lints of a manifest; UsageError if it must not be added."""
+    lints = tuple(lint())
+    refuse_errors(lints)
     if dataset.polling is not None:
         check(dataset.polling.fetch)
     for _, source in dataset.sources():
@@ -97,7 +97,7 @@ def looked_at(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tuple[Lin
         options = read_options(source.read)
         if declared is not None:
             refuse_unwritable(options, arrow_schema(declared))
-    return told
+    return lints
 
 
 def is_same(before: Dataset, after: Dataset) -> bool:
