@@ -119,14 +119,14 @@ def _names(given: tuple[str, ...]) -> list[str] | None:
 def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
     told = {**told, "schema_changes": [in_flags(each).replace("`", "") for each in told["schema_changes"]]}
     if options.answer == "table":
-        told |= {name: _spoken(told[name]) for name in ("keys", "columns") if name in told}
+        told |= {name: _outcome_lines(told[name]) for name in ("keys", "columns") if name in told}
     show_one(told, options.answer, wide=options.wide)
     if dry_run and options.answer == "table":
         console.print(DRY)
 
 
-def _spoken(found: dict[str, Any]) -> list[str]:
-    """What is told by outcome or column, a line for each that has something."""
+def _outcome_lines(found: dict[str, Any]) -> list[str]:
+    """A line for each outcome or column that has something."""
     return [
         f"{name}: {', '.join(map(str, each)) if isinstance(each, list) else each}"
         for name, each in found.items()

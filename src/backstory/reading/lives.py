@@ -45,13 +45,13 @@ def lanes(statements: Sequence[Told]) -> list[Lane]:
         return [Lane(statements)] if statements else []
     known = sorted(times)
     return [
-        Lane(held(statements, time), time, following)
+        Lane(statements_at(statements, time), time, following)
         for time, following in zip(known, [*known[1:], None], strict=True)
     ]
 
 
-def held(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
-    """Those that were told at a recorded time, or are still, by their start."""
+def statements_at(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
+    """The statements that were known at a recorded time, by default now, by their start."""
     found = [each for each in statements if _holds(each, known_at)]
     return sorted(found, key=lambda each: each[VALID_FROM])
 

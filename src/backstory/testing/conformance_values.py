@@ -17,7 +17,7 @@ from backstory.testing.conformance_bench import (
     DAY,
     PEPPER,
     Bench,
-    brought,
+    bring_rows,
     fresh,
 )
 from backstory.testing.conformance_sample import (
@@ -99,7 +99,7 @@ def examine_hashes(bench: Bench) -> None:
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_crm_customer")
-        built = _made_of_columns(bench, model, dataset)
+        built = _values_of_columns(bench, model, dataset)
         kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
         kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
         for told in kinds:
@@ -107,7 +107,7 @@ def examine_hashes(bench: Bench) -> None:
                 require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
 
 
-def _made_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
+def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
     expressions = Expressions(bench.dialect, schema_of(model, dataset))
     table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
@@ -183,7 +183,7 @@ def examine_types(bench: Bench) -> None:
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_types")
         load = fresh(bench, model, dataset)
-        brought(bench, load, rows, "r1", DAY)
+        bring_rows(bench, load, rows, "r1", DAY)
         found = {row["order"]: row for row in bench.texts(load.base_table, base_columns(dataset))}
         for row in rows:
             _require_canonical(dataset, row, found[str(row["order"])])

@@ -61,7 +61,7 @@ def forget(
         refuse_read(each, drop_cursors=drop_cursors)
     named = [refuse_unerasable(store, each) for each in tables]
     around = [surroundings(store, each, files.now.all) for each, files in zip(tables, named, strict=True)]
-    sought = [_sought(store, *each, record) for each in zip(tables, around, strict=True)]
+    sought = [_search_record(store, *each, record) for each in zip(tables, around, strict=True)]
     for one in sought if apply else ():
         if one.open:
             refuse_unfinished(one.table, one.found)
@@ -86,7 +86,7 @@ class _Sought:
         return bool(self.found.holding or unfinished(self.table).record)
 
 
-def _sought(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
+def _search_record(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
     condition, columns = _condition(store, table, record.key)
     found = search(store, table, condition, columns, around)
     rows = _rows(store, table, condition)

@@ -13,7 +13,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.sought import without
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import row_selection
 from backstory.stores.metadata.hidden import Unreadable

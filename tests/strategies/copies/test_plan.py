@@ -15,7 +15,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import mark, micros, taken_back
+from backstory.strategies.copies.rows import mark, micros, withdraw_facts
 from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
 from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, joined_plans, plan_rows
 from backstory.strategies.copies.terms import CopyTerms
@@ -165,7 +165,7 @@ def with_mark(rows, copy, recorded, *, differs):
     if here and (here[0]["_memory"]["columns"] == columns or not differs):
         return rows
     memory = OWN_COLUMNS[-1].type
-    back = taken_back(table(here), recorded, memory).to_pylist() if here else []
+    back = withdraw_facts(table(here), recorded, memory).to_pylist() if here else []
     return [
         *(row for row in rows if row not in here),
         *back,

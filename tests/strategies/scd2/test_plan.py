@@ -12,7 +12,7 @@ from backstory.strategies.scd2.pair import Pair
 from backstory.strategies.scd2.plan import LoadMoment, begins, closes, tally
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import WORDS, State
-from backstory.strategies.sift.plan import matched, taken
+from backstory.strategies.sift.plan import matched, take_rows
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}
@@ -89,8 +89,8 @@ def test_a_small_load_is_the_rules(life):
         came = live["b_key"].take(found.appeared).to_pylist()
         seen = pa.array([key for key in came if key in closed], pa.string())
         moment = LoadMoment(instant, run)
-        before = (taken(open_, each) for each in (found.changed[1], found.vanished))
-        after = (taken(live, each) for each in (found.changed[0], found.appeared))
+        before = (take_rows(open_, each) for each in (found.changed[1], found.vanished))
+        after = (take_rows(live, each) for each in (found.changed[0], found.appeared))
         ended = made(closes(pair(words), *before, moment))
         begun = begins(pair(words), *after, seen, moment)
         begun = begun.append_column("h_key", pa.nulls(len(begun), pa.string()))

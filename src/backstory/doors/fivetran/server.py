@@ -99,7 +99,7 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
             socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
         ):
             return
-    raise _taken(port, option)
+    raise _port_in_use(port, option)
 
 
 def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -184,14 +184,15 @@ def _bind(
             continue
         if bound:
             return bound, shown
-    raise _taken(port)
+    raise _port_in_use(port)
 
 
 def _hosts(host: str | None) -> list[str]:
     return [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
 
 
-def _taken(port: int, option: str = "port") -> Failed:
+def _port_in_use(port: int, option: str = "port") -> Failed:
+    """The error for a port that another program listens on."""
     return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",

@@ -19,7 +19,7 @@ from backstory.formats.memory import MemoryLease
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.slice import PLACE
 from backstory.strategies.scd2.plan import LoadMoment, closes
-from backstory.strategies.sift.plan import Compared, Matched, matched, taken
+from backstory.strategies.sift.plan import Compared, Matched, matched, take_rows
 
 BESIDE = (LIVE, IN_SCOPE, BROKEN, FILE, POSITION, ROW_ID)
 
@@ -73,8 +73,8 @@ class LoadParts:
     def _add_base(self, sides: Mapping[str, pa.Table], matches: Matched) -> None:
         staged, stored = sides[STAGED], sides[BASE]
         rows = staged.drop_columns([LIVE, BROKEN])
-        appeared, (changed, known) = taken(rows, matches.appeared), matches.changed
-        came = taken(rows, changed)
+        appeared, (changed, known) = take_rows(rows, matches.appeared), matches.changed
+        came = take_rows(rows, changed)
         if ROW_ID in stored.column_names:
             came = came.append_column(ROW_ID, stored[ROW_ID].take(known))
             appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
@@ -85,10 +85,12 @@ class LoadParts:
         staged, stored = sides[STAGED], sides[BASE]
         names = [each.name for each in business_keys(work.load.dataset)]
         if work.base is not None:
-            self.came.append(taken(staged.select(names), matches.appeared))
-            self.went.append(taken(stored.select(names), pa.concat_arrays([matches.vanished, matches.kept])))
+            self.came.append(take_rows(staged.select(names), matches.appeared))
+            self.went.append(
+                take_rows(stored.select(names), pa.concat_arrays([matches.vanished, matches.kept]))
+            )
         now, before = (
-            taken(rows, places).select([name for name in rows.column_names if name not in BESIDE])
+            take_rows(rows, places).select([name for name in rows.column_names if name not in BESIDE])
             for rows, places in zip((staged, stored), matches.changed, strict=True)
         )
         same = pc.equal(now[ColumnRole.ROW_HASH], before[ColumnRole.ROW_HASH])
@@ -106,9 +108,9 @@ class LoadParts:
             raise Declined
         self.history += _compared(matches, live, open_)
         rows = live.select(list(dict.fromkeys([key, *pair.mirrored.values(), ColumnRole.ROW_HASH])))
-        self.changed.add(taken(rows, matches.changed[0]))
-        self.appeared.add(taken(rows, matches.appeared))
-        versions = whole(taken(open_, pa.concat_arrays([matches.changed[1], matches.vanished])))
+        self.changed.add(take_rows(rows, matches.changed[0]))
+        self.appeared.add(take_rows(rows, matches.appeared))
+        versions = whole(take_rows(open_, pa.concat_arrays([matches.changed[1], matches.vanished])))
         self.gone.append(versions.select([FILE, POSITION]).cast(PLACE))
         versions, count = versions.drop_columns([FILE, POSITION]), len(matches.changed[1])
         moment = LoadMoment(work.run.instant, work.run.run_id)
@@ -143,14 +145,14 @@ def _compared(matches: Matched, delivered: pa.Table, stored: pa.Table) -> Compar
 
 
 def _places(rows: pa.Table, places: pa.Array) -> pa.Table:
-    return taken(rows.select([FILE, POSITION]), places).cast(PLACE)
+    return take_rows(rows.select([FILE, POSITION]), places).cast(PLACE)
 
 
 def _live_after(sides: Mapping[str, pa.Table], matches: Matched) -> pa.Table:
     """The rows that the base will have and that are not flagged as deleted."""
     staged, stored = sides[STAGED], sides[BASE]
     names = [name for name in staged.column_names if name in stored.column_names]
-    came = taken(staged.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
+    came = take_rows(staged.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
     gone = np.ones(len(stored), bool)
     gone[np.concatenate([matches.same[1], matches.kept])] = False
     stays = stored.select(names)

@@ -15,8 +15,8 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.slice import of_keys
-from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.hidden import Unreadable
 
 STAGED, BASE, OPEN = "staged", "base", "open versions"

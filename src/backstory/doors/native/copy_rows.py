@@ -22,7 +22,7 @@ from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
-from backstory.stores.iceberg.sought import without
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_selection import Chosen
@@ -180,7 +180,7 @@ def _by_spark(
     few = min(FEW, sides.store.memory.most // (CELL * max(1, len(sides.terms.delivered))))
     sure = False
     if delivered is None:
-        sure = _held(sides, lease)
+        sure = _hold_copy(sides, lease)
         frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
     if stored is None and sides.table is not None:
         table = sides.table
@@ -208,8 +208,8 @@ def _as_rows(rows: pa.Table) -> Rows:
     return Rows(rows.schema, lambda: [rows])
 
 
-def _held(sides: CopySides, lease: MemoryLease) -> bool:
-    """Hold what the copy may take; whether it cannot take more. Raises TooLarge."""
+def _hold_copy(sides: CopySides, lease: MemoryLease) -> bool:
+    """Hold the memory that the copy may need; whether it surely needs no more. Raises TooLarge."""
     if sides.source.size is not None:
         lease.hold("copy", sides.source.size)
         return True

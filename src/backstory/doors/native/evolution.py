@@ -52,10 +52,10 @@ class Evolved:
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
 
-def made(
+def new_table(
     table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: SnapshotRequest
 ) -> Evolved:
-    """The table that a first copy makes; UsageError for a key that it does not have."""
+    """The table that a first copy creates; UsageError for a key column that the copy lacks."""
     key = asked.key
     if key is None:
         raise bad_option(f"{table} does not exist yet; its first copy needs `key=`.", "Name the key columns.")

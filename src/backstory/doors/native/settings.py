@@ -64,8 +64,8 @@ def agreed(stored: TableSettings | None, asked: SnapshotRequest) -> TableSetting
         if given is not None and given != (kept or frozenset()):
             raise Refused(
                 "settings-changed",
-                f"The table was created with {_spoken(each.name, kept)}; "
-                f"this copy asks for {_spoken(each.name, given)}.",
+                f"The table was created with {_option_text(each.name, kept)}; "
+                f"this copy asks for {_option_text(each.name, given)}.",
                 f"Nothing was written; omit `{each.name}=`, because the table keeps it, or use "
                 "another table.",
                 sorted(given ^ (kept or frozenset())),
@@ -92,5 +92,5 @@ def _names_json(names: Iterable[str]) -> str:
     return json.dumps(sorted(names), ensure_ascii=False)
 
 
-def _spoken(option: str, names: frozenset[str] | None) -> str:
+def _option_text(option: str, names: frozenset[str] | None) -> str:
     return f"{option} {', '.join(sorted(names))}" if names else f"no {option}"

@@ -21,7 +21,7 @@ from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
 from backstory.strategies.copies.frames import marked
-from backstory.strategies.copies.rows import mark, taken_back
+from backstory.strategies.copies.rows import mark, withdraw_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     if not restated:
         return own, nowhere
     here = sides.stored.where(marked() & (column(VALID_FROM) == instant(terms.at))).toArrow()
-    former = shaped(taken_back(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 

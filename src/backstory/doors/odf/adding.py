@@ -113,7 +113,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     schema = _extended(before, wanted)
     if schema is not None:
         properties[SCHEMA] = canonical(schema)
-    table, change = _brought(before, wanted, properties, schema)
+    table, change = _change_of_manifest(before, wanted, properties, schema)
     _deliver(store, wanted, table, change, dry_run=dry_run)
     return Added(dataset.name, None, "updated", told)
 
@@ -129,10 +129,10 @@ def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:
     _deliver(store, wanted, None, change, dry_run=dry_run)
 
 
-def _brought(
+def _change_of_manifest(
     before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
 ) -> tuple[StoredTable, Change]:
-    """A dataset's table, and what another manifest makes of its columns and properties."""
+    """A dataset's table, and the change of its columns and properties for another manifest."""
     from pyspark.sql.types import StructType
 
     assert before.table is not None

@@ -35,14 +35,14 @@ def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
         )
 
 
-def meant(datasets: Datasets[Table], wanted: Iterable[Argument]) -> list[Known[Table]]:
-    """The datasets of files, folders and names, each once; UsageError for what is none."""
-    read = [each for one in wanted for each in _meant(datasets, one)]
+def find_datasets(datasets: Datasets[Table], wanted: Iterable[Argument]) -> list[Known[Table]]:
+    """The datasets that files, folders and names mean, each once; UsageError for any other argument."""
+    read = [each for one in wanted for each in _datasets_of(datasets, one)]
     refuse_repeated(each for each in read if each.dataset.written is not None)
     return list({each.name: each for each in read}.values())
 
 
-def _meant(datasets: Datasets[Table], one: Argument) -> list[Known[Table]]:
+def _datasets_of(datasets: Datasets[Table], one: Argument) -> list[Known[Table]]:
     if isinstance(one, TableName):
         return [datasets.existing(one.name)]
     path = Path(one)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import Added, add, add_each, add_one
-from backstory.doors.odf.arguments import Argument, is_file, meant, require_some
+from backstory.doors.odf.arguments import Argument, find_datasets, is_file, require_some
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file, unread
 from backstory.doors.odf.polling import Poll, RunRequest
@@ -64,7 +64,7 @@ def pull_all(
     and what the source of the first of these was asked already.
     """
     require_some(wanted, every=every)
-    read = meant(registry.stored(store, namespace), wanted)
+    read = find_datasets(registry.stored(store, namespace), wanted)
     for each in read:
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)

@@ -158,14 +158,14 @@ def refuse_taken(store: Store, name: TableName) -> None:
     """
     for table in tables(store, name.schema):
         if same_name(table.name, name.name):
-            raise _taken(name, f"the table {table} exists and is not a dataset")
+            raise _name_in_use(name, f"the table {table} exists and is not a dataset")
         if same_name(table.name, log_of(name).name):
             found = load(store, table)
             if found and found.shape.layout is not Layout.ODF_LOG:
-                raise _taken(name, f"its log would be {table}, which is another table")
+                raise _name_in_use(name, f"its log would be {table}, which is another table")
 
 
-def _taken(name: TableName, why: str) -> UsageError:
+def _name_in_use(name: TableName, why: str) -> UsageError:
     return UsageError("name-taken", f"A dataset cannot be called {name}: {why}.", "Give it another name.")
 
 

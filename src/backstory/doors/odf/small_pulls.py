@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from backstory.doors.odf.adding import Added
-from backstory.doors.odf.arguments import Argument, check_manifest, is_same, meant, require_some
+from backstory.doors.odf.arguments import Argument, check_manifest, find_datasets, is_same, require_some
 from backstory.doors.odf.lints import lints_of
 from backstory.doors.odf.manifest.fetch import FilesGlob
 from backstory.doors.odf.polling import Facts, Poll, RunRequest, ask, failed, tell_notes, warn_of_secrets
@@ -30,7 +30,7 @@ def choose_datasets(
     """
     require_some(wanted, every=every)
     datasets = described(catalog, namespace)
-    chosen = meant(datasets, wanted)
+    chosen = find_datasets(datasets, wanted)
     added = [_unchanged(each) for each in chosen if each.dataset.written is not None]
     names = [each.name for each in chosen]
     others = datasets.all_or_errors() if every else {}

@@ -85,7 +85,7 @@ def as_of(
     selection.require(found.shape)
     instant = micros_of(time)
 
-    def held(part: KnownTable) -> pa.Table:
+    def versions_of(part: KnownTable) -> pa.Table:
         return _selected(versions(part), part.shape, selection, lambda each: each.holds(instant))
 
-    return first_rows(found.of_record(selection.key), limit, held)
+    return first_rows(found.of_record(selection.key), limit, versions_of)

@@ -122,7 +122,7 @@ def _spanned_rows(known: KnownTable, history: History, rows: pa.Table) -> list[S
         return rules.lasting(kept) if known.until is None else rules.lasting_then(kept, known.until)
     starts, ends = micros(rows, span.start), micros(rows, span.end)
     if shape.layout.adopted:
-        gone = _gone(rows, shape.layout.tombstone)
+        gone = _tombstones(rows, shape.layout.tombstone)
         return rules.adopted(zip(places, starts, ends, gone, strict=True), span)
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return list(map(SpannedRow, places, starts, ends))
@@ -141,7 +141,8 @@ def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
         raise Unreadable("spans in naive times")
 
 
-def _gone(rows: pa.Table, tombstone: str) -> list[bool]:
+def _tombstones(rows: pa.Table, tombstone: str) -> list[bool]:
+    """Whether each row says that its record was deleted."""
     if tombstone not in rows.column_names:
         return [False] * rows.num_rows
     return [str(each).lower() == "true" for each in rows[tombstone].to_pylist()]

@@ -69,7 +69,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
 
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
         location, partition, part = piece
-        path = _made_file(location) if here else None
+        path = _create_file(location) if here else None
         return _write(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
@@ -243,11 +243,11 @@ def _is_on_disk(table: StoredTable, location: str) -> bool:
     return str(system.getUri().getScheme()) == "file"
 
 
-def _made_file(location: str) -> Path | None:
-    """The path of a new file on this machine's disk, made without content; None for what names none."""
+def _create_file(location: str) -> Path | None:
+    """Create an empty file on this machine's disk; its path, or None for a location elsewhere."""
     found = _path(location)
     if found is not None:
-        found.touch(_made(found.parent) & 0o666)
+        found.touch(_create_folder(found.parent) & 0o666)
     return found
 
 
@@ -256,10 +256,10 @@ def _path(location: str) -> Path | None:
     return found if found.is_absolute() else None
 
 
-def _made(folder: Path) -> int:
-    """The mode of a folder; one that is not there is made, for those who may enter the one above it."""
+def _create_folder(folder: Path) -> int:
+    """Create a folder that is missing, with the mode of the one above it; its mode."""
     if not folder.is_dir():
-        folder.mkdir(_made(folder.parent), exist_ok=True)
+        folder.mkdir(_create_folder(folder.parent), exist_ok=True)
     return folder.stat().st_mode & 0o777
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.stores.iceberg.commit import discarding, finish, made_by, settle
+from backstory.stores.iceberg.commit import discarding, finish, manifests_of, settle
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.erasures import Erased, Erasure, own_strays, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
@@ -48,9 +48,9 @@ def erase(
         after = {bare(each) for each in named_files(store, left).now.all}
         before = (found.named.now, found.past, own, _metadata(between))
         parts = zip(*map(_parts, before), strict=True)
-        gone = ReachableFiles(*(_gone(each, after, places) for each in parts))
+        gone = ReachableFiles(*(_files_to_delete(each, after, places) for each in parts))
         holding = {bare(each) for each in found.holding}
-        kept = _kept(before, after, holding, places)
+        kept = _files_left(before, after, holding, places)
         metadata, statistics = digested(store, table, gone.metadata), digested(store, table, gone.statistics)
         data = digested(store, table, gone.data | gone.deletes)
         rows, tellers = _ordered(gone, holding)
@@ -73,16 +73,18 @@ def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
     return files.data, files.deletes, files.statistics, files.metadata
 
 
-def _gone(parts: Iterable[frozenset[str]], after: Collection[str], places: Places) -> frozenset[str]:
-    """What was named and is no more, and lies where the table may delete; each file once."""
+def _files_to_delete(
+    parts: Iterable[frozenset[str]], after: Collection[str], places: Places
+) -> frozenset[str]:
+    """Files that the table named and names no more, where it may delete them; each file once."""
     found = {bare(each): each for part in parts for each in part}
     return frozenset(each for name, each in found.items() if name not in after and places.owns(each))
 
 
-def _kept(
+def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """Files elsewhere that are no more of the table, and have the rows, or tell of rows."""
+    """Files elsewhere that the table names no more, and that hold the rows, or values of rows."""
     return {
         each
         for part in parts
@@ -148,7 +150,7 @@ def _commit(
 
     def alone() -> None:
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
-        between.update(made_by(transaction))
+        between.update(manifests_of(transaction))
         written.extend(between)
         mark = replace(plan.mark, files={*plan.mark.files, *between})
         transaction.updateProperties().set(UNFINISHED, mark.text()).commit()

@@ -111,7 +111,7 @@ def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
         return _failed(table, first_line(type(fault).__name__, str(fault)))
-    return KeyboardInterrupt() if broken_off() else _gone(table)
+    return KeyboardInterrupt() if broken_off() else _spark_stopped(table)
 
 
 def spark_is_gone(fault: BaseException) -> bool:
@@ -132,7 +132,8 @@ def is_missing(fault: "Py4JJavaError") -> bool:
     return str(fault.java_exception.getClass().getSimpleName()) in MISSING
 
 
-def _gone(table: TableName | str) -> Failed:
+def _spark_stopped(table: TableName | str) -> Failed:
+    """The error where Java does not answer any more."""
     return Failed(
         SPARK_GONE,
         f"Spark stopped while it worked on {table}.",

@@ -27,7 +27,7 @@ from backstory.stores.iceberg.moves import BY_VALUE, ROWS, Hidden
 from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
-from backstory.stores.iceberg.sought import Sought, both, sought
+from backstory.stores.iceberg.search_bounds import SearchBounds, both, search_bounds
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import Values, arrow_of, read_fields
 from backstory.stores.metadata.hidden import Unreadable
@@ -120,7 +120,7 @@ class LocalRows:
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
-        searched = {name: found for name, each in among.items() if (found := sought(each)) is not None}
+        searched = {name: found for name, each in among.items() if (found := search_bounds(each)) is not None}
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
             parted_ids(self.table.iceberg),
@@ -238,7 +238,7 @@ def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table)
     return found if chosen is None else pc.and_(chosen(rows), found)
 
 
-def _may_have(asked: MayHave | None, looked: Mapping[str, Sought], statistics: Statistics) -> bool:
+def _may_have(asked: MayHave | None, looked: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
     found = all(each.may_be_in(statistics(name)) for name, each in looked.items())
     return found and (asked is None or asked(statistics))
 

@@ -12,7 +12,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.instant import EPOCH, MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.sought import either
+from backstory.stores.iceberg.search_bounds import either
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Statistics

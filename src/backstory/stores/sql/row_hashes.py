@@ -67,8 +67,8 @@ def joined_hash(dialect: Dialect, parts: Sequence[str], separator: str) -> str:
     return dialect.hash_expression(dialect.concat_expression(joined[1:]))
 
 
-def kept_hashes(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
-    """The ways of hashing that a property tells; None where it tells none, or a column is there no more."""
+def hashes_of_property(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
+    """The ways of hashing in a property; None without one, or where a hashed column is gone."""
     try:
         return None if text is None else [_read(each, names) for each in json.loads(text)]
     except (KeyError, TypeError, ValueError):

@@ -94,8 +94,8 @@ def mark(at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | No
     )
 
 
-def taken_back(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
-    """Remembered facts that are taken back (V8)."""
+def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
+    """The rows of remembered facts after they are withdrawn (V8)."""
     return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 

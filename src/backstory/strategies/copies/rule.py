@@ -122,7 +122,7 @@ def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
     rows, counts = [row for row in table.rows if not row.is_version], Counter(dict.fromkeys(OUTCOMES, 0))
     for key in dict.fromkeys([*(row.key for row in table.versions), *copy.rows]):
         now = table.as_of(key, copy.at)
-        said = _said(table, copy, key)
+        said = _values_after(table, copy, key)
         same = _same(table, now, said, table.columns if copy.restate else copy.columns)
         counts.update(_outcome(table, copy, key, now, same=None if said is None else same))
         life = table.life(key) if same else None
@@ -174,8 +174,8 @@ def _following(table: StoredCopies, instant: Instant) -> Instant | None:
     return min((each for each in known if each > instant), default=None)
 
 
-def _said(table: StoredCopies, copy: Copy, key: Key) -> Values | None:
-    """What is known of a record at the copy's instant, once it is taken: the step of V22."""
+def _values_after(table: StoredCopies, copy: Copy, key: Key) -> Values | None:
+    """The values of a record at the copy's instant after the copy, None for no record: the step of V22."""
     before = next((row.values for row in table.life(key) if _until(row, copy.at)), None)
     row = copy.rows.get(key)
     if row is None:

@@ -18,7 +18,7 @@ from backstory.strategies.copies.touched import (
     CopyPlan,
 )
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
-from backstory.strategies.sift.plan import Matched, distinct, matched, taken
+from backstory.strategies.sift.plan import Matched, distinct, matched, take_rows
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
 FAULTS = NO_KEY, DIFFERING, SPOILT = "without a key", "differing", "spoilt"
@@ -47,7 +47,7 @@ def plan_rows(
     matches = matched(delivered, stored, terms.key, terms.decisive, scope)
     assert matches is not None  # each side has each key once
     touched, rest = _parted(terms, matches)
-    rows = taken(delivered, touched[0])
+    rows = take_rows(delivered, touched[0])
     planned = plan_copy(
         terms, touched_records(terms, rows, whole(_of_records(terms, rows, slice_, stored, touched[1])))
     )
@@ -102,8 +102,8 @@ def _of_records(
 ) -> pa.Table:
     """All versions of the slice that are of touched records."""
     if terms.in_order:
-        return taken(stored, places)
-    keys = [keys_by_value(each, terms.key) for each in (rows, taken(stored, places), slice_)]
+        return take_rows(stored, places)
+    keys = [keys_by_value(each, terms.key) for each in (rows, take_rows(stored, places), slice_)]
     (delivered, versions, all_), count = key_codes(keys, terms.key)
     return slice_.filter(pa.array((flagged(delivered, count) | flagged(versions, count))[all_]))
 

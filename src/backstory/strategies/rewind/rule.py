@@ -79,7 +79,7 @@ def recorded(
             continue
         place = next((n for n, each in enumerate(pending) if _same(row, each, key, untold)), None)
         if place is None:
-            after += _taken_back(row, now)
+            after += _withdraw(row, now)
         else:
             after += _moved(row, pending.pop(place)[VALID_TO], now)
     return [*after, *({**each, RECORDED_AT: now} for each in pending)]
@@ -104,8 +104,8 @@ def _moved(row: Row, end: datetime | None, now: datetime) -> list[Row]:
     return [moved] if ended is None else [_past(row), moved]
 
 
-def _taken_back(row: Row, now: datetime) -> list[Row]:
-    """What is left of a row that no longer holds (V8)."""
+def _withdraw(row: Row, now: datetime) -> list[Row]:
+    """The rows that remain of one that no longer holds (V8)."""
     if field(row, ROLE) == Role.FACT:
         return [{**row, MEMORY: {**row[MEMORY], ENDED_AT: now}}]
     *left, moved = _moved(row, row[VALID_FROM], now)

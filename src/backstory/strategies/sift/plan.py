@@ -108,7 +108,7 @@ def _at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
     return lambda name: rows[name].take(chosen)
 
 
-def taken(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
+def take_rows(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
     """The rows at these places, which often are all of them in their order, or none."""
     if _all(rows, places):
         return rows

@@ -15,7 +15,7 @@ from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.actions import Actions, succeeding
-from backstory.strategies.compare import differing, taken
+from backstory.strategies.compare import differing, take_or_null
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 from backstory.strategies.versions.deletes import Deletes, close
 from backstory.strategies.versions.spans import (
@@ -191,5 +191,5 @@ class _Outcome:
             else:
                 source = self.chains.source(np.asarray(self.cells.known[name]))[linked]
                 unlinked = self.after.row[len(linked) :]
-                columns.append(taken(values[name], np.concatenate([source, unlinked])[places]))
+                columns.append(take_or_null(values[name], np.concatenate([source, unlinked])[places]))
         return pa.table(columns, schema=values.schema)

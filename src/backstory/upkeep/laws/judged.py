@@ -106,13 +106,13 @@ def read_row_hashes(table: ToldTable, numbers: Callable[[], Mapping[str, int]]) 
     """
     if find_spec("sqlglot") is None:
         return ()
-    from backstory.stores.sql.row_hashes import ROW_HASHES, kept_hashes
+    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
 
     text = table.properties.get(ROW_HASHES)
     if text is None:
         return ()
     names = {number: name for name, number in numbers().items()}
-    return tuple(kept_hashes(text, names) or ())
+    return tuple(hashes_of_property(text, names) or ())
 
 
 def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:

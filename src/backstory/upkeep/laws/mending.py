@@ -157,13 +157,15 @@ def _recorded(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
 def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
     """Of facts of one instant and sequence the version, else the one recorded last."""
     facts = [row for row in others if remembered.is_fact(row)]
-    chosen = {_said(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))}
-    chosen |= {_said(row): row.place for row in versions if remembered.is_fact(row)}
-    return [row for row in others if not remembered.is_fact(row) or chosen[_said(row)] == row.place]
+    chosen = {
+        _fact_identity(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))
+    }
+    chosen |= {_fact_identity(row): row.place for row in versions if remembered.is_fact(row)}
+    return [row for row in others if not remembered.is_fact(row) or chosen[_fact_identity(row)] == row.place]
 
 
-def _said(row: RecordRow) -> tuple[object, ...]:
-    """What there is one fact of: an event's instant and sequence, a mark's kind and scope too."""
+def _fact_identity(row: RecordRow) -> tuple[object, ...]:
+    """What identifies a fact: instant and sequence of an event, and kind and scope of a mark."""
     event = row.keyed and row.kind in remembered.EVENTS
     return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
 

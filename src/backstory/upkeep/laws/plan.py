@@ -96,11 +96,13 @@ def _marks(store: Store, table: StoredTable) -> tuple[RememberedMark, ...]:
     rows = store.spark.table(store.sql_name(table.shape.table))
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
-        told = rows.select(*(value.alias(name) for name, value in _said(rows, table).items())).toArrow()
+        told = rows.select(
+            *(value.alias(name) for name, value in _rule_values(rows, table).items())
+        ).toArrow()
     return read_marks(table.shape, told.to_pylist())
 
 
-def _said(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
+def _rule_values(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
     return rule_columns(rows, Judged(table.shape, LawTerms()))
 
 

@@ -108,7 +108,9 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
     Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
     """
-    events = Counter((row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _says(row))
+    events = Counter(
+        (row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _is_event(row)
+    )
     marks = Counter(
         (row.start, row.kind, row.sequence, row.scope) for row in rows if not row.keyed and is_fact(row)
     )
@@ -117,7 +119,7 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     return repeated + len(cleared & set(events))
 
 
-def _says(row: RecordRow) -> bool:
+def _is_event(row: RecordRow) -> bool:
     return row.kind in EVENTS
 
 
@@ -160,12 +162,12 @@ class Said:
         return _state_after(state, self.events.get(instant, []), self.cleared.get(instant), terms)
 
 
-def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
-    """What the rows of a record tell of its life, and the marks that speak of every key."""
+def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
+    """The versions and facts of a record, and the marks that apply to every key."""
     versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
     events: dict[int, list[RecordRow]] = {}
     for row in rows:
-        if is_fact(row) and row.start is not None and _says(row):
+        if is_fact(row) and row.start is not None and _is_event(row):
             events.setdefault(row.start, []).append(row)
     voided = {(row.start, row.scope) for row in rows if is_fact(row) and row.kind == Told.VOID}
     marks = [mark for mark in terms.marks if (mark.at, mark.scope) not in voided]
@@ -181,7 +183,7 @@ def alike(one: State, other: State) -> bool:
 
 def _unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     """The instants at which the life is not what the facts make of the state before (V23, V24)."""
-    said = said_of(rows, terms)
+    said = facts_of_record(rows, terms)
     begun, wrong = said.begun, 0
     for at in sorted(said.instants):
         if is_settled(at, terms):

@@ -77,7 +77,7 @@ def surely_hashed() -> "Column":
     """Whether nothing is wrong with a row's hash."""
     from pyspark.sql.functions import coalesce, lit
 
-    return _said("hash").rlike("^([0-9a-f]{64}|erased)$") & coalesce(_said("rightly"), lit(True))
+    return _value("hash").rlike("^([0-9a-f]{64}|erased)$") & coalesce(_value("rightly"), lit(True))
 
 
 def _whole(names: Sequence[str]) -> "Column":
@@ -93,17 +93,17 @@ def healthy(terms: LawTerms) -> "Column":
     """Whether nothing is wrong with a row, given the start of the next version; NULL: not surely."""
     from pyspark.sql.functions import lit
 
-    start, end = _said("start"), _said("end")
+    start, end = _value("start"), _value("end")
     open_ = end.isNull() if terms.far is None else end.isNull() | (end >= terms.far)
     if terms.grain and terms.far is not None:
         open_ = end >= terms.far
     follows = column(NEXT).isNull() | (~open_ & (column(NEXT) > start) & (column(NEXT) >= end))
-    sure = _said("keyed") & start.isNotNull() & (open_ | (start < end + terms.grain)) & follows
+    sure = _value("keyed") & start.isNotNull() & (open_ | (start < end + terms.grain)) & follows
     if terms.flagged:
-        sure &= _said("flag") == open_
+        sure &= _value("flag") == open_
     if terms.stated:
-        sure &= _said("state").isNotNull() & ~((_said("state") == "deleted") & open_)
-        sure &= (_said("state") != "new") | open_
+        sure &= _value("state").isNotNull() & ~((_value("state") == "deleted") & open_)
+        sure &= (_value("state") != "new") | open_
     if terms.hashed:
         sure &= surely_hashed()
     if terms.remembers:
@@ -115,12 +115,12 @@ def _surely_recorded(terms: LawTerms) -> "Column":
     """No memory, recorded times in order, and told to end before any later version was told of."""
     from pyspark.sql.functions import coalesce, lit
 
-    written, ended = _said("written"), _said("ended_at")
+    written, ended = _value("written"), _value("ended_at")
     known = lit(True) if terms.newest is None else coalesce(ended, written) <= terms.newest
     moved = (written < ended) & (column(FLOOR).isNull() | (ended <= column(FLOOR)))
     sure = known & (ended.isNull() | moved) & written.isNotNull()
-    return sure & _said("role").isNull() & _said("kind").isNull() & _said("scope").isNull()
+    return sure & _value("role").isNull() & _value("kind").isNull() & _value("scope").isNull()
 
 
-def _said(name: str) -> "Column":
+def _value(name: str) -> "Column":
     return column(PREFIX + name)

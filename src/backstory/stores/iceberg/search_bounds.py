@@ -17,7 +17,7 @@ LISTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchBounds:
     """Values of a column, one of which rows must have, as spans in their order; NULL may be one of them.
 
     Iceberg can pass over files by the `exact` ones, which have one text for all.
@@ -49,21 +49,21 @@ class Sought:
         return both(lower, lower | {"type": "lt-eq", "value": _text(self.greatest[-1])})
 
 
-def sought(values: pa.Array | pa.ChunkedArray) -> Sought | None:
-    """What to look for; None where bounds do not tell, as of NaN."""
+def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
+    """The bounds to search these values by; None for floats, as bounds say nothing of NaN."""
     if pa.types.is_floating(values.type):
         return None
     known, null = pc.unique(values.drop_null()), bool(values.null_count)
     if len(known) > MANY:
         bounds = pc.min_max(known).as_py()
-        return Sought([bounds["min"]], [bounds["max"]], null, _exact(values.type))
+        return SearchBounds([bounds["min"]], [bounds["max"]], null, _exact(values.type))
     each = sorted(known.to_pylist())
-    return Sought(each, each, null, _exact(values.type))
+    return SearchBounds(each, each, null, _exact(values.type))
 
 
-def sought_value(value: Any) -> Sought | None:
+def bounds_of_value(value: Any) -> SearchBounds | None:
     """The same for one value that is not NULL."""
-    return None if isinstance(value, float) else Sought([value], [value], null=False, exact=False)
+    return None if isinstance(value, float) else SearchBounds([value], [value], null=False, exact=False)
 
 
 def without(name: str) -> Any:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.stores.iceberg import sought as sought_values
-from backstory.stores.iceberg.sought import sought
+from backstory.stores.iceberg import search_bounds as bounds_module
+from backstory.stores.iceberg.search_bounds import search_bounds
 from backstory.stores.metadata.columns import read_fields
 from backstory.stores.metadata.row_groups import groups_that, positions_in
 
@@ -35,7 +35,7 @@ def written(path, values):
 
 def groups_of(file, told, values):
     """The row groups that may have one of the values."""
-    wanted = sought(values)
+    wanted = search_bounds(values)
     return groups_that(file, [told], lambda statistics: wanted.may_be_in(statistics(told["name"])))
 
 
@@ -43,7 +43,7 @@ def groups_of(file, told, values):
 @pytest.mark.parametrize("type_", KINDS)
 def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
     """Wanted NULLs neither; what is read are the rows of the groups that are left, with their positions."""
-    monkeypatch.setattr(sought_values, "MANY", many)
+    monkeypatch.setattr(bounds_module, "MANY", many)
     kind, of_number = KINDS[type_]
     chance, left_out = random.Random(type_), 0
     told = {"id": 1, "name": "v", "type": type_}
@@ -68,7 +68,7 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
 def test_what_statistics_do_not_tell_is_read(tmp_path):
     """A NaN is in no bounds; a file that lacks the column, or has it in another type, is read whole."""
     told = {"id": 1, "name": "v", "type": "int"}
-    assert sought(pa.array([float("nan"), 1.0])) is None
+    assert search_bounds(pa.array([float("nan"), 1.0])) is None
     with written(tmp_path / "f.parquet", pa.array(range(20), pa.int32())) as file:
         assert groups_of(file, told | {"id": 2}, pa.array([99])) == [0, 1, 2]
         assert groups_of(file, told, pa.array([Decimal(99)])) == [0, 1, 2]
@@ -79,8 +79,8 @@ def test_what_statistics_do_not_tell_is_read(tmp_path):
 def test_files_are_passed_over_by_values_that_have_one_text():
     days = pa.array([date(2024, 1, 2), date(2024, 1, 1)])
     listed = {"type": "in", "term": "d", "values": ["2024-01-01", "2024-01-02"]}
-    assert sought(days).condition("d") == listed
-    many = sought(pa.array(range(201))).condition("k")
+    assert search_bounds(days).condition("d") == listed
+    many = search_bounds(pa.array(range(201))).condition("k")
     assert (many["left"]["value"], many["right"]["value"]) == (0, 200)
     for values in (pa.array([1, None]), pa.array([Decimal(1)]), pa.array([], pa.int64())):
-        assert sought(values).condition("k") is None
+        assert search_bounds(values).condition("k") is None
