@@ -168,8 +168,8 @@ def _validation_error(part: type[BaseModel], document: Document, error: Mapping[
     """The error of a document for one of Pydantic's, with its path and line."""
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        known = _names_at(part, document.tree, path[:-1])
-        return document.wrong(path, "there is no such key.", near(str(path[-1]), known))
+        names = _names_at(part, document.tree, path[:-1])
+        return document.wrong(path, "there is no such key.", near(str(path[-1]), names))
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:

@@ -47,10 +47,10 @@ class FileFlags:
         return FileOptions(**{**vars(self), "type": types})
 
 
-def parse_pairs(given: tuple[str, ...], form: str) -> dict[str, str]:
+def parse_pairs(options: tuple[str, ...], form: str) -> dict[str, str]:
     """The pairs of an option such as `column=TYPE`; a comma within parentheses separates none."""
     pairs = {}
-    for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
+    for each in (part.strip() for text in options for part in _COMMA.split(text) if part.strip()):
         name, equals, word = each.partition("=")
         if not (name and equals and word):
             lacks = "a name or a value" if equals else "'='"

@@ -40,11 +40,11 @@ def require_key(given: tuple[str, ...]) -> None:
         raise UsageError("no-key", "No key is given.", remedy)
 
 
-def parse_key(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
+def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
     """The key of the table in the words of a command."""
     from backstory.stores.iceberg.store import existing
 
-    return key_of_words(existing(table.store, table.name).shape.source_key, given)
+    return key_of_words(existing(table.store, table.name).shape.source_key, words)
 
 
 def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:

@@ -52,6 +52,6 @@ class Options:
         return load(self.warehouse, self.config)
 
 
-def parse_names(given: tuple[str, ...]) -> list[str]:
+def parse_names(options: tuple[str, ...]) -> list[str]:
     """The names that an option lists, separated by commas or in repeated options."""
-    return [name.strip() for each in given for name in each.split(",") if name.strip()]
+    return [name.strip() for each in options for name in each.split(",") if name.strip()]

@@ -125,10 +125,10 @@ def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
         console.print(DRY)
 
 
-def _outcome_lines(found: dict[str, Any]) -> list[str]:
+def _outcome_lines(outcomes: dict[str, Any]) -> list[str]:
     """A line for each outcome or column that has something."""
     return [
         f"{name}: {', '.join(map(str, each)) if isinstance(each, list) else each}"
-        for name, each in found.items()
+        for name, each in outcomes.items()
         if each
     ]

@@ -139,7 +139,7 @@ def _blocks_of_log(
     rows: Sequence[Mapping[str, Any]], committed: Mapping[int, Block]
 ) -> tuple[dict[int, Block], list[Problem]]:
     """The blocks of the log; a row agrees with its commit, or with its own hash if that has expired."""
-    found: dict[int, Block] = {}
+    blocks: dict[int, Block] = {}
     problems = list(_out_of_step([row[NUMBER] for row in rows], committed))
     for row in rows:
         try:
@@ -153,8 +153,8 @@ def _blocks_of_log(
             why = f"Row {block.sequence} of the log was changed: {_listed(differ)}."
             problems.append(_problem(truth, "log", why))
         if not committed or block.sequence < max(committed):
-            found[block.sequence] = block
-    return found, problems
+            blocks[block.sequence] = block
+    return blocks, problems
 
 
 def _listed(names: Sequence[str]) -> str:

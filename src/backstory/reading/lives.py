@@ -52,8 +52,8 @@ def lanes(statements: Sequence[Told]) -> list[Lane]:
 
 def statements_at(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
     """The statements that were known at a recorded time, by default now, by their start."""
-    found = [each for each in statements if _holds(each, known_at)]
-    return sorted(found, key=lambda each: each[VALID_FROM])
+    holding = [each for each in statements if _holds(each, known_at)]
+    return sorted(holding, key=lambda each: each[VALID_FROM])
 
 
 def _holds(statement: Told, known_at: datetime | None) -> bool:

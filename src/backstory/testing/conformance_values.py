@@ -113,8 +113,8 @@ def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dic
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
 
     def evaluate(sql: str, started: datetime = DAY) -> str:
-        found = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
-        return str(found[0][0])
+        rows = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
+        return str(rows[0][0])
 
     built = {
         "a key": evaluate(expressions.base_key(dataset, "s")),

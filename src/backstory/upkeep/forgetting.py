@@ -88,21 +88,21 @@ class _Sought:
 
 def _search_record(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
     condition, columns = _condition(store, table, record.key)
-    found = search(store, table, condition, columns, around)
+    files = search(store, table, condition, columns, around)
     rows = _rows(store, table, condition)
-    if rows and not found.holding:
+    if rows and not files.holding:
         raise _not_forgotten(f"{table.shape.table} shows the record, but it was found in none of its files.")
-    told = Certificate(
+    certificate = Certificate(
         str(table.shape.table),
         record.digest,
         record.salt,
-        status="planned" if found.holding else "no-record",
+        status="planned" if files.holding else "no-record",
         rows=rows,
-        searched=found.searched,
-        files_rewritten=len(found.holding),
-        left=remains(store, table, record, found, around) or 0,
+        searched=files.searched,
+        files_rewritten=len(files.holding),
+        left=remains(store, table, record, files, around) or 0,
     )
-    return _Sought(table, around, condition, columns, found, told)
+    return _Sought(table, around, condition, columns, files, certificate)
 
 
 def _not_forgotten(told: str) -> Failed:

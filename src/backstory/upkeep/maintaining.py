@@ -81,10 +81,10 @@ def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
     """The result of `act` for each table; an error of one is its receipt, and does not stop the others."""
-    found = ((name, each) for name, each in apart(names, act, every=every).items())
+    results = ((name, each) for name, each in apart(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
-        for name, each in found
+        for name, each in results
     ]
 
 

@@ -44,14 +44,14 @@ def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop
         )
     columns = columns_from(definition.columns)
     names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
-    told = {names[column.name]: stored_as(column, names) for column in columns}
+    desired = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
         stored = shape.called(column.name)
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
         if bare and stored and stored.type.kind is Kind.DECIMAL:
-            told[stored.name] = stored
-    kept = [told.get(c.name, c) for c in shape.columns if c.name in told or not drop_columns]
-    new = [column for name, column in told.items() if shape.column(name) is None]
+            desired[stored.name] = stored
+    kept = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
+    new = [column for name, column in desired.items() if shape.column(name) is None]
     return replace(shape, columns=(*kept, *new), key=tuple(names[name] for name in key))
 
 

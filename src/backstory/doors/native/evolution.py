@@ -63,8 +63,8 @@ def new_table(
     _require_key(key, columns)
     _refuse_unknown(asked.retype, [each.name for each in columns], table)
     shape = Shape(table, (*columns, *OWN_COLUMNS), key, Layout.VERSIONS)
-    told = ", ".join(f"{each.name} {each.type}" for each in columns)
-    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {told}"], left_out)
+    types = ", ".join(f"{each.name} {each.type}" for each in columns)
+    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {types}"], left_out)
 
 
 def evolved(

@@ -37,33 +37,33 @@ class SmallFeed:
     until: int
 
 
-def changes(files: Files, asked: FeedRequest) -> SmallFeed:
+def changes(files: Files, request: FeedRequest) -> SmallFeed:
     """The rows that changed, as `changes` of Spark tells them; Unreadable for what Spark alone reads."""
     table = files.table
-    told, lineage = feed_rows(table, current=asked.current), lineage_of_metadata(table)
+    feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
     try:
-        found = commit_range(table, lineage, asked)
+        range_ = commit_range(table, lineage, request)
     except Refused:
-        if not rows_cover_range(table, asked):
+        if not rows_cover_range(table, request):
             raise
         raise Unreadable("snapshots that are gone") from None
-    if any(each.operation == GAP for each in found.commits):
+    if any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that are gone")
-    identity = _identity(table, told)
-    counts, needed = _counted(table.shape, current=asked.current)
-    moved = MovedRows(files, list(dict.fromkeys([*told.columns, *needed])))
+    identity = _identity(table, feed)
+    counts, needed = _counted(table.shape, current=request.current)
+    moved = MovedRows(files, list(dict.fromkeys([*feed.columns, *needed])))
     every: list[Changed] = []
-    commits = [(each.id, each.operation) for each in found.commits]
-    pairs = moved.of_commits(found.before, commits)
-    for commit, sides in zip(found.commits, pairs, strict=True):
-        gone, come = (_shown(each, told, counts) for each in sides)
+    commits = [(each.id, each.operation) for each in range_.commits]
+    pairs = moved.of_commits(range_.before, commits)
+    for commit, sides in zip(range_.commits, pairs, strict=True):
+        gone, come = (_shown(each, feed, counts) for each in sides)
         every += _in_order(between(gone, come, commit.version, identity), identity)
-    if asked.net:
+    if request.net:
         every = _in_order(net(every, identity), identity)
-    times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in found.commits}
+    times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in range_.commits}
     rows = [{**each.row, **_marks(each, times)} for each in every]
     return SmallFeed(
-        table.shape.table, rows, [*told.columns.values(), *CHANGE_COLUMNS], found.since, found.until
+        table.shape.table, rows, [*feed.columns.values(), *CHANGE_COLUMNS], range_.since, range_.until
     )
 
 

@@ -98,9 +98,9 @@ def _diff_native_rows(
     files: Files, first: datetime, second: datetime, instant: int, comparison: Comparison
 ) -> list[Difference]:
     """How the native rows of an instant differ between two known times, read once (V6)."""
-    known = table_at(files, second)
-    users = history_of(known.table, known.shape).user_columns
-    own = known.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
+    table = table_at(files, second)
+    users = history_of(table.table, table.shape).user_columns
+    own = table.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
 
     def holds(row: RememberedRow, known_at: int) -> bool:
         end = row.end_at(known_at)

@@ -252,14 +252,14 @@ def _has_snapshot(transaction: Any, ours: int | None) -> bool | None:
 
 def manifests_of(transaction: Any) -> list[str]:
     """The manifests and their lists that a transaction wrote for the snapshots that it has now."""
-    before, io, found = transaction.startMetadata(), transaction.table().io(), list[str]()
-    known = set() if before is None else {int(each.snapshotId()) for each in before.snapshots()}
+    before, io, locations = transaction.startMetadata(), transaction.table().io(), list[str]()
+    before_ids = set() if before is None else {int(each.snapshotId()) for each in before.snapshots()}
     for each in transaction.currentMetadata().snapshots():
         made = int(each.snapshotId())
-        if made not in known:
+        if made not in before_ids:
             own = [one for one in each.allManifests(io) if one.snapshotId() == made]
-            found += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
-    return found
+            locations += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
+    return locations
 
 
 def _discard_metadata(transaction: Any) -> None:

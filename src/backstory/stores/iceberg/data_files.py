@@ -245,10 +245,10 @@ def _is_on_disk(table: StoredTable, location: str) -> bool:
 
 def _create_file(location: str) -> Path | None:
     """Create an empty file on this machine's disk; its path, or None for a location elsewhere."""
-    found = _path(location)
-    if found is not None:
-        found.touch(_create_folder(found.parent) & 0o666)
-    return found
+    path = _path(location)
+    if path is not None:
+        path.touch(_create_folder(path.parent) & 0o666)
+    return path
 
 
 def _path(location: str) -> Path | None:

@@ -77,8 +77,8 @@ def _files_to_delete(
     parts: Iterable[frozenset[str]], after: Collection[str], places: Places
 ) -> frozenset[str]:
     """Files that the table named and names no more, where it may delete them; each file once."""
-    found = {bare(each): each for part in parts for each in part}
-    return frozenset(each for name, each in found.items() if name not in after and places.owns(each))
+    named = {bare(each): each for part in parts for each in part}
+    return frozenset(each for name, each in named.items() if name not in after and places.owns(each))
 
 
 def _files_left(

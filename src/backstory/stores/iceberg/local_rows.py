@@ -120,7 +120,9 @@ class LocalRows:
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
-        searched = {name: found for name, each in among.items() if (found := search_bounds(each)) is not None}
+        searched = {
+            name: bounds for name, each in among.items() if (bounds := search_bounds(each)) is not None
+        }
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
             parted_ids(self.table.iceberg),

@@ -53,11 +53,11 @@ def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
     """The bounds to search these values by; None for floats, as bounds say nothing of NaN."""
     if pa.types.is_floating(values.type):
         return None
-    known, null = pc.unique(values.drop_null()), bool(values.null_count)
-    if len(known) > MANY:
-        bounds = pc.min_max(known).as_py()
+    distinct, null = pc.unique(values.drop_null()), bool(values.null_count)
+    if len(distinct) > MANY:
+        bounds = pc.min_max(distinct).as_py()
         return SearchBounds([bounds["min"]], [bounds["max"]], null, _exact(values.type))
-    each = sorted(known.to_pylist())
+    each = sorted(distinct.to_pylist())
     return SearchBounds(each, each, null, _exact(values.type))
 
 

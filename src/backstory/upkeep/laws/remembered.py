@@ -205,10 +205,10 @@ def _state_after(
             state = None
             continue
         asserted = row.columns
-        said = {
+        assigned = {
             name: row.values.get(name)
             for name in terms.tracked
             if asserted is None or terms.numbers.get(name) in asserted
         }
-        state = {**(state or dict.fromkeys(terms.tracked)), **said}
+        state = {**(state or dict.fromkeys(terms.tracked)), **assigned}
     return state
