@@ -1,10 +1,11 @@
 """Take rows out of a table for good: out of every snapshot, file, manifest and former metadata (V87, V88)."""
 
+import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory.stores.iceberg.commit import discarding, finish, made_by, settle
 from backstory.stores.iceberg.data_files import delete_files
@@ -21,7 +22,7 @@ from backstory.stores.iceberg.reachable import (
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
 from backstory.stores.iceberg.scripts import standing_files
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.iceberg.unfinished import UNFINISHED
+from backstory.stores.iceberg.unfinished import LEFT, UNFINISHED, Unfinished, is_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,10 +60,19 @@ def erase(
         _remove_folders([*rows, *found.named.past.data], places)
         failed += delete_files(table.iceberg, tellers)
         if not failed:
-            left.iceberg.updateProperties().remove(UNFINISHED).commit()
+            _settle(left, plan.mark.kept)
     there = table.iceberg.io()
     remains = [each for each in sorted(kept) if there.newInputFile(each).exists()]
     return Erased(made, rewritten, snapshots, data, metadata, statistics, [*remains, *failed])
+
+
+def _settle(table: StoredTable, kept: Collection[str]) -> None:
+    """Take the mark away; what still lies outside of the table's folder is remembered."""
+    io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
+    there = {each for each in kept if not is_location(each) or io.newInputFile(each).exists()}
+    if there:
+        update.set(LEFT, json.dumps(sorted(there)))
+    update.commit()
 
 
 def _metadata(files: Iterable[str]) -> ReachableFiles:
@@ -131,7 +141,7 @@ def _commit(
     between = set[str]()
     transaction = table.begin()
     if table.iceberg.currentSnapshot() is None:
-        transaction.updateProperties().set(UNFINISHED, plan.mark.text()).commit()
+        _mark(transaction, plan.mark)
         settle(transaction)
         return None, 0, between
     chosen, every = _chosen(store, table, plan.found.holding)
@@ -150,8 +160,7 @@ def _commit(
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
         between.update(made_by(transaction))
         written.extend(between)
-        mark = replace(plan.mark, files={*plan.mark.files, *between})
-        transaction.updateProperties().set(UNFINISHED, mark.text()).commit()
+        _mark(transaction, replace(plan.mark, files={*plan.mark.files, *between}))
         for tag, drop in plan.tags.items():
             managing = transaction.manageSnapshots()
             (managing.removeTag(tag) if drop else managing.replaceTag(tag, left)).commit()
@@ -159,6 +168,11 @@ def _commit(
 
     made = finish(table.shape.table, transaction, tidied, plan.properties, written, alone)
     return made, len(done.tasks), between
+
+
+def _mark(transaction: Any, mark: Unfinished) -> None:
+    """Leave the mark, which has what was remembered of former erasures, too."""
+    transaction.updateProperties().set(UNFINISHED, mark.text()).remove(LEFT).commit()
 
 
 def _chosen(store: Store, table: StoredTable, holding: Collection[str]) -> tuple[set[str], bool]:
