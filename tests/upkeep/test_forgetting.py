@@ -203,10 +203,12 @@ def test_the_only_record_leaves_an_empty_table(store):
     names = (f"{uuid4()}.parquet", f"{uuid4()}-m0.avro")
     written = zip(written_by_a_writer(folder), names, strict=True)
     lost = shutil.copy(metadata.removeprefix("file:"), folder / "metadata" / f"00098-{uuid4()}.metadata.json")
-    strays = [following(metadata), *(shutil.copy(file, file.with_name(name)) for file, name in written)]
+    torn = folder / "metadata" / f"00099-{uuid4()}.metadata.json"
+    torn.write_text('{"format-version": 2,')
+    strays = [torn, following(metadata), *(shutil.copy(file, file.with_name(name)) for file, name in written)]
     with pytest.raises(TryAgain) as caught:
         Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
-    assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 3)
+    assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 4)
     assert (existing(store, name).metadata, all(map(os.path.exists, strays))) == (metadata, True)
     for each in strays:
         old(each)

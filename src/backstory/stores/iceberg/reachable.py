@@ -147,7 +147,7 @@ def strays(
     current = table.iceberg.operations().current()
     folder, uuid = bare(str(table.iceberg.location())), str(current.uuid())
     metadata = {each: _origin(table, listed[each]) for each in unknown if is_metadata(each)}
-    alone = not around.blind and all(each.uuid == uuid for each in metadata.values())
+    alone = not around.blind and all(each.uuid in {uuid, TORN} for each in metadata.values())
     data = {each for each in unknown if lies_in(each, f"{folder}/data")}
     beside = {each for each in unknown if each.rpartition("/")[0] == f"{folder}/metadata"}
     own = ReachableFiles(
@@ -159,7 +159,7 @@ def strays(
     if not alone:
         own = own.only({name for name, each in metadata.items() if each.uuid == uuid})
     now = bare(str(current.metadataFileLocation()))
-    following = frozenset(name for name, each in metadata.items() if each.former == now)
+    following = frozenset(name for name, each in metadata.items() if now == each.former or each.uuid == TORN)
     return Strays(own, frozenset(unknown - own.all), following)
 
 
@@ -177,14 +177,21 @@ def _name(location: str) -> str:
 
 
 class _Origin(NamedTuple):
-    """The table of which a file of metadata tells, and the metadata before it; None where none is named."""
+    """The table of which a file of metadata tells, and the metadata before it.
 
-    uuid: str | None = None
-    former: str | None = None
+    Instead of a table it is TORN where its writer has not come to the end, or was killed before it.
+    """
+
+    uuid: str
+    former: str = ""
+
+
+TORN: Final = "torn"
+_BEGINS: Final = (b"", b"{", b"\x1f")
 
 
 def _origin(table: StoredTable, file: ListedFile) -> _Origin:
-    """What a file of metadata says of itself; nothing where it cannot be read."""
+    """What a file of metadata says of itself; of no table where it cannot be read."""
     content = download(table, file.location, 0, file.bytes)
     try:
         text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
@@ -192,7 +199,7 @@ def _origin(table: StoredTable, file: ListedFile) -> _Origin:
         log = told.get("metadata-log") or [{}]
         return _Origin(str(told.get("table-uuid")), bare(str(log[-1].get("metadata-file"))))
     except (ValueError, AttributeError, zlib.error):
-        return _Origin()
+        return _Origin(TORN if content[:1] in _BEGINS else "")
 
 
 def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: Iterable[str]) -> None:
