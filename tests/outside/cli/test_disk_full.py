@@ -4,6 +4,7 @@ import json
 import os
 import random
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,12 @@ def disk(tmp_path):
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL) as holder:
         seen = Path(f"/proc/{holder.pid}/root{tmp_path}/disk")
         outside = (tmp_path / "disk").stat().st_dev
-        within(20, lambda: holder.poll() is not None or seen.stat().st_dev != outside)
+
+        def mounted():
+            with suppress(OSError):  # it may have ended
+                return seen.stat().st_dev != outside
+
+        within(20, lambda: holder.poll() is not None or mounted())
         there = ["sh", "-c", 'cd "$0" && exec "$@"', tmp_path]
         inside = ["nsenter", "-t", holder.pid, "--user", "--mount", "--preserve-credentials", *there]
         try:
