@@ -30,9 +30,9 @@ class Command:
     process: subprocess.Popen
     temp: Path
 
-    def reach(self, moment: Callable[[], object]) -> None:
-        """Wait until something holds while the command runs."""
-        reached = within(SECONDS, lambda: moment() or self.process.poll() is not None, pause=0.0005)
+    def reach(self, moment: Callable[[], object], pause: float = 0.01) -> None:
+        """Wait until something holds while the command runs; `pause` is short where that passes soon."""
+        reached = within(SECONDS, lambda: moment() or self.process.poll() is not None, pause)
         assert reached, "the moment never came"
         assert self.process.poll() is None, self.process.communicate()
 

@@ -66,12 +66,12 @@ def before_commit(forget, table, catalog, _):
 
 
 def before_removal(forget, table, catalog, location):
-    forget.reach(lambda: metadata_of(catalog, table.name) != location)
+    forget.reach(lambda: metadata_of(catalog, table.name) != location, pause=0.003)
 
 
 def amid_removal(forget, table, catalog, location):
     files = [*table.glob("data/*.parquet")]
-    forget.reach(lambda: not all(each.exists() for each in files))
+    forget.reach(lambda: not all(each.exists() for each in files), pause=0.001)
 
 
 wait_at = {BEFORE: before_commit, BETWEEN: before_removal, AMID: amid_removal}
