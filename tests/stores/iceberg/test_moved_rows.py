@@ -7,9 +7,10 @@ import pytest
 from depth import deep
 from feeding import Fed, line
 
+from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
 from backstory.reading.changes.commits import known
-from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_VERSION, each, net
+from backstory.reading.changes.rule import each, net
 from backstory.stores.iceberg.hiding import row_groups
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.errors import Refused
+from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.instant import EPOCH, TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
@@ -16,7 +17,7 @@ from backstory.model.table import TableName
 from backstory.reading.changes.commits import known_here
 from backstory.reading.changes.feed import FeedRequest, range_asked, tells_itself
 from backstory.reading.changes.rows import ToldRows, told_rows
-from backstory.reading.changes.rule import CHANGE_COLUMNS, Changed, Row, between, net
+from backstory.reading.changes.rule import Changed, Row, between, net
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.columns import arrow_of
 from backstory.stores.metadata.described import Described

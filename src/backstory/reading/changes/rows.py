@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.errors import Refused, UsageError, option
+from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.history import History
 from backstory.model.instant import TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.model.schema import Shape
-from backstory.reading.changes.rule import CHANGE_COLUMNS
 from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.port import ToldTable

@@ -9,26 +9,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
+
+from backstory.model.change_feed import ChangeType
 
 Row = Mapping[str, Any]
 Identity = Callable[[Row], Hashable]
-
-
-class ChangeType(StrEnum):
-    """What became of a row, in Spark's words."""
-
-    INSERT = "insert"
-    DELETE = "delete"
-    BEFORE = "update_preimage"
-    AFTER = "update_postimage"
-
-
-CHANGE_TYPE: Final = "_change_type"
-COMMIT_VERSION: Final = "_commit_version"
-COMMIT_TIMESTAMP: Final = "_commit_timestamp"
-CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 _GONE: Final = frozenset({ChangeType.DELETE, ChangeType.BEFORE})
 
 
