@@ -290,6 +290,7 @@ def test_structs_of_a_frame_are_unwrapped_as_they_are():
         (message("x", None, ADA), "message 2: `op` is `x`"),
         (message(1, None, ADA), "mixed"),
         ({"id": 1, "name": "Ada"}, "message 2: it has no `op`"),
+        ({"schema": None, "payload": message("c", None, ADA), "x": 1}, "message 2: it has no `op`"),
         ({"ddl": "CREATE TABLE"}, "message 2: it has no `op`"),
         (message("u", ADA, None), "message 2: it has no `after`"),
         (message("d", None, None), "message 2: it is a delete"),

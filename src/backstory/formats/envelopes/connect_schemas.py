@@ -6,13 +6,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backstory.formats.envelopes.joint_types import with_items
-from backstory.formats.envelopes.logical_values import LOGICAL, bytes_of, decimal_type
+from backstory.formats.envelopes.logical_values import DECIMAL, LOGICAL, bytes_of, decimal_type
 from backstory.formats.json.inference import DEEPEST
 from backstory.formats.json.text import Number
 from backstory.formats.produced import repeated, shortened, typed_or_refused
 
 Schema = Mapping[str, Any]
-DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _WIRE: Final = {
     "int8": pa.int32(),
     "int16": pa.int32(),
@@ -45,6 +44,16 @@ def wire_type(schema: Any, *, numeric: bool = False, depth: int = 0) -> pa.DataT
 
     Raises UnreadableSchema.
     """
+    wire = _wire_type(schema, numeric=numeric, depth=depth)
+    name = schema.get("name")
+    if not isinstance(name, str | None):
+        raise UnreadableSchema(f"`{shortened(name)}` is not a name")
+    if name in LOGICAL and wire != LOGICAL[name][0]:
+        raise UnreadableSchema(f"`{name}` is not written as {schema['type']}")
+    return _decimal_type(schema) if numeric and name == DECIMAL else wire
+
+
+def _wire_type(schema: Any, *, numeric: bool, depth: int) -> pa.DataType:
     if not isinstance(schema, Mapping) or depth > DEEPEST:
         raise UnreadableSchema("a schema is not an object" if depth <= DEEPEST else "it is nested too deeply")
     type_ = schema.get("type")
@@ -60,8 +69,6 @@ def wire_type(schema: Any, *, numeric: bool = False, depth: int = 0) -> pa.DataT
         if keys != pa.string() or schema["values"].get("name") or items == pa.binary():
             raise UnreadableSchema("a map is not from text to plain values")
         return pa.map_(keys, items)
-    if schema.get("name") == DECIMAL:
-        return _decimal_type(schema) if numeric else pa.string()
     if not isinstance(type_, str) or type_ not in _WIRE:
         raise UnreadableSchema(f"`{shortened(type_)}` is not a type")
     return _WIRE[type_]
@@ -145,9 +152,8 @@ def meant(values: pa.Array, schema: Schema, column: str, name: str, place: Calla
 
 def _converted(values: pa.Array, schema: Schema) -> pa.Array:
     """The same for values none of whose parts has a place of its own; raises as `LOGICAL` does."""
-    logical = LOGICAL.get(schema.get("name", ""))
-    if logical is not None:
-        return logical(values, _parameters(schema))
+    if schema.get("name") in LOGICAL:
+        return LOGICAL[schema["name"]][1](values, _parameters(schema))
     if schema["type"] == "bytes":
         return bytes_of(values, {})
     if schema["type"] == "array":

@@ -17,6 +17,7 @@ from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
 Parameters = Mapping[str, Any]
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _HOUR, _MINUTE, _SECOND = 3_600_000_000, 60_000_000, 1_000_000
 _WIDTH, _SIGN = 16, 0x80  # the bytes of a decimal of 38 digits, and the bit that makes it negative
 
@@ -197,21 +198,24 @@ def _within(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
     return numbers.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(type_)
 
 
-LOGICAL: Final[dict[str, Callable[[pa.Array, Parameters], pa.Array]]] = {
-    "io.debezium.time.Date": dates,
-    "io.debezium.time.Time": clock_texts("ms"),
-    "io.debezium.time.MicroTime": clock_texts("us"),
-    "io.debezium.time.NanoTime": clock_texts("ns"),
-    "io.debezium.time.Timestamp": timestamps("ms"),
-    "io.debezium.time.MicroTimestamp": timestamps("us"),
-    "io.debezium.time.NanoTimestamp": timestamps("ns"),
-    "io.debezium.time.ZonedTimestamp": instants,
-    "io.debezium.time.IsoDate": iso_dates,
-    "io.debezium.time.IsoTime": iso_clocks,
-    "io.debezium.time.IsoTimestamp": iso_timestamps,
-    "io.debezium.data.VariableScaleDecimal": variable_decimals,
-    "org.apache.kafka.connect.data.Date": dates,
-    "org.apache.kafka.connect.data.Time": clock_texts("ms"),
-    "org.apache.kafka.connect.data.Timestamp": timestamps("ms"),
-    "org.apache.kafka.connect.data.Decimal": decimals,
+_INT, _LONG, _TEXT = pa.int32(), pa.int64(), pa.string()
+_SCALED: Final = pa.struct([("scale", _INT), ("value", _TEXT)])
+# By name: the type of the values as JSON writes them, and what makes them what they mean.
+LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.Array]]]] = {
+    "io.debezium.time.Date": (_INT, dates),
+    "io.debezium.time.Time": (_INT, clock_texts("ms")),
+    "io.debezium.time.MicroTime": (_LONG, clock_texts("us")),
+    "io.debezium.time.NanoTime": (_LONG, clock_texts("ns")),
+    "io.debezium.time.Timestamp": (_LONG, timestamps("ms")),
+    "io.debezium.time.MicroTimestamp": (_LONG, timestamps("us")),
+    "io.debezium.time.NanoTimestamp": (_LONG, timestamps("ns")),
+    "io.debezium.time.ZonedTimestamp": (_TEXT, instants),
+    "io.debezium.time.IsoDate": (_TEXT, iso_dates),
+    "io.debezium.time.IsoTime": (_TEXT, iso_clocks),
+    "io.debezium.time.IsoTimestamp": (_TEXT, iso_timestamps),
+    "io.debezium.data.VariableScaleDecimal": (_SCALED, variable_decimals),
+    "org.apache.kafka.connect.data.Date": (_INT, dates),
+    "org.apache.kafka.connect.data.Time": (_INT, clock_texts("ms")),
+    "org.apache.kafka.connect.data.Timestamp": (_LONG, timestamps("ms")),
+    DECIMAL: (_TEXT, decimals),
 }

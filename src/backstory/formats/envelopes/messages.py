@@ -44,7 +44,8 @@ def debezium_messages(
         if UNMODIFIED in columns:
             columns[UNMODIFIED] = _of_all(columns[UNMODIFIED], columns[AFTER])
         if keys is not None:
-            columns = {KEY: _joined(payloads(keys, f"{name}, keys"), len(keys), None, name), **columns}
+            name = f"{name}, keys"
+            columns = {KEY: _joined(payloads(keys, name), len(keys), None, name), **columns}
     return pa.table(columns) if columns else pa.table({KEY: pa.nulls(len(values))})
 
 

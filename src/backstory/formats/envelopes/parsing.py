@@ -41,14 +41,14 @@ def payloads(texts: Cells, name: str) -> list[Payloads]:
     Raises Refused for a text that is not JSON.
     """
     groups: dict[str, Payloads] = {}
-    prefixes: dict[str, Any] = {}
+    prefixes: dict[str, str] = {}
     for row, text in enumerate(_strings(texts, name)):
         if text is None:
             continue
         try:
             schema, value = _split(text, prefixes)
             if value is not None:
-                group = groups.setdefault(dumps(schema), Payloads(schema))
+                group = groups.get(schema) or groups.setdefault(schema, Payloads(loads(schema)))
                 group.rows.append(row)
                 group.values.append(value)
         except NotJson as stop:
@@ -57,8 +57,8 @@ def payloads(texts: Cells, name: str) -> list[Payloads]:
     return list(groups.values())
 
 
-def _split(text: str, prefixes: dict[str, Any]) -> tuple[Any, Any]:
-    """A message's schema, None without one, and its payload.
+def _split(text: str, prefixes: dict[str, str]) -> tuple[str, Any]:
+    """A message's schema as JSON, `null` without one, and its payload.
 
     Schemas are many times as long as payloads, and nearly always the same: `prefixes` are the texts up to
     the payload that were read lately, so that they are read once.
@@ -71,9 +71,9 @@ def _split(text: str, prefixes: dict[str, Any]) -> tuple[Any, Any]:
                 break  # the whole text tells what is wrong, or has more keys
     value = loads(text)
     if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
-        return None, value
-    schema = value[SCHEMA]
-    if isinstance(schema, dict) and list(value) == [SCHEMA, PAYLOAD]:
+        return "null", value
+    schema = dumps(value[SCHEMA])
+    if list(value) == [SCHEMA, PAYLOAD]:
         while len(prefixes) >= _REMEMBERED:
             del prefixes[next(iter(prefixes))]
         prefixes[text[: place_of_value(text, 0, PAYLOAD)]] = schema
