@@ -102,6 +102,16 @@ def test_a_changed_key_is_two_lives():
     assert rows(unwrapped) == ["delete id=1", "upsert id=2 name=Ada"]
 
 
+def test_an_update_of_the_key_ends_the_old_record():
+    """Where the key is not Debezium's own, and the image before says it."""
+    old, new = {"id": 1, "no": 5, "name": "Ada"}, {"id": 1, "no": 6, "name": "Ada"}
+    sent = [message("u", before, new) for before in (old, new, None)]
+    unwrapped = events(*sent, key=("no",), keys=[{"id": 1}, {"id": 1}, {"id": 1}])
+    assert rows(unwrapped) == ["delete no=5", *["upsert id=1 no=6 name=Ada"] * 3]
+    assert unwrapped.places.to_pylist() == [0, 0, 1, 2]
+    assert unwrapped.has_before.to_pylist() == [False, False, True, False]
+
+
 @pytest.mark.parametrize(
     ("value", "column"),
     [
@@ -330,6 +340,38 @@ def test_a_position_that_cannot_be_read_is_refused(connector, position, words):
     with pytest.raises(Refused, match=re.escape(words)) as stop:
         events(message("u", None, ADA, {"connector": connector, "lsn": None, **position}))
     assert "message 1" in stop.value.message
+
+
+def test_texts_and_lists_of_other_kinds_are_the_same():
+    """As pandas and Polars have them."""
+    kinds = pa.struct([("id", pa.large_string()), ("tags", pa.large_list(pa.large_string()))])
+    source = pa.array([{"connector": "mysql", "ts_ms": 0, "file": "a.1", "pos": 1, "row": 0}])
+    source = source.cast(
+        pa.struct(
+            [
+                (each.name, pa.large_string() if pa.types.is_string(each.type) else each.type)
+                for each in source.type
+            ]
+        )
+    )
+    table = pa.table(
+        {
+            "op": pa.array(["c"], pa.large_string()),
+            "after": pa.array([{"id": "a", "tags": ["b"]}], kinds),
+            "source": source,
+        }
+    )
+    unwrapped = unwrap_debezium(table, ["id"])
+    assert unwrapped.rows.to_pylist() == [{"id": "a", "tags": ["b"]}]
+    assert unwrapped.rows.schema == pa.schema([("id", pa.string()), ("tags", pa.list_(pa.string()))])
+    assert unwrapped.unordered == ""
+
+
+def test_columns_of_one_name_are_refused():
+    """Nobody can say which of them is meant."""
+    after = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
+    with pytest.raises(Refused, match="has `id` twice"):
+        unwrap_debezium(pa.table({"op": ["c"], "after": after}), ["id"])
 
 
 def test_schemas_that_were_not_read_are_refused():

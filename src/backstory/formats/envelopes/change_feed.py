@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused, UsageError
 from backstory.formats.envelopes.parsing import REMEDY
+from backstory.formats.envelopes.structs import whole_columns
 from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
 from backstory.formats.produced import malformed, shortened
 from backstory.formats.values.cells import UnreadableCell, first_failing
@@ -37,7 +38,7 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
     (`missing-column`).
     """
     _refuse_lacking(rows, [*CHANGE_COLUMNS, *key])
-    columns = {each: _whole(rows, each) for each in rows.column_names}
+    columns = whole_columns(rows, name)
     types = _change_types(columns[CHANGE_TYPE], name)
     instants = _instants(columns[COMMIT_TIMESTAMP], name)
     versions = _versions(columns[COMMIT_VERSION], name)
@@ -78,10 +79,6 @@ def _refuse_lacking(rows: pa.Table, names: Sequence[str]) -> None:
             f"Its columns are {', '.join(rows.column_names)}.",
             lacking,
         )
-
-
-def _whole(rows: pa.Table, column: str) -> pa.Array:
-    return pa.concat_arrays([pa.nulls(0, rows[column].type), *rows[column].chunks])
 
 
 def _change_types(types: pa.Array, name: str) -> pa.Array:

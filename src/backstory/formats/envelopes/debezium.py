@@ -8,17 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
+from backstory.formats.envelopes.changed_keys import end_changed_keys
 from backstory.formats.envelopes.images import Images, before_images, record_rows, unmodified_cells
 from backstory.formats.envelopes.log_positions import connector_of, instants, log_positions, logs_whole_rows
-from backstory.formats.envelopes.messages import AFTER, KEY, UNMODIFIED
-from backstory.formats.envelopes.parsing import PAYLOAD, REMEDY, SCHEMA, message
-from backstory.formats.envelopes.structs import all_null, fields_of, struct_of
+from backstory.formats.envelopes.messages import UNMODIFIED
+from backstory.formats.envelopes.parsing import AFTER, BEFORE, KEY, OP, PAYLOAD, REMEDY, SCHEMA, message
+from backstory.formats.envelopes.structs import all_null, fields_of, struct_of, whole_columns
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import DELETE, TRUNCATE, UPSERT, Unwrapped
-from backstory.formats.produced import malformed, shortened
+from backstory.formats.produced import malformed, refuse_repeated, shortened
 
-BEFORE: Final = "before"
-OP: Final = "op"
 _KINDS: Final = {"c": UPSERT, "u": UPSERT, "r": UPSERT, "d": DELETE, "t": TRUNCATE}
 _OPERATIONS: Final = [*_KINDS, "m"]  # m: a message of the log, which is of no row
 Columns = Mapping[str, pa.Array]
@@ -34,13 +33,15 @@ def unwrap_debezium(
     names its columns, without it they are those of the message's key. Messages without a value, and those
     that are of no row, are left out. Cells equal to `unavailable` are unmodified, and those that
     `debezium_messages` says are. A before image counts where it is a whole row: not where its values are
-    not available, and of a delete only where the connector logs whole rows.
+    not available, and of a delete only where the connector logs whole rows. An update that changes the
+    `key`, as its image before says, is two events: a delete of the old key comes before it.
 
     Raises Refused (`malformed-row`), with the number of the message, for another `op`, for an upsert without
     `after`, a delete without a key, for log positions and times that cannot be read; and for schemas, which
     only `debezium_messages` reads.
     """
     columns, places = _events(_envelopes(rows, name), rows.num_rows, name)
+    columns, places = end_changed_keys(columns, places, key, name)
 
     def place(row: int) -> str:
         return message(int(places[row]))
@@ -80,8 +81,7 @@ def unwrap_debezium(
 
 def _envelopes(rows: pa.Table, name: str) -> dict[str, pa.Array]:
     """The columns of envelopes, those of `payload` where the messages have one."""
-    whole = rows.combine_chunks()
-    columns = {each: pa.concat_arrays(whole[each].chunks or [pa.nulls(0)]) for each in whole.column_names}
+    columns = whole_columns(rows, name)
     key = columns.pop(KEY, None)
     if OP not in columns and PAYLOAD in columns:
         columns = _payload(columns, name)
@@ -103,7 +103,7 @@ def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
             "Nothing was written; give the messages as text.",
         )
     payload = columns[PAYLOAD]
-    return fields_of(payload) if pa.types.is_struct(payload.type) else {}
+    return fields_of(payload)
 
 
 def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array], np.ndarray]:
@@ -132,10 +132,11 @@ def _fields(columns: Columns, column: str, name: str, place: Place) -> dict[str,
     """The fields of a column of structs; Refused for one that is not of structs."""
     values = columns.get(column, pa.array([], pa.null()))
     if values.null_count == len(values):
-        return fields_of(values) if pa.types.is_struct(values.type) else {}
+        return fields_of(values)
     if not pa.types.is_struct(values.type):
         row = pc.index(values.is_valid(), True).as_py()
         raise malformed(name, place(row), f"`{column}` is not an object", REMEDY)
+    refuse_repeated(f"{name}: `{column}`", values.type.names)
     return fields_of(values)
 
 

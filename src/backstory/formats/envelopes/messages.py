@@ -13,7 +13,7 @@ from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_schemas import UnreadableSchema, envelope_type, meant
 from backstory.formats.envelopes.joint_types import as_type, joint_column
-from backstory.formats.envelopes.parsing import PAYLOAD, REMEDY, Cells, Payloads, payloads
+from backstory.formats.envelopes.parsing import AFTER, KEY, PAYLOAD, REMEDY, Cells, Payloads, payloads
 from backstory.formats.envelopes.structs import fields_of, struct_of, with_field
 from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
@@ -21,8 +21,6 @@ from backstory.formats.json.values import JsonColumn, typed
 from backstory.formats.produced import malformed
 from backstory.formats.values.texts import TextForms
 
-AFTER: Final = "after"
-KEY: Final = "key"
 UNMODIFIED: Final = "unmodified"
 
 

@@ -10,6 +10,7 @@ from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
 from backstory.formats.produced import malformed
 from backstory.formats.values.cells import first_failing
 
+OP, BEFORE, AFTER, KEY = "op", "before", "after", "key"
 PAYLOAD: Final = "payload"
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 SCHEMA: Final = "schema"

@@ -5,10 +5,23 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.produced import refuse_repeated
+from backstory.formats.values.exactly import plain_type
+
+
+def whole_columns(rows: pa.Table, name: str) -> dict[str, pa.Array]:
+    """The columns of a table, each whole and of a type of ours; Refused where two have one name."""
+    refuse_repeated(name, rows.column_names)
+    columns = {}
+    for each, part in zip(rows.column_names, rows.columns, strict=True):
+        type_ = plain_type(part.type, naive=True) or part.type
+        columns[each] = pa.concat_arrays([pa.nulls(0, part.type), *part.chunks]).cast(type_)
+    return columns
+
 
 def fields_of(structs: pa.Array) -> dict[str, pa.Array]:
-    """The fields of structs, NULL where the struct is; none of an array that has no type."""
-    if pa.types.is_null(structs.type):
+    """The fields of structs, NULL where the struct is; none of an array that is not of structs."""
+    if not pa.types.is_struct(structs.type):
         return {}
     return dict(zip(structs.type.names, structs.flatten(), strict=True))
 
