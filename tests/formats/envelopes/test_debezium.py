@@ -6,21 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from debezium_messages import ADA, BOB, DAY, MICROS, message
 
 from backstory.errors import Refused
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 
-DAY = datetime(2026, 1, 1, tzinfo=UTC)
-MICROS = int(DAY.timestamp()) * 1_000_000
 NOBODY = "__debezium_unavailable_value"
 LSN = "00000027:00000758:0003"
-
-
-def message(op, before=None, after=None, source=None, **more):
-    """A message without a schema; `source` over that of a PostgreSQL."""
-    told = {"connector": "postgresql", "ts_us": MICROS, "ts_ms": MICROS // 1000, "lsn": 7} | (source or {})
-    return {"op": op, "before": before, "after": after, "source": told, "ts_ms": MICROS // 1000 + 5} | more
 
 
 def events(*messages, key=("id",), keys=None, **options):
@@ -42,9 +35,6 @@ def rows(unwrapped):
                 yield f"{name}={'.' if kept else value}"
 
     return [" ".join([kind, *cells(place)]) for place, kind in enumerate(unwrapped.kinds.to_pylist())]
-
-
-ADA, BOB = {"id": 1, "name": "Ada"}, {"id": 1, "name": "Bob"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,17 @@ from backstory.formats.envelopes.changed_keys import end_changed_keys
 from backstory.formats.envelopes.images import Images, before_images, record_rows, unmodified_cells
 from backstory.formats.envelopes.log_positions import connector_of, instants, log_positions, logs_whole_rows
 from backstory.formats.envelopes.messages import UNMODIFIED
-from backstory.formats.envelopes.parsing import AFTER, BEFORE, KEY, OP, PAYLOAD, REMEDY, SCHEMA, message
+from backstory.formats.envelopes.parsing import (
+    AFTER,
+    BEFORE,
+    KEY,
+    NO_CHANGE,
+    OP,
+    PAYLOAD,
+    REMEDY,
+    SCHEMA,
+    message,
+)
 from backstory.formats.envelopes.structs import all_null, fields_of, struct_of, whole_columns
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import DELETE, TRUNCATE, UPSERT, Unwrapped
@@ -117,7 +127,7 @@ def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
     if lacking.true_count:
         place = message(pc.index(lacking, True).as_py())
-        raise malformed(name, place, f"it has no `{OP}`, so it is not the message of a change", REMEDY)
+        raise malformed(name, place, NO_CHANGE, REMEDY)
     known = pc.or_(operations.is_null(), pc.is_in(operations, pa.array(_OPERATIONS)))
     if known.false_count:
         row = pc.index(known, False).as_py()

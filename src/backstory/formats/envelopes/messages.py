@@ -13,7 +13,17 @@ from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_schemas import UnreadableSchema, envelope_type, meant
 from backstory.formats.envelopes.joint_types import as_type, joint_column
-from backstory.formats.envelopes.parsing import AFTER, KEY, PAYLOAD, REMEDY, Cells, Payloads, payloads
+from backstory.formats.envelopes.parsing import (
+    AFTER,
+    KEY,
+    NO_CHANGE,
+    OP,
+    PAYLOAD,
+    REMEDY,
+    Cells,
+    Payloads,
+    payloads,
+)
 from backstory.formats.envelopes.structs import fields_of, struct_of, with_field
 from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
@@ -38,8 +48,11 @@ def debezium_messages(
     schema (`unreadable-value`), and for types that contradict each other (`mixed-types`).
     """
     with _remedies():
-        columns = fields_of(_joined(payloads(values, name), len(values), unavailable, name))
-        if UNMODIFIED in columns:
+        sent = payloads(values, name)
+        for group in sent:
+            _refuse_others(group, name)
+        columns = fields_of(_joined(sent, len(values), unavailable, name))
+        if UNMODIFIED in columns and AFTER in columns:
             columns[UNMODIFIED] = _of_all(columns[UNMODIFIED], columns[AFTER])
         if keys is not None:
             name = f"{name}, keys"
@@ -64,6 +77,13 @@ def _joined(groups: Sequence[Payloads], count: int, unavailable: str | None, nam
     places = np.full(count, -1)
     places[[row for group in groups for row in group.rows]] = np.arange(len(values))
     return values.take(pa.array(places, mask=places < 0))
+
+
+def _refuse_others(group: Payloads, name: str) -> None:
+    """Raise Refused for a message that is not of a change: without an `op`, it would pass for a tombstone."""
+    for row, value in enumerate(group.values):
+        if not isinstance(value, dict) or value.get(OP) is None:
+            raise malformed(name, group.place(row), NO_CHANGE, REMEDY)
 
 
 def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:

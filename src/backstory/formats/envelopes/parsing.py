@@ -14,6 +14,7 @@ OP, BEFORE, AFTER, KEY = "op", "before", "after", "key"
 PAYLOAD: Final = "payload"
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 SCHEMA: Final = "schema"
+NO_CHANGE: Final = f"it has no `{OP}`, so it is not the message of a change"
 REMEDY: Final = "Nothing was written; fix the messages, or leave these out."
 _REMEMBERED = 8
 
