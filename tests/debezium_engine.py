@@ -19,6 +19,7 @@ import pyspark
 
 HERE = Path(__file__).parent / "debezium"
 RECORDED = HERE / "postgresql.tsv.gz"
+MARIADB = HERE / "mariadb.tsv.gz"
 JARS = Path(__file__).parents[1] / ".pytest_cache" / "debezium"
 VERSION = "3.3.1.Final"
 NUMBERS = itertools.count(1)

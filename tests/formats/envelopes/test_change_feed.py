@@ -137,6 +137,7 @@ def test_an_empty_feed_has_no_events():
     [
         (lambda rows: rows.drop_columns(["_commit_version"]), "missing-column", "no column _commit_version"),
         (lambda rows: rows.drop_columns(["id"]), "missing-column", "no column id"),
+        (lambda rows: replaced(rows, "id", [[1], [2]]), "bad-option", "it is nested"),
         (lambda rows: replaced(rows, "_change_type", ["insert", "UPDATE_AFTER"]), "malformed-row", "row 2"),
         (lambda rows: replaced(rows, "_change_type", ["insert", None]), "malformed-row", "row 2"),
         (lambda rows: replaced(rows, "_commit_timestamp", [1, 2]), "no-instant", "int64"),

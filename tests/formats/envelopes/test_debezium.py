@@ -300,6 +300,7 @@ def test_structs_of_a_frame_are_unwrapped_as_they_are():
         (message("u", None, ADA, {"ts_us": 2**62}), "message 2: `source.ts_us` is outside"),
         (message("u", None, ADA, {"ts_us": None, "ts_ms": 2**62}), "message 2: `source.ts_ms` is outside"),
         (message("u", None, ADA, {"connector": "mysql"}), "mysql, postgresql"),
+        (message("u", None, ADA, {"connector": ["mysql"]}), "mixed"),
         (message("u", None, {"id": "1"}), "mixed"),
     ],
 )

@@ -1,11 +1,11 @@
-"""Messages that a Debezium 3.3 wrote of a PostgreSQL (tests/debezium; tests/outside/test_debezium.py records)."""
+"""Messages that a Debezium 3.3 wrote (tests/debezium): of a PostgreSQL, and of a MariaDB."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from debezium_engine import RECORDED, last_rows, messages_of
+from debezium_engine import MARIADB, RECORDED, last_rows, messages_of
 
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
@@ -129,3 +129,75 @@ def test_each_type_is_what_it_means(events):
     }
     assert rows.schema.field("price").type == pa.decimal128(12, 2)
     assert rows.schema.field("seen_at").type == pa.timestamp("us", "UTC")
+
+
+def test_a_mariadb_is_read_as_it_was():
+    """Seconds as instants, files of the log as numbers, whole images of deleted rows, and MySQL's own types."""
+    items = unwrap_debezium(debezium_messages(*messages_of(MARIADB, "item")), ["id"])
+    assert last_rows(items, ["id"]).keys() == {(9,)}
+    assert items.kinds.to_pylist() == [
+        *["upsert"] * 7,
+        "delete",
+        "delete",
+        *["upsert"] * 2,
+        "delete",
+        "truncate",
+        "upsert",
+    ]
+    assert [tuple(row.values()) for row in items.sequence.to_pylist()] == [
+        (False, 1, 2594, 0),
+        (False, 1, 2594, 0),
+        (True, 1, 2787, 0),
+        (True, 1, 3348, 0),
+        (True, 1, 3348, 1),
+        (True, 1, 3880, 0),
+        (True, 1, 3880, 1),
+        (True, 1, 4081, 0),
+        (True, 2, 575, 0),
+        (True, 2, 575, 0),
+        (True, 2, 1021, 0),
+        (True, 2, 1581, 0),
+        (True, 2, 1701, 0),
+        (True, 2, 1983, 0),
+    ]
+    assert [row["id"] for row in items.before.to_pylist()] == [
+        None,
+        None,
+        1,
+        1,
+        2,
+        None,
+        None,
+        3,
+        4,
+        None,
+        1,
+        2,
+        None,
+        None,
+    ]
+    assert items.rows.slice(0, 1).to_pylist() == [
+        {
+            "id": 1,
+            "name": "one",
+            "price": Decimal("12.50"),
+            "big": Decimal(2**64 - 1),
+            "tiny": 1,
+            "bits": b"\x03\x00",
+            "born": date(2024, 2, 29),
+            "wakes": "23:59:59.999999",
+            "far": "-838:59:59",
+            "seen": datetime(2024, 2, 29, 12, 0, 0, 123456),
+            "seen_ms": datetime(2024, 2, 29, 12, 0, 0, 123000),
+            "seen_at": datetime(2024, 2, 29, 12, 0, 0, 123456, UTC),
+            "y": 2024,
+            "kind": "b",
+            "flags": "x,z",
+            "doc": '{"a": 1.10}',
+            "data": b"\x00\xff\x10",
+            "f": 1.5,
+            "d": 0.1,
+            "txt": "t" * 50,
+            "city": None,
+        }
+    ]

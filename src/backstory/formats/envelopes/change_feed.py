@@ -37,7 +37,7 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
     read (`unreadable-value`); UsageError for a feed without one of these columns, or without the key's
     (`missing-column`).
     """
-    _refuse_lacking(rows, [*CHANGE_COLUMNS, *key])
+    _refuse_columns(rows, key)
     columns = whole_columns(rows, name)
     types = _change_types(columns[CHANGE_TYPE], name)
     instants = _instants(columns[COMMIT_TIMESTAMP], name)
@@ -71,13 +71,17 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
     )
 
 
-def _refuse_lacking(rows: pa.Table, names: Sequence[str]) -> None:
-    if lacking := [each for each in names if each not in rows.column_names]:
+def _refuse_columns(rows: pa.Table, key: Sequence[str]) -> None:
+    if lacking := [each for each in (*CHANGE_COLUMNS, *key) if each not in rows.column_names]:
         raise UsageError(
             "missing-column",
             f"The feed of changes has no column {lacking[0]}.",
             f"Its columns are {', '.join(rows.column_names)}.",
             lacking,
+        )
+    if nested := [each for each in key if pa.types.is_nested(rows[each].type)]:
+        raise UsageError(
+            "bad-option", f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns."
         )
 
 

@@ -27,7 +27,7 @@ def end_changed_keys(
         type_ = joint_column(each, [before[each].type, after[each].type], name)
         old, new = as_type(before[each], type_), as_type(after[each], type_)
         known = pc.and_(known, old.is_valid())
-        same = pc.and_(same, pc.fill_null(pc.equal(old, new), False))
+        same = pc.and_(same, pc.fill_null(_equal(old, new), False))
     changed = pc.and_(known, pc.invert(same)).to_numpy(zero_copy_only=False)
     if not changed.any():
         return columns, places
@@ -40,6 +40,13 @@ def end_changed_keys(
     if KEY in events:
         events[KEY] = _blanked(events[KEY], pa.array(ends))
     return events, places[rows]
+
+
+def _equal(old: pa.Array, new: pa.Array) -> pa.Array:
+    if pa.types.is_nested(old.type) or pa.types.is_null(old.type):  # Arrow compares none of these
+        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+        return pa.array([one == other for one, other in pairs], pa.bool_())
+    return pc.equal(old, new)
 
 
 def _blanked(structs: pa.Array, mask: pa.Array) -> pa.Array:

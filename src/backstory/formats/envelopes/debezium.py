@@ -69,7 +69,7 @@ def unwrap_debezium(
     records = record_rows(images, key, name)
     stated = fields_of(columns.get(UNMODIFIED, pa.nulls(len(kinds))))
     unmodified = unmodified_cells(images, stated, key, records.column_names, unavailable)
-    connector = connector_of(source.get("connector", pa.nulls(len(kinds))), name)
+    connector = connector_of(source.get("connector", pa.nulls(len(kinds))), name, place)
     imaged = pc.equal(operations, "u")
     if logs_whole_rows(connector):
         imaged = pc.or_(imaged, images.is_delete)

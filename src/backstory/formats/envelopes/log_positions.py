@@ -81,8 +81,13 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 }
 
 
-def connector_of(names: pa.Array, name: str) -> str:
+def connector_of(names: pa.Array, name: str, place: Place) -> str:
     """The one connector that the messages are of, empty where they do not say it; Refused for several."""
+    if not pa.types.is_string(names.type):
+        if names.null_count < len(names):
+            row = pc.index(names.is_valid(), True).as_py()
+            raise malformed(name, place(row), "`source.connector` is not a text", REMEDY)
+        return ""
     several = sorted(str(each) for each in pc.unique(names).to_pylist() if each is not None)
     if len(several) > 1:
         raise Refused(
