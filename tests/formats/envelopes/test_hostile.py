@@ -4,13 +4,18 @@ import json
 from contextlib import suppress
 
 import pyarrow as pa
-from debezium_messages import ADA, BOB, TYPES, message, sent, struct
+from debezium_messages import ADA, BOB, INT, TYPES, message, sent, struct
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Refused
+from backstory.formats.envelopes.connect_schemas import envelope_type
 from backstory.formats.envelopes.debezium import unwrap_debezium
+from backstory.formats.envelopes.fast_reading import read_at_once
 from backstory.formats.envelopes.messages import debezium_messages
+from backstory.formats.json.text import loads
+from backstory.formats.json.values import JsonColumn, typed
+from backstory.formats.values.texts import TextForms
 
 SCALARS = (
     st.none()
@@ -76,6 +81,40 @@ def test_a_feed_is_read_or_refused(feed, keys):
         assert part is None or not part.column_names or part.num_rows == count
     assert events.places.to_pylist() == sorted(events.places.to_pylist())
     assert set(events.kinds.to_pylist()) <= {"upsert", "delete", "truncate"}
+
+
+NUMBERS = st.sampled_from(
+    ["1", "-0", "0.1", "1e5", "1E+400", "NaN", "-Infinity", "01", "1.", "2147483648", "9223372036854775808", "3.5e38", "16777217"]
+)  # fmt: skip
+TEXTS = (
+    VALUES.map(json.dumps)
+    | NUMBERS
+    | st.sampled_from(
+        ['{"a":1,"a":2}', '{"a":1} {"a":2}', '"\\ud800"', '"\\x41"', '"\t"', "", "\n", "//", '"\u2028"']
+    )
+)
+
+
+@given(st.sampled_from([schema for schema, *_ in TYPES.values()]), st.lists(TEXTS, max_size=3), st.booleans())
+def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
+    """Where it reads at all: of each type, and of texts as they should not be."""
+    wire = envelope_type(struct(v=schema, a=INT))
+    texts = [value if bare else f'{{"v":{value}}}' for value in values]
+    fast = read_at_once(texts, wire)
+    if fast is not None:
+        column = JsonColumn("The feed", str, TextForms(), strict=True)
+        assert fast.equals(typed([loads(text) for text in texts], pa.field("v", wire), column))
+
+
+def test_the_fast_reader_reads_ordinary_messages():
+    """Each type but maps, and numbers that JSON has no words for."""
+    slow = [
+        name
+        for name, (schema, values, *_) in TYPES.items()
+        if read_at_once([json.dumps({"v": value}) for value in values], envelope_type(struct(v=schema)))
+        is None
+    ]
+    assert slow == ["float", "double", "Decimal as a number", "map"]
 
 
 @given(st.lists(st.text() | st.binary(), max_size=3))

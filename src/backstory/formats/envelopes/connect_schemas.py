@@ -1,6 +1,6 @@
 """Schemas as Kafka Connect's JSON converter writes them: the types on the wire, and what these mean."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,8 +31,11 @@ class UnreadableSchema(ValueError):
     """What is wrong with a schema, in words."""
 
 
-def envelope_type(schema: Any, values: list[Any]) -> pa.DataType:
-    """The type of messages with a schema, as JSON writes them; UnreadableSchema if they are not structs."""
+def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
+    """The type of messages with a schema, as JSON writes them; UnreadableSchema if they are not structs.
+
+    Decimals are base64, unless the values have numbers for them.
+    """
     wire_type(schema)
     if schema["type"] != "struct":
         raise UnreadableSchema("it is not a struct")
@@ -98,7 +101,7 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
     return parameters if isinstance(parameters, Mapping) else {}
 
 
-def _are_numbers(schema: Schema, values: list[Any]) -> bool:
+def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
     """Whether the decimals within are written as numbers, not as base64; UnreadableSchema where both are."""
     paths = list(_decimal_paths(schema))
     kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}

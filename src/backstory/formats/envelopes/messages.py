@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_schemas import UnreadableSchema, envelope_type, meant
+from backstory.formats.envelopes.fast_reading import read_at_once
 from backstory.formats.envelopes.joint_types import as_type, joint_column
 from backstory.formats.envelopes.parsing import (
     AFTER,
@@ -22,6 +23,7 @@ from backstory.formats.envelopes.parsing import (
     REMEDY,
     Cells,
     Payloads,
+    message,
     payloads,
 )
 from backstory.formats.envelopes.structs import fields_of, struct_of, with_field
@@ -48,10 +50,9 @@ def debezium_messages(
     schema (`unreadable-value`), and for types that contradict each other (`mixed-types`).
     """
     with _remedies():
-        sent = payloads(values, name)
-        for group in sent:
-            _refuse_others(group, name)
-        columns = fields_of(_joined(sent, len(values), unavailable, name))
+        envelopes = _joined(payloads(values, name), len(values), unavailable, name)
+        _refuse_others(envelopes, name)
+        columns = fields_of(envelopes)
         if UNMODIFIED in columns and AFTER in columns:
             columns[UNMODIFIED] = _of_all(columns[UNMODIFIED], columns[AFTER])
         if keys is not None:
@@ -79,39 +80,53 @@ def _joined(groups: Sequence[Payloads], count: int, unavailable: str | None, nam
     return values.take(pa.array(places, mask=places < 0))
 
 
-def _refuse_others(group: Payloads, name: str) -> None:
-    """Raise Refused for a message that is not of a change: without an `op`, it would pass for a tombstone."""
-    for row, value in enumerate(group.values):
-        if not isinstance(value, dict) or value.get(OP) is None:
-            raise malformed(name, group.place(row), NO_CHANGE, REMEDY)
-
-
 def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
     """The payloads of one schema as structs; with the field `unmodified` unless they are keys."""
-    column = JsonColumn(name, group.place, TextForms(), strict=True)
     if group.schema is None:
-        built = typed(group.values, _inferred(group, name), column)
-        return built if unavailable is None else with_field(built, UNMODIFIED, _lacking(group, built))
+        values = group.values(name)
+        built = typed(values, _inferred(group, values, name), _column(group, name))
+        return built if unavailable is None else with_field(built, UNMODIFIED, _lacking(values, built))
     try:
-        wire = envelope_type(group.schema, group.values)
-        built = typed(group.values, pa.field(PAYLOAD, wire), column)
-        if unavailable is None or AFTER not in wire.names:
+        built = _built(group, name)
+        if unavailable is None:
             return meant(built, group.schema, PAYLOAD, name, group.place)
-        after = pc.struct_field(built, AFTER)
+        after = fields_of(built).get(AFTER, pa.nulls(len(built)))
         flags = {each: unavailable_cells(part, unavailable) for each, part in fields_of(after).items()}
         for each, flag in flags.items():
             if flag.true_count:
                 after = with_field(after, each, pc.if_else(flag, None, fields_of(after)[each]))
-        known = meant(with_field(built, AFTER, after), group.schema, PAYLOAD, name, group.place)
-        return with_field(known, UNMODIFIED, struct_of(flags))
+        known = with_field(built, AFTER, after) if flags else built
+        known = meant(known, group.schema, PAYLOAD, name, group.place)
+        return with_field(known, UNMODIFIED, struct_of(flags)) if flags else known
     except UnreadableSchema as stop:
         raise malformed(name, group.place(0), f"its schema cannot be read: {stop}", REMEDY) from None
 
 
-def _inferred(group: Payloads, name: str) -> pa.Field:
+def _built(group: Payloads, name: str) -> pa.Array:
+    """Payloads with a schema in the types that they are written in."""
+    built = read_at_once(group.texts, envelope_type(group.schema))
+    if built is not None:
+        return built
+    values = group.values(name)
+    return typed(values, pa.field(PAYLOAD, envelope_type(group.schema, values)), _column(group, name))
+
+
+def _column(group: Payloads, name: str) -> JsonColumn:
+    return JsonColumn(name, group.place, TextForms(), strict=True)
+
+
+def _refuse_others(envelopes: pa.Array, name: str) -> None:
+    """Raise Refused for a message that is not of a change: without an `op`, it would pass for a tombstone."""
+    operations = fields_of(envelopes).get(OP, pa.nulls(len(envelopes)))
+    lacking = pc.and_(envelopes.is_valid(), operations.is_null())
+    if lacking.true_count:
+        raise malformed(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
+
+
+def _inferred(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
     """The type of payloads without a schema: JSON's own, from the values of all."""
     columns: dict[str, Seen] = {}
-    for row, value in enumerate(group.values):
+    for row, value in enumerate(values):
         if not isinstance(value, dict):
             raise malformed(name, group.place(row), "it is not an object", REMEDY)
         try:
@@ -123,9 +138,9 @@ def _inferred(group: Payloads, name: str) -> pa.Field:
     return pa.field(PAYLOAD, pa.struct(list(inferred(columns, name, sort=False))))
 
 
-def _lacking(group: Payloads, built: pa.Array) -> pa.Array:
+def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:
     """For each column of `after`, which messages do not have it."""
-    after = [value.get(AFTER) for value in group.values]
+    after = [value.get(AFTER) for value in values]
     rows = [each if isinstance(each, dict) else {} for each in after]
     type_ = built.type.field(AFTER).type if AFTER in built.type.names else pa.null()
     names = type_.names if pa.types.is_struct(type_) else []
