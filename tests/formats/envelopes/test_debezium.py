@@ -10,7 +10,9 @@ from debezium_messages import ADA, BOB, DAY, MICROS, message
 
 from backstory.errors import Refused
 from backstory.formats.envelopes.debezium import unwrap_debezium
-from backstory.formats.envelopes.messages import debezium_messages
+from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
+from backstory.formats.json.options import JsonOptions
+from backstory.formats.reading import rows_of
 
 NOBODY = "__debezium_unavailable_value"
 LSN = "00000027:00000758:0003"
@@ -264,6 +266,12 @@ def test_images_have_one_type_between_them():
     assert unwrapped.rows.schema.field("v").type == unwrapped.before.schema.field("v").type == pa.float64()
 
 
+def test_an_integer_that_no_float_holds_is_refused():
+    """Beside a float it would be another number."""
+    with pytest.raises(Refused, match="not exact as floats"):
+        events(message("u", {"id": 1, "v": 2**53 + 1}, {"id": 1, "v": 2.5}))
+
+
 def test_structs_of_a_frame_are_unwrapped_as_they_are():
     """Of `from_json`, with or without the envelope's envelope, in any number of chunks."""
     kinds = pa.struct([("id", pa.int32()), ("born", pa.date32())])
@@ -331,6 +339,18 @@ def test_a_position_that_cannot_be_read_is_refused(connector, position, words):
     with pytest.raises(Refused, match=re.escape(words)) as stop:
         events(message("u", None, ADA, {"connector": connector, "lsn": None, **position}))
     assert "message 1" in stop.value.message
+
+
+def test_rows_of_a_json_file_are_unwrapped(tmp_path):
+    """As the reader of JSON has them: a message without a schema on each line."""
+    path = tmp_path / "feed.jsonl"
+    sent = [message("c", None, ADA), message("u", ADA, BOB), message("d", BOB, None), message("t")]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in sent), "utf-8")
+    produced = rows_of(path, path.name, JsonOptions(lines=True), None)
+    table = pa.Table.from_batches(produced.batches, produced.schema)
+    unwrapped = unwrap_debezium(table, ["id"])
+    assert rows(unwrapped) == ["upsert id=1 name=Ada", "upsert id=1 name=Bob", "delete id=1", "truncate"]
+    assert unwrapped.rows.equals(unwrap_debezium(debezium_lines(path), ["id"]).rows)
 
 
 def test_texts_and_lists_of_other_kinds_are_the_same():

@@ -64,6 +64,11 @@ UNREADABLE = {
     "a decimal of 17 bytes": (decimal(0), b64(2**130), "unreadable-value"),
     "a decimal without a byte": (decimal(0), "", "unreadable-value"),
     "a scale beyond reason": ({**struct(scale=INT, value=BYTES), "name": "io.debezium.data.VariableScaleDecimal"}, {"scale": 2**31 - 1, "value": "AQ=="}, "unreadable-value"),
+    "more digits than anybody reads": (
+        {**struct(scale=INT, value=BYTES), "name": "io.debezium.data.VariableScaleDecimal"},
+        {"scale": 1, "value": b64(10**5000)},
+        "unreadable-value",
+    ),
     "an item of a list": ({"type": "array", "items": BYTES}, ["AA==", "?"], "unreadable-value"),
     "a field that the schema does not have": (struct(a=INT), {"a": 1, "b": 2}, "unknown-fields"),
 }  # fmt: skip
@@ -91,6 +96,9 @@ SCHEMAS = {
     "a list of nothing": {"type": "array"},
     "a map by numbers": {"type": "map", "keys": INT, "values": TEXT},
     "a scale that is no number": field("bytes", f"{CONNECT}Decimal", scale="two"),
+    "a map of bytes": {"type": "map", "keys": TEXT, "values": BYTES},
+    "a map of dates": {"type": "map", "keys": TEXT, "values": field("int32", "io.debezium.time.Date")},
+    "a scale below -38": field("bytes", f"{CONNECT}Decimal", scale=str(-(10**9))),
     "a scale beyond 38": field("bytes", f"{CONNECT}Decimal", scale="39"),
     "a logical type of another type": field("string", "io.debezium.time.Date"),
     "a decimal that is a number": field("double", "io.debezium.data.VariableScaleDecimal"),

@@ -25,6 +25,7 @@ _WIRE: Final = {
     "string": pa.string(),
     "bytes": pa.string(),
 }
+_AS_WRITTEN: Final = _WIRE.keys() - {"bytes"}
 
 
 class UnreadableSchema(ValueError):
@@ -67,9 +68,9 @@ def _wire_type(schema: Any, *, numeric: bool, depth: int) -> pa.DataType:
     if type_ == "array":
         return pa.list_(wire_type(schema.get("items"), numeric=numeric, depth=depth + 1))
     if type_ == "map":
-        keys = wire_type(schema.get("keys"), depth=depth + 1)
-        items = wire_type(schema.get("values"), depth=depth + 1)
-        if keys != pa.string() or schema["values"].get("name") or items == pa.binary():
+        keys, items = (wire_type(schema.get(each), depth=depth + 1) for each in ("keys", "values"))
+        of = schema["values"]
+        if keys != pa.string() or of["type"] not in _AS_WRITTEN or of.get("name") in LOGICAL:
             raise UnreadableSchema("a map is not from text to plain values")
         return pa.map_(keys, items)
     if not isinstance(type_, str) or type_ not in _WIRE:

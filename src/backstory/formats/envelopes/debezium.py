@@ -57,7 +57,7 @@ def unwrap_debezium(
         return message(int(places[row]))
 
     operations = columns[OP]
-    kinds = pa.array([_KINDS[each] for each in operations.to_pylist()], pa.string())
+    kinds = pa.array(list(_KINDS.values())).take(pc.index_in(operations, pa.array(list(_KINDS))))
     source = _fields(columns, "source", name, place)
     images = Images(
         pc.equal(kinds, UPSERT),
@@ -112,8 +112,7 @@ def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
             f"{name} has messages with schemas, which are exact only as the texts that they were sent as.",
             "Nothing was written; give the messages as text.",
         )
-    payload = columns[PAYLOAD]
-    return fields_of(payload)
+    return fields_of(columns[PAYLOAD])
 
 
 def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array], np.ndarray]:
@@ -121,13 +120,13 @@ def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array
     operations = columns.get(OP, pa.nulls(count))
     if not pa.types.is_string(operations.type):
         if operations.null_count < count:
-            raise malformed(name, message(0), f"`{OP}` is not a text", REMEDY)
+            row = pc.index(operations.is_valid(), True).as_py()
+            raise malformed(name, message(row), f"`{OP}` is not a text", REMEDY)
         operations = pa.nulls(count, pa.string())
     values = {each: part for each, part in columns.items() if each not in {OP, KEY, UNMODIFIED}}
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
     if lacking.true_count:
-        place = message(pc.index(lacking, True).as_py())
-        raise malformed(name, place, NO_CHANGE, REMEDY)
+        raise malformed(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
     known = pc.or_(operations.is_null(), pc.is_in(operations, pa.array(_OPERATIONS)))
     if known.false_count:
         row = pc.index(known, False).as_py()

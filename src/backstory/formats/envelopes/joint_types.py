@@ -56,7 +56,10 @@ def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) 
 
 
 def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values as the `joint_type` of theirs and another; a field that they lack is NULL."""
+    """The values as the `joint_type` of theirs and another; a field that they lack is NULL.
+
+    Raises Refused (`mixed-types`) for an integer that is not exact as a float.
+    """
     if values.type == type_:
         return values
     if pa.types.is_null(values.type):
@@ -72,7 +75,14 @@ def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
     if pa.types.is_list(type_):
         return with_items(values, as_type(values.flatten(), type_.value_type))
-    return values.cast(type_)
+    try:
+        return values.cast(type_)
+    except pa.ArrowInvalid:
+        raise Refused(
+            "mixed-types",
+            "A column has floats in some messages, and in others integers that are not exact as floats.",
+            "Nothing was written; send its values as texts, or with a schema.",
+        ) from None
 
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:

@@ -95,11 +95,11 @@ def decimal_type(parameters: Parameters) -> pa.DataType:
     Raises pa.ArrowInvalid for a scale that no type has.
     """
     scale = int(parameters.get("scale", 0))
+    if abs(scale) > MAX_PRECISION:
+        raise pa.ArrowInvalid(f"a scale of {scale} digits")
     precision = min(int(parameters.get("connect.decimal.precision", MAX_PRECISION)), MAX_PRECISION)
     if scale < 0:  # Oracle's NUMBER(5, -2) counts hundreds
         return pa.decimal128(min(precision - scale, MAX_PRECISION), 0)
-    if scale > MAX_PRECISION:
-        raise pa.ArrowInvalid(f"a scale of {scale} digits")
     return pa.decimal128(max(precision, scale, 1), scale)
 
 
@@ -134,15 +134,15 @@ def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
 
 
 def _plain(unscaled: int, scale: int) -> str:
-    if abs(scale) > _MOST_DIGITS:
-        raise pa.ArrowInvalid(f"a scale of {scale} digits")
+    if unscaled.bit_length() / _BITS_A_DIGIT + abs(scale) > _MOST_DIGITS:
+        raise pa.ArrowInvalid(f"more than {_MOST_DIGITS} digits")
     if scale <= 0:
         return str(unscaled * 10**-scale)
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
-_MOST_DIGITS: Final = 20_000  # PostgreSQL's numeric has at most 16,383 behind the point
+_MOST_DIGITS, _BITS_A_DIGIT = 4_000, 3.32  # Python prints few more
 
 
 def _micros(counts: pa.Array, unit: str) -> pa.Array:
