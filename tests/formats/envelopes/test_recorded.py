@@ -131,6 +131,42 @@ def test_each_type_is_what_it_means(events):
     assert rows.schema.field("seen_at").type == pa.timestamp("us", "UTC")
 
 
+def said(keys, values, key):
+    """What each event says, in words that do not depend on the others of its delivery."""
+    events = unwrap_debezium(debezium_messages(keys, values), key)
+    kept = events.unmodified.to_pydict()
+    before = [None] * len(events.kinds) if events.before is None else events.before.to_pylist()
+    rows = zip(
+        events.kinds.to_pylist(), events.instants.to_pylist(), events.sequence.to_pylist(), events.rows.to_pylist(), strict=True
+    )  # fmt: skip
+    return [
+        (
+            kind,
+            instant,
+            sequence,
+            {name: row[name] for name in row if kind == "upsert" and not (name in kept and kept[name][place])},
+            {name: row[name] for name in key},
+            events.has_before[place].as_py() and {name: image for name, image in before[place].items() if image is not None},
+        )
+        for place, (kind, instant, sequence, row) in enumerate(rows)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recorded", "table", "key"),
+    [(RECORDED, "whole", ["id"]), (RECORDED, "customer", ["id", "region"]), (MARIADB, "item", ["id"])],
+)
+def test_events_do_not_depend_on_how_messages_are_delivered(recorded, table, key):
+    """In one delivery or in two, wherever it is cut: around a new column, too."""
+    keys, values = messages_of(recorded, table)
+    whole = said(keys, values, key)
+    for cut in range(1, len(values), 3):
+        parts = ((keys[:cut], values[:cut]), (keys[cut:], values[cut:]))
+        assert [
+            event for part in parts for event in said(*part, key) if part[1].null_count < len(part[1])
+        ] == whole
+
+
 def test_a_mariadb_is_read_as_it_was():
     """Seconds as instants, files of the log as numbers, whole images of deleted rows, and MySQL's own types."""
     items = unwrap_debezium(debezium_messages(*messages_of(MARIADB, "item")), ["id"])
