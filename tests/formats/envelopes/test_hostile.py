@@ -13,7 +13,8 @@ from backstory.formats.envelopes.connect_schemas import envelope_type
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.fast_reading import read_at_once
 from backstory.formats.envelopes.messages import debezium_messages
-from backstory.formats.json.text import loads
+from backstory.formats.json.inference import Seen, inferred
+from backstory.formats.json.text import NotJson, loads
 from backstory.formats.json.values import JsonColumn, typed
 from backstory.formats.values.texts import TextForms
 
@@ -104,6 +105,27 @@ def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
     if fast is not None:
         column = JsonColumn("The feed", str, TextForms(), strict=True)
         assert fast.equals(typed([loads(text) for text in texts], pa.field("v", wire), column))
+
+
+@given(
+    st.lists(
+        st.dictionaries(NAMES, VALUES | st.floats(-9, 9).map(lambda each: round(each, 2)), max_size=3),
+        max_size=4,
+    )
+)
+def test_the_fast_reader_reads_as_the_slow_one_without_a_schema(rows):
+    """In the types that the values of all rows have between them."""
+    texts = [json.dumps(row) for row in rows]
+    seen: dict[str, Seen] = {}
+    with suppress(Refused, NotJson):
+        values = [loads(text) for text in texts]
+        for key, value in (item for row in values for item in row.items()):
+            seen.setdefault(key, Seen()).look(value)
+        type_ = pa.struct(list(inferred(seen, "The feed", sort=False)))
+        fast = read_at_once(texts, type_)
+        if fast is not None:
+            column = JsonColumn("The feed", str, TextForms(), strict=True)
+            assert fast.equals(typed(values, pa.field("v", type_), column))
 
 
 def test_the_fast_reader_reads_ordinary_messages():

@@ -14,9 +14,10 @@ def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
     """The payloads as structs of the type, or None where the slow reader has to say what they are.
 
     Arrow refuses what ours does: names twice, digits that a type does not hold, fields that the type does
-    not have. But it reads NaN and infinite floats, and two objects on a line as two rows.
+    not have. But it reads NaN and infinite floats, and two objects on a line as two rows; and lists of NULL
+    alone it leaves without their items.
     """
-    if not all(map(_is_line, texts)):
+    if _has_untyped_lists(wire) or not all(map(_is_line, texts)):
         return None
     try:
         rows = pj.read_json(
@@ -31,6 +32,14 @@ def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
         return None
     built = pa.concat_arrays(rows.to_struct_array().chunks)
     return built if built.type == wire and _finite(built) else None
+
+
+def _has_untyped_lists(type_: pa.DataType, *, within: bool = False) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_has_untyped_lists(each.type, within=within) for each in type_)
+    if pa.types.is_list(type_):
+        return _has_untyped_lists(type_.value_type, within=True)
+    return within and bool(pa.types.is_null(type_))
 
 
 def _is_line(text: str) -> bool:

@@ -84,10 +84,10 @@ def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
     """The payloads of one schema as structs; with the field `unmodified` unless they are keys."""
     if group.schema is None:
         values = group.values(name)
-        built = typed(values, _inferred(group, values, name), _column(group, name))
+        built = _built(group, name, _inferred(group, values, name), values)
         return built if unavailable is None else with_field(built, UNMODIFIED, _lacking(values, built))
     try:
-        built = _built(group, name)
+        built = _built(group, name, envelope_type(group.schema))
         if unavailable is None:
             return meant(built, group.schema, PAYLOAD, name, group.place)
         after = fields_of(built).get(AFTER, pa.nulls(len(built)))
@@ -102,17 +102,16 @@ def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
         raise malformed(name, group.place(0), f"its schema cannot be read: {stop}", REMEDY) from None
 
 
-def _built(group: Payloads, name: str) -> pa.Array:
-    """Payloads with a schema in the types that they are written in."""
-    built = read_at_once(group.texts, envelope_type(group.schema))
+def _built(group: Payloads, name: str, type_: pa.DataType, values: Sequence[Any] | None = None) -> pa.Array:
+    """Payloads in the types that they are written in: all at once, or one by one."""
+    built = read_at_once(group.texts, type_)
     if built is not None:
         return built
-    values = group.values(name)
-    return typed(values, pa.field(PAYLOAD, envelope_type(group.schema, values)), _column(group, name))
-
-
-def _column(group: Payloads, name: str) -> JsonColumn:
-    return JsonColumn(name, group.place, TextForms(), strict=True)
+    if values is None:
+        values = group.values(name)
+        type_ = envelope_type(group.schema, values)
+    column = JsonColumn(name, group.place, TextForms(), strict=True)
+    return typed(list(values), pa.field(PAYLOAD, type_), column)
 
 
 def _refuse_others(envelopes: pa.Array, name: str) -> None:
@@ -123,7 +122,7 @@ def _refuse_others(envelopes: pa.Array, name: str) -> None:
         raise malformed(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
 
 
-def _inferred(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
+def _inferred(group: Payloads, values: Sequence[Any], name: str) -> pa.DataType:
     """The type of payloads without a schema: JSON's own, from the values of all."""
     columns: dict[str, Seen] = {}
     for row, value in enumerate(values):
@@ -135,7 +134,7 @@ def _inferred(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
         except TooDeep:
             why = f"its values are nested more than {DEEPEST} deep"
             raise malformed(name, group.place(row), why, REMEDY) from None
-    return pa.field(PAYLOAD, pa.struct(list(inferred(columns, name, sort=False))))
+    return pa.struct(list(inferred(columns, name, sort=False)))
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:
