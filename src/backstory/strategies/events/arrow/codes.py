@@ -12,6 +12,9 @@ from backstory.strategies.keys import key_codes, settled
 # The number of a NULL: it equals itself, and comes before all others.
 LACKING: Final = np.iinfo(np.int64).min
 WIDEST: Final = 1 << 62
+# The bytes of a number, and the bit by which negative numbers come first where these are compared.
+WORD: Final = 8
+SIGN: Final = np.uint64(1 << 63)
 
 
 def integers(column: pa.ChunkedArray) -> np.ndarray:
@@ -23,7 +26,7 @@ def integers(column: pa.ChunkedArray) -> np.ndarray:
 
 def identities(rows: pa.Table, names: Sequence[str], *more: np.ndarray) -> np.ndarray:
     """A number for each row, equal exactly where these columns are, and `more` numbers beside them."""
-    parts = {name: settled(rows[name]) for name in names}
+    parts = {name: _plain(rows[name]) for name in names}
     parts |= {f"more {place}": pa.chunked_array([pa.array(each)]) for place, each in enumerate(more)}
     if not parts:
         return np.zeros(rows.num_rows, np.int64)
@@ -40,12 +43,38 @@ def ranks(column: pa.ChunkedArray) -> np.ndarray:
         or pa.types.is_timestamp(column.type)
     ):
         return integers(column)
-    encoded = settled(column).combine_chunks().dictionary_encode()
+    return _ranks_in(_plain(column).combine_chunks())
+
+
+def _ranks_in(values: pa.Array) -> np.ndarray:
+    encoded = values.dictionary_encode()
     order = np.asarray(pc.sort_indices(encoded.dictionary))
     places = np.empty(len(order) + 1, np.int64)
     places[order] = np.arange(1, len(order) + 1)
     places[-1] = 0
     return places[np.asarray(pc.fill_null(encoded.indices, -1))]
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values as ones that Arrow encodes and sorts, equal and in the order that Spark has for them.
+
+    A struct becomes the ranks of its fields, a list those of its items: eight bytes each, the highest first.
+    """
+    if not pa.types.is_nested(column.type):
+        return settled(column)
+    values = column.combine_chunks()
+    if pa.types.is_struct(values.type):
+        parts = [ranks(pa.chunked_array([each])) for each in values.flatten()]
+        words, lengths = np.array(parts, np.int64).T, np.full(len(values), len(parts))
+    else:
+        words = ranks(pa.chunked_array([values.flatten()]))
+        lengths = np.asarray(pc.list_value_length(values).fill_null(0)).astype(np.int64)
+    content = (np.ascontiguousarray(words).reshape(-1).view(np.uint64) ^ SIGN).astype(">u8")
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(WORD * lengths)])
+    told = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(content)]
+    )
+    return pa.chunked_array([pc.if_else(values.is_valid(), told, None)])
 
 
 def sorted_by(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:

@@ -60,7 +60,7 @@ def lay_out(logged: ArrowSide | None, delivered: ArrowSide) -> EventSides:
         np.concatenate([integers(column) for column in columns])
         for columns in zip(*((each.ops, each.times, each.places) for each in sides), strict=True)
     )
-    return EventSides(data, ops, times, places, len(data) - len(delivered.data))
+    return EventSides(data, ops, times, places, len(ops) - len(delivered.ops))
 
 
 def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSides:
