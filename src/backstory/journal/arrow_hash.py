@@ -36,8 +36,13 @@ MANTISSA, HIDDEN = 52, 1023  # bits of a float of 64 bits, and what its exponent
 
 def hash_of_table(rows: pa.Table, offset: str) -> str | None:
     """The hash of rows whose offsets the column `offset` holds; None if there are none."""
+    return hash_told(sum_of_words(rows, offset)) if len(rows) else None
+
+
+def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
+    """The words of the hash of rows; those of several tables together are their exclusive or."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
-    return hash_told(reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))) if len(rows) else None
+    return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.source import ROWS_AT_ONCE, Source
+from backstory.doors.native.source import Source
 from backstory.engine.staging import (
     STAGED,
     as_ours,
     is_local,
     local_fields,
     local_parquet,
+    parquet_tables,
     staged,
 )
 from backstory.formats.file_columns import (
@@ -87,11 +88,9 @@ def rows_of_files(
 
 def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str]) -> Iterator[pa.Table]:
     """Columns of a file; those that are `empty` have no type of their own."""
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*names]):
-            rows = pa.Table.from_batches([batch])
-            values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
-            yield pa.table(values, names=names)
+    for rows in parquet_tables(path, names):
+        values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
+        yield pa.table(values, names=names)
 
 
 def _size(path: Path) -> int:

@@ -89,10 +89,11 @@ class LocalRows:
         of: Sequence[str | tuple[str, str]] = (),
         chosen: Chosen | None = None,
         *,
+        among: Mapping[str, pa.Array] = ANY,
         where: Any = None,
     ) -> Iterator[pa.Table]:
         """The same rows, some at a time, held by the caller alone; a few files are read ahead."""
-        wanted, schema, condition = self._wanted(names, of, chosen, ANY, where, None)
+        wanted, schema, condition = self._wanted(names, of, chosen, among, where, None)
         files, reading = self._files(condition), partial(self._parts, wanted, schema, hidden_by(self.table))
         self._open_ahead(files)
         with ThreadPoolExecutor(pa.cpu_count()) as pool:

@@ -1,4 +1,7 @@
-"""The rows of a log and of a delivery side by side, as arrays, and who stands beside whom."""
+"""The rows of a log and of a delivery side by side, as arrays, and who stands beside whom.
+
+A side is a table of rows: what each does, when and its place, then its data under their own names.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -6,14 +9,34 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.events.arrow.codes import LACKING, identities, integers, ranks
-from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
+from backstory.strategies.events.codes import LACKING, identities, integers, ranks
 from backstory.strategies.events.terms import EventTerms, Op
 
+# Columns of ours; none of a source is called so.
+OP: Final = "backstory op"  # an integer: what an event did, or what a delivered row shall do
+TIME: Final = "backstory time"  # the event time, NULL where the source has none
+PLACE: Final = "backstory place"  # the offset of an event, the arrival of a delivered row
+LEAD: Final = "backstory lead"  # what an event sorts by before its own time
+ROW: Final = "backstory row"  # where Spark has the rows: a struct of the data columns
+OWN: Final = (OP, TIME, PLACE, LEAD)
 NOBODY: Final = -1
 
 Truths = np.ndarray
 Places = np.ndarray
+
+
+def data_names(rows: pa.Table | pa.Schema) -> list[str]:
+    """The data columns of a side, or of events."""
+    names = rows.names if isinstance(rows, pa.Schema) else rows.column_names
+    return [name for name in names if name not in OWN]
+
+
+def parted_by(terms: EventTerms) -> tuple[str, ...]:
+    """The columns by whose values rows may be parted: all of a record are then in one part.
+
+    Without the event time where a row that has none means one of any time (decision O13).
+    """
+    return (*terms.key, TIME) if terms.time_required else terms.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +58,12 @@ class EventSides:
         return np.arange(len(self.ops)) >= self.logged
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowSide:
-    """The rows of a log or of a delivery: their data, what each does, when, and its place."""
-
-    data: pa.Table
-    ops: pa.ChunkedArray
-    times: pa.ChunkedArray
-    places: pa.ChunkedArray
-
-
-def side_of(rows: pa.Table) -> ArrowSide:
-    """Rows as Spark gives them: the columns `op`, `time`, `row` (a struct of the data) and `place`."""
-    struct = rows[ROW].combine_chunks()
-    data = pa.table(struct.flatten(), names=[field.name for field in struct.type])
-    return ArrowSide(data, rows[OP], rows[TIME], rows[PLACE])
-
-
-def lay_out(logged: ArrowSide | None, delivered: ArrowSide) -> EventSides:
+def lay_out(logged: pa.Table | None, delivered: pa.Table) -> EventSides:
     """Both sides; they may differ in what can be NULL, and in how wide numbers are."""
     sides = [each for each in (logged, delivered) if each is not None]
-    data = pa.concat_tables([each.data for each in sides], promote_options="permissive").combine_chunks()
-    ops, times, places = (
-        np.concatenate([integers(column) for column in columns])
-        for columns in zip(*((each.ops, each.times, each.places) for each in sides), strict=True)
-    )
-    return EventSides(data, ops, times, places, len(ops) - len(delivered.ops))
+    rows = pa.concat_tables(sides, promote_options="permissive").combine_chunks()
+    ops, times, places = (integers(rows[name]) for name in (OP, TIME, PLACE))
+    return EventSides(rows.select(data_names(rows)), ops, times, places, len(rows) - len(delivered))
 
 
 def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSides:

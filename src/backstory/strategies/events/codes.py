@@ -26,11 +26,11 @@ def integers(column: pa.ChunkedArray) -> np.ndarray:
 
 def identities(rows: pa.Table, names: Sequence[str], *more: np.ndarray) -> np.ndarray:
     """A number for each row, equal exactly where these columns are, and `more` numbers beside them."""
-    parts = {name: _plain(rows[name]) for name in names}
-    parts |= {f"more {place}": pa.chunked_array([pa.array(each)]) for place, each in enumerate(more)}
+    parts = [_plain(rows[name]) for name in names]
+    parts += [pa.chunked_array([pa.array(each)]) for each in more]
     if not parts:
         return np.zeros(rows.num_rows, np.int64)
-    table = pa.table(list(parts.values()), names=[str(place) for place in range(len(parts))])
+    table = pa.table(parts, names=[str(place) for place in range(len(parts))])
     (codes,), _ = key_codes([table], table.column_names)
     return codes
 

@@ -1,33 +1,33 @@
 """A batch as Arrow, where its columns are those of its dataset already: Spark need not make them."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.odf.event_times import DAYS, INSTANTS
-from backstory.strategies.events.arrow.sides import ArrowSide
+from backstory.engine.staging import StagedRows
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.events.sides import OP, PLACE, TIME
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
-
-INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
     """Which columns of a batch become those of a side; None stands for one that is all NULL, or 0 for `op`.
 
-    `data` has the types that they get, `required` those of them that must not be NULL.
+    `required` are the data columns that must not be NULL.
     """
 
-    data: Mapping[str, tuple[str | None, pa.DataType]]
+    data: Mapping[str, str | None]
     op: str | None
     time: str | None
-    dated: bool
     required: Sequence[str]
 
 
@@ -46,7 +46,6 @@ def taken_columns(
     row adds) and for the event time.
     """
     from pyspark.sql import types as spark
-    from pyspark.sql.pandas.types import to_arrow_type
 
     op, time = (None if name is None else batch.get(name) for name in system)
     if op is not None and not isinstance(op.dataType, spark.ByteType | spark.ShortType | spark.IntegerType):
@@ -59,13 +58,9 @@ def taken_columns(
     if not all(each.name in void or _widens(batch[each.name].dataType, each.dataType) for each in data):
         return None
     return TakenColumns(
-        {
-            each.name: (None if each.name in void else names[each.name], to_arrow_type(each.dataType))
-            for each in data
-        },
+        {each.name: None if each.name in void else names[each.name] for each in data},
         None if op is None else names[op.name],
         None if time is None or time.name in void else names[time.name],
-        dated,
         required,
     )
 
@@ -87,22 +82,43 @@ def _widens(found: "DataType", wanted: "DataType") -> bool:
     return bool(found == wanted)
 
 
-def side_of_batch(rows: pa.Table, taken: TakenColumns) -> tuple[ArrowSide, Mapping[str, int]] | None:
-    """The rows as a side, and the NULLs in required columns; None where an event time is of no year."""
-    type_ = pa.date32() if taken.dated else INSTANT
-    times = _column(rows, taken.time, type_)
-    bounds, (first, last) = pc.min_max(times), DAYS if taken.dated else INSTANTS
-    for each in bounds.values():
-        count = each.cast(pa.int32() if taken.dated else pa.int64()).as_py()
+def side_tables(
+    read: StagedRows, taken: TakenColumns, schema: pa.Schema, nulls: Counter[str]
+) -> Iterator[pa.Table]:
+    """The rows as a side of these columns, some at a time; counted are the NULLs in required ones.
+
+    Raises Unreadable for a file that is spoilt, and for an event time of no year: Spark tells of them.
+    """
+    assert read.tables is not None
+    sources = {OP: taken.op, TIME: taken.time, **taken.data}
+    wanted = {name: source for name, source in sources.items() if name in schema.names and source}
+    nulls.clear()
+    first = 0
+    try:
+        for rows in read.tables(list(wanted.values())):
+            size = len(rows)
+            own = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
+            values = {name: rows[wanted[name]] if name in wanted else own.get(name) for name in schema.names}
+            side = pa.table(
+                [
+                    pa.nulls(size, schema.field(name).type) if each is None else each
+                    for name, each in values.items()
+                ],
+                names=schema.names,
+            ).cast(schema)
+            if TIME in schema.names:
+                _require_years(side[TIME])
+            nulls.update({name: side[name].null_count for name in taken.required if name in values})
+            first += size
+            yield side
+    except (OSError, pa.ArrowException) as fault:
+        raise Unreadable(str(fault)) from fault
+
+
+def _require_years(times: pa.ChunkedArray) -> None:
+    dated = pa.types.is_date32(times.type)
+    first, last = DAYS if dated else INSTANTS
+    for each in pc.min_max(times).values():
+        count = each.cast(pa.int32() if dated else pa.int64()).as_py()
         if count is not None and not first <= count <= last:
-            return None
-    data = pa.table({name: _column(rows, source, kind) for name, (source, kind) in taken.data.items()})
-    ops = (
-        _column(rows, taken.op, pa.int32()) if taken.op else pa.chunked_array([np.zeros(len(rows), np.int32)])
-    )
-    places = pa.chunked_array([np.arange(len(rows))])
-    return ArrowSide(data, ops, times, places), {name: data[name].null_count for name in taken.required}
-
-
-def _column(rows: pa.Table, name: str | None, type_: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(len(rows), type_)]) if name is None else rows[name].cast(type_)
+            raise Unreadable("an event time of no year")
