@@ -104,10 +104,10 @@ def test_values_with_parts_are_merged_in_every_way(store, tmp_path, monkeypatch,
     )
     whole = whole if name == "append" else whole.take(pa.array([0, 1, 3]))
     found = []
-    for way, held in {"here": None, "parts": LITTLE, "tasks": 0}.items():
+    for way, held in {"here": None, "parts": LITTLE // 2, "tasks": 0}.items():
         place = store if held is None else _with_memory(store, held)
         life = Dataset(place, tmp_path / way, merge, read="{kind: parquet}", namespace="odf_merge_ways")
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, capture_logs() as logs:
             if way != "tasks":
                 patch.setattr(delivery, "planned_by_tasks", None)
             told = []
@@ -117,6 +117,7 @@ def test_values_with_parts_are_merged_in_every_way(store, tmp_path, monkeypatch,
                 pq.write_table(changed if number == 2 else rows, path)
                 receipt = life.push_files(path)
                 told.append((receipt.status, receipt.counts, life.newest().event["logical_hash"]))
+        assert (IN_PARTS in [line["event"] for line in logs]) == (way == "parts" and name != "append")
         found.append((told, [str(row) for row in life.rows()]))
     assert found == [found[0]] * 3
     assert len(found[0][1]) > len(whole)

@@ -32,7 +32,7 @@ from backstory.strategies.events.plan import plan_events
 from backstory.strategies.events.pruning import prune_log
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
 from backstory.strategies.events.tasks import plan_in_tasks
-from backstory.strategies.events.terms import Moment
+from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 from backstory.strategies.keys import key_parts
 
 FIELDS = StructType(
@@ -91,7 +91,7 @@ def by_the_plan(lives, deliveries, moment, parts):
             rows.filter(pa.array(each == part))
             for rows, each in zip((logged, delivered), numbers, strict=True)
         )
-        plans.append(plan_events(log if len(log) else None, came, lives.terms, moment))
+        plans.append(plan_events(log, came, lives.terms, moment))
     events = pa.concat_tables(plan.events for plan in plans)
     samples = pa.concat_tables(plan.samples for plan in plans)
     made = summed(events, ((plan.seen, plan.counts) for plan in plans), samples, lives.terms, {})
@@ -181,6 +181,26 @@ def test_sides_may_differ_in_what_can_be_null():
         side(rows), side(rows).cast(strict), TERMS["upsert"], Moment(second(2), second(2), None, 1)
     )
     assert (len(made.events), made.counts["unchanged"]) == (0, 1)
+
+
+def test_keys_of_floats_are_one_wherever_they_are_planned(spark):
+    """0.0 is -0.0, and NaN is NaN, whatever parts the rows."""
+    terms = EventTerms(Strategy.UPSERT, ("x",))
+    moment = Moment(EPOCH, EPOCH, None, 3)
+    keys = ((0.0, float("nan"), 1.5), (-0.0, float("-nan"), 1.5))
+    stored, came = ([(0, EPOCH, n, (1, "a", None, key)) for n, key in enumerate(each)] for each in keys)
+    values = [
+        side([(*row, dict(zip(COLUMNS, told, strict=True))) for *row, told in each])
+        for each in (stored, came)
+    ]
+    parts = [key_parts(rows, ["x"], 16).tolist() for rows in values]
+    assert parts[0] == parts[1]
+    assert plan_events(*values, terms, moment).counts["unchanged"] == 3
+    frames = [
+        frame(spark, [(op, time, row, place) for op, time, place, row in each]) for each in (stored, came)
+    ]
+    with plan_in_tasks(*frames, terms, moment, 100 * tasks.ROWS_IN_BUCKET) as made:
+        assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 
 def test_gaps_between_partitions_are_closed(spark):

@@ -1,7 +1,7 @@
 """The commit of a delivery: rows, new columns, and a block of the chain that records them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -178,27 +178,23 @@ def _with_hash(
         rows = shaped(rows, shape.columns)
         return rows, _BESIDE.submit(hash_of_table, rows, offset).result
     if isinstance(rows, Pieces):
-        hashes: list[Future[np.ndarray]] = []
-        return Pieces(partial(_hashed_pieces, rows, shape, offset, hashes)), lambda: _joined_hash(hashes)
+        sums: list[np.ndarray] = []
+        pieces = Pieces(partial(_hashed_pieces, rows, shape, offset, sums))
+        return pieces, lambda: hash_told(reduce(np.bitwise_xor, sums))
     written = Observation()
     rows = hashed(rows, offset, written)
     rows = rows.withColumns(absent(shape.columns, rows.columns))
     return rows, lambda: _written_hash(written.get, event)
 
 
-def _hashed_pieces(
-    rows: Pieces, shape: Shape, offset: str, hashes: "list[Future[np.ndarray]]"
-) -> Iterator[pa.Table]:
-    """The pieces as the table has them; their hashes are made meanwhile, one behind the other."""
-    hashes.clear()
+def _hashed_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
+    """The pieces as the table has them, each hashed while it is written."""
+    sums.clear()
     for each in rows.tables():
         piece = shaped(each, shape.columns)
-        hashes.append(_BESIDE.submit(sum_of_words, piece, offset))
+        words = _BESIDE.submit(sum_of_words, piece, offset)
         yield piece
-
-
-def _joined_hash(hashes: "Sequence[Future[np.ndarray]]") -> str:
-    return hash_told(reduce(np.bitwise_xor, (each.result() for each in hashes)))
+        sums.append(words.result())
 
 
 def note_of(work: Work) -> Note:

@@ -94,10 +94,7 @@ def _in_parts(
         parts = ({DELIVERED: rows} for rows in delivered.rows.tables())
     for part in parts:
         _require_room(part)
-        log = part.get(LOGGED)
-        plan = plan_events(
-            log if log is not None and len(log) else None, part[DELIVERED], sides.terms, sides.moment
-        )
+        plan = plan_events(part.get(LOGGED), part[DELIVERED], sides.terms, sides.moment)
         sums.append((plan.seen, plan.counts))
         samples.append(plan.samples)
         events.add(plan.events)

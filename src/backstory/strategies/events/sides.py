@@ -103,6 +103,8 @@ class Neighbours:
 
 def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
     """Who stands beside whom: events by their offsets, then delivered rows as they arrived."""
+    if not terms.looks_back:
+        return Neighbours(*[np.full(len(sides.ops), NOBODY)] * 3)
     record = identities(sides.data, terms.key, *([sides.times] if terms.time_in_key else []))
     size = int(record.max(initial=-1)) + 1
     events, own = np.arange(sides.logged), np.arange(sides.logged, len(record))

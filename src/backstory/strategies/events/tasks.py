@@ -18,7 +18,7 @@ from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.events.happened import Happened, SeenEvents, summed
 from backstory.strategies.events.numbering import field
 from backstory.strategies.events.plan import EventPlan, plan_events
-from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, parted_by
+from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, data_names, parted_by
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_IN_BUCKET: Final = 100_000
-# What a row of a task's answer is: an event, a row that its key is told of, or what is told of all.
-ACT, TOLD = "act", "told"
+# What a row of a task's answer is: an event, a sample of a problem, or the sums of all, as JSON.
+KIND, SUMS = "kind", "sums"
 EVENT, SAMPLE, SUM = range(3)
 SIDE: Final = (OP, TIME, PLACE)
 EVENTS: Final = (OP, TIME, LEAD, PLACE)
@@ -44,54 +44,49 @@ def plan_in_tasks(
     from pyspark.sql.functions import col, lit, pmod, struct, xxhash64
 
     fields = cast("StructType", delivered.schema[ROW].dataType)
-    side, told = _sides(delivered, fields)
-    task, shape = partial(_plan_rows, side, told, terms, moment), _spark(told, delivered, fields)
-    came = numbered(delivered, fields)
+    came, side = numbered(delivered, fields), _side_schema(delivered, fields)
+    answer = _answer_schema(side)
+    task = partial(_plan_rows, side, answer, terms, moment)
     if terms.looks_back:
         log = came.limit(0) if logged is None else _of_keys(numbered(logged, fields), came, fields, terms)
-        identity = _identity(fields, terms)
-        bucket = pmod(xxhash64(*identity), lit(1 + rows // ROWS_IN_BUCKET))
-        parts = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (came, log))
-        acts = next(parts).cogroup(next(parts)).applyInArrow(task, shape)
+        bucket = pmod(xxhash64(*_identity(fields, terms)), lit(1 + rows // ROWS_IN_BUCKET))
+        one, other = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (came, log))
+        answers = one.cogroup(other).applyInArrow(task, _spark_schema(answer))
     else:
-        acts = came.mapInArrow(partial(_plan_batches, task), shape)
-    acts = acts.persist()
+        answers = came.mapInArrow(partial(_plan_batches, task), _spark_schema(answer))
+    answers = answers.persist()
     try:
-        few = acts.where(col(ACT) != EVENT).toArrow()
-        sums = [json.loads(each) for each in few[TOLD].drop_null().to_pylist()]
-        samples = few.filter(few[TOLD].is_null()).select(told.names[2:])
+        few = answers.where(col(KIND) != EVENT).toArrow()
+        sums = [_from_json(each) for each in few[SUMS].drop_null().to_pylist()]
+        samples = few.filter(few[SUMS].is_null()).select(answer.names[2:])
         row = struct(*(col(f"c{place}").alias(each.name) for place, each in enumerate(fields)))
-        yield summed(
-            acts.where(col(ACT) == EVENT).select(*EVENTS, row.alias(ROW)),
-            (_seen(each) for each in sums),
-            samples.rename_columns([*EVENTS, *fields.names]),
-            terms,
-            {},
-        )
+        events = answers.where(col(KIND) == EVENT).select(*EVENTS, row.alias(ROW))
+        yield summed(events, sums, samples.rename_columns([*EVENTS, *fields.names]), terms, {})
     finally:
-        acts.unpersist()
+        answers.unpersist()
 
 
-def _sides(delivered: "DataFrame", fields: "StructType") -> tuple[pa.Schema, pa.Schema]:
-    """The columns of a side in a task, by their own names, and those of its answer, by number."""
+def _side_schema(delivered: "DataFrame", fields: "StructType") -> pa.Schema:
+    """The columns of a side in a task, by their own names."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    time = to_arrow_type(delivered.schema[TIME].dataType)
-    types = {OP: pa.int32(), TIME: time, LEAD: time, PLACE: pa.int64()}
-    data = [to_arrow_type(each.dataType) for each in fields]
-    side = [*((name, types[name]) for name in SIDE), *zip(fields.names, data, strict=True)]
-    told = [(ACT, pa.int8()), (TOLD, pa.string()), *((name, types[name]) for name in EVENTS)]
-    return pa.schema(side), pa.schema([*told, *((f"c{place}", each) for place, each in enumerate(data))])
+    own = [(OP, pa.int32()), (TIME, to_arrow_type(delivered.schema[TIME].dataType)), (PLACE, pa.int64())]
+    return pa.schema([*own, *((each.name, to_arrow_type(each.dataType)) for each in fields)])
 
 
-def _spark(told: pa.Schema, delivered: "DataFrame", fields: "StructType") -> "StructType":
-    """The columns of an answer as Spark has them."""
-    from pyspark.sql import types as spark
+def _answer_schema(side: pa.Schema) -> pa.Schema:
+    """The columns of a task's answer, data columns by number."""
+    types = {OP: pa.int32(), TIME: side.field(TIME).type, LEAD: side.field(TIME).type, PLACE: pa.int64()}
+    data = [(f"c{place}", side.field(name).type) for place, name in enumerate(data_names(side))]
+    return pa.schema(
+        [(KIND, pa.int8()), (SUMS, pa.string()), *((name, types[name]) for name in EVENTS), *data]
+    )
 
-    time = delivered.schema[TIME].dataType
-    own = [spark.ByteType(), spark.StringType(), spark.IntegerType(), time, time, spark.LongType()]
-    types = [*own, *(each.dataType for each in fields)]
-    return spark.StructType([spark.StructField(*each) for each in zip(told.names, types, strict=True)])
+
+def _spark_schema(answer: pa.Schema) -> "StructType":
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(answer, prefer_timestamp_ntz=True)
 
 
 def numbered(side: "DataFrame", fields: "StructType") -> "DataFrame":
@@ -126,39 +121,39 @@ def _plan_batches(task: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 def _plan_rows(
     side: pa.Schema,
-    told: pa.Schema,
+    answer: pa.Schema,
     terms: EventTerms,
     moment: Moment,
     came: pa.Table,
     log: pa.Table | None = None,
 ) -> pa.Table:
+    """The answer of a task: events, samples, and a row with the sums."""
     with carrying():
-        plan = plan_events(_side(log, side), _side(came, side) or side.empty_table(), terms, moment)
-    rows = {EVENT: plan.events, SAMPLE: plan.samples}
-    parts = [_acts(act, each.rename_columns(told.names[2:]), None, told) for act, each in rows.items()]
-    nothing = pa.table([pa.nulls(1, each.type) for each in told], schema=told).select(told.names[2:])
-    return pa.concat_tables([*parts, _acts(SUM, nothing, json.dumps(_sum(plan)), told)])
+        plan = plan_events(None if log is None else _side(log, side), _side(came, side), terms, moment)
+    nothing = pa.table([pa.nulls(1, each.type) for each in answer][2:], names=answer.names[2:])
+    parts = ((EVENT, None, plan.events), (SAMPLE, None, plan.samples), (SUM, _as_json(plan), nothing))
+    return pa.concat_tables(_answer(answer, *each) for each in parts)
 
 
-def _side(rows: pa.Table | None, side: pa.Schema) -> pa.Table | None:
-    """The rows of a side, None for none: a bucket without rows may come without their columns."""
-    if rows is None or not rows.num_rows:
-        return None
-    numbered = [*SIDE, *(f"c{place}" for place in range(len(side) - len(SIDE)))]
-    return rows.select(numbered).rename_columns(side.names).cast(side)
+def _side(rows: pa.Table, side: pa.Schema) -> pa.Table:
+    if not rows.num_columns:  # of a bucket without rows
+        return side.empty_table()
+    names = [*SIDE, *(f"c{place}" for place, _ in enumerate(data_names(side)))]
+    return rows.select(names).rename_columns(side.names).cast(side)
 
 
-def _acts(act: int, rows: pa.Table, sum_: str | None, told: pa.Schema) -> pa.Table:
-    own = [
-        pa.repeat(pa.scalar(act, pa.int8()), len(rows)),
-        pa.repeat(pa.scalar(sum_, pa.string()), len(rows)),
-    ]
-    return pa.table([*own, *rows.columns], names=told.names).cast(told)
+def _answer(answer: pa.Schema, kind: int, sums: str | None, rows: pa.Table) -> pa.Table:
+    own = (
+        pa.repeat(pa.scalar(each, answer.field(name).type), len(rows))
+        for name, each in ((KIND, kind), (SUMS, sums))
+    )
+    return pa.table([*own, *rows.columns], names=answer.names).cast(answer)
 
 
-def _sum(plan: EventPlan) -> Any:
-    return {"counts": plan.counts, "seen": [[op, *astuple(seen)] for op, seen in plan.seen.items()]}
+def _as_json(plan: EventPlan) -> str:
+    return json.dumps([[[op, *astuple(seen)] for op, seen in plan.seen.items()], plan.counts])
 
 
-def _seen(told: Any) -> tuple[dict[int, SeenEvents], dict[str, int]]:
-    return {op: SeenEvents(*seen) for op, *seen in told["seen"]}, told["counts"]
+def _from_json(text: str) -> tuple[dict[int, SeenEvents], dict[str, int]]:
+    seen, counts = json.loads(text)
+    return {op: SeenEvents(*numbers) for op, *numbers in seen}, counts
