@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from backstory.strategies.events import tasks
-from backstory.strategies.events.happened import summed
+from backstory.strategies.events.happened import sum_parts
 from backstory.strategies.events.numbering import close_gaps, number_events, order
 from backstory.strategies.events.order import sorted_places
 from backstory.strategies.events.plan import plan_events
@@ -94,7 +94,7 @@ def by_the_plan(lives, deliveries, moment, parts):
         plans.append(plan_events(log, came, lives.terms, moment))
     events = pa.concat_tables(plan.events for plan in plans)
     samples = pa.concat_tables(plan.samples for plan in plans)
-    made = summed(events, ((plan.seen, plan.counts) for plan in plans), samples, lives.terms, {})
+    made = sum_parts(events, ((plan.seen, plan.counts) for plan in plans), samples, lives.terms, {})
     found = defaultdict(list)
     placed = events.take(pa.array(sorted_places(events, lives.terms)))
     for event in placed.to_pylist():

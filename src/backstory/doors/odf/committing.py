@@ -117,11 +117,11 @@ def rows_change(
     with ExitStack() as kept:
         rows: DataFrame | pa.Table | Pieces
         if isinstance(found.events, HeldRows):
-            placed = sorted_rows(found.events, partial(sorted_places, terms=terms), kept)
-            if isinstance(placed, Pieces):
-                rows = Pieces(partial(_numbered, columns, placed, meeting.now, start))
+            events = sorted_rows(found.events, partial(sorted_places, terms=terms), kept)
+            if isinstance(events, Pieces):
+                rows = Pieces(partial(_number_pieces, columns, events, meeting.now, start))
             else:
-                rows = columns.stored_rows(placed, meeting.now, start)
+                rows = columns.stored_rows(events, meeting.now, start)
         else:
             by = order(terms, arrived.data)
             frame = kept.enter_context(number_events(found.events, found.rows, by, start))
@@ -129,7 +129,7 @@ def rows_change(
         yield block_change(meeting, event, arrived, rows, counts)
 
 
-def _numbered(columns: LogColumns, events: Pieces, now: datetime, start: int) -> Iterator[pa.Table]:
+def _number_pieces(columns: LogColumns, events: Pieces, now: datetime, start: int) -> Iterator[pa.Table]:
     for each in events.tables():
         yield columns.stored_rows(each, now, start)
         start += len(each)
@@ -179,7 +179,7 @@ def _with_hash(
         return rows, _BESIDE.submit(hash_of_table, rows, offset).result
     if isinstance(rows, Pieces):
         sums: list[np.ndarray] = []
-        pieces = Pieces(partial(_hashed_pieces, rows, shape, offset, sums))
+        pieces = Pieces(partial(_hash_pieces, rows, shape, offset, sums))
         return pieces, lambda: hash_told(reduce(np.bitwise_xor, sums))
     written = Observation()
     rows = hashed(rows, offset, written)
@@ -187,7 +187,7 @@ def _with_hash(
     return rows, lambda: _written_hash(written.get, event)
 
 
-def _hashed_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
+def _hash_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
     """The pieces as the table has them, each hashed while it is written."""
     sums.clear()
     for each in rows.tables():

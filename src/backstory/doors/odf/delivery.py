@@ -14,7 +14,7 @@ from backstory.doors.odf.columns import told_columns
 from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.here import planned_here
+from backstory.doors.odf.here import plan_here
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
@@ -25,7 +25,7 @@ from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.sides import MergeSides
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.tasks import planned_by_tasks
+from backstory.doors.odf.tasks import plan_by_tasks
 from backstory.doors.odf.work import (
     Head,
     Meeting,
@@ -209,9 +209,9 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
             sides = MergeSides(work.store, dataset, work.read, arrived, terms, moment)
-            found = planned_here(sides, held)
+            found = plan_here(sides, held)
             if found is None:
-                found = held.enter_context(planned_by_tasks(sides))
+                found = held.enter_context(plan_by_tasks(sides))
             refuse_failed(found.observed, columns.time)
             refuse_problems(found, work.fetched.name)
             notes = late + refuse_retractions(found, terms)

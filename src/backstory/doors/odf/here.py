@@ -1,7 +1,7 @@
 """A merge planned by the driver: together, or in parts by key where it is large."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,13 +12,13 @@ import pyarrow as pa
 from backstory.doors.odf.delivered_rows import side_tables
 from backstory.doors.odf.logged_rows import logged_tables
 from backstory.doors.odf.sides import MergeSides
-from backstory.doors.odf.spark_rows import delivered_by_spark, logged_by_spark
+from backstory.doors.odf.spark_rows import collect_delivery, collect_log
 from backstory.engine.held_rows import HeldRows
 from backstory.engine.parts import Rows, parts_by_key
 from backstory.engine.staging import is_local
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.events.happened import Happened, summed
+from backstory.strategies.events.happened import Happened, sum_parts
 from backstory.strategies.events.plan import plan_events
 from backstory.strategies.events.sides import TIME, parted_by
 
@@ -44,18 +44,18 @@ class DeliveredRows:
     observed: Counter[str] = field(default_factory=Counter)
 
 
-def planned_here(sides: MergeSides, kept: ExitStack) -> Happened | None:
+def plan_here(sides: MergeSides, kept: ExitStack) -> Happened | None:
     """What the batch adds to the log; None where it is too large for the driver and left to Spark's tasks.
 
     What is spilled goes with `kept`.
     """
     if not sides.store.memory.most:
         return None
-    for here in (True, False):
+    for here in ({DELIVERED, LOGGED}, {DELIVERED}, set[str]()):
         with ExitStack() as own:
             lease = own.enter_context(sides.store.memory.lease())
             try:
-                happened = _planned(sides, lease, own, here=here)
+                happened = _planned(sides, lease, own, here)
             except TooLarge:
                 return None
             except Unreadable:
@@ -65,9 +65,10 @@ def planned_here(sides: MergeSides, kept: ExitStack) -> Happened | None:
     return None
 
 
-def _planned(sides: MergeSides, lease: MemoryLease, kept: ExitStack, *, here: bool) -> Happened:
-    delivered = (_delivered_here(sides) if here else None) or _delivered_by_spark(sides, lease)
-    logged = _logged(sides, delivered, lease, here=here)
+def _planned(sides: MergeSides, lease: MemoryLease, kept: ExitStack, here: Collection[str]) -> Happened:
+    """The plan, for which the sides that are not read `here` are read by Spark."""
+    delivered = (_delivered_here(sides) if DELIVERED in here else None) or _delivered_by_spark(sides, lease)
+    logged = _logged(sides, delivered, lease, here=LOGGED in here)
     with suppress(TooLarge):
         return _in_parts(sides, delivered, logged, lease, kept, spread=False)
     if not is_local(sides.store):
@@ -101,7 +102,7 @@ def _in_parts(
         if events.spilled and not is_local(sides.store):
             raise TooLarge
     few = pa.concat_tables(samples) if samples else delivered.rows.schema.empty_table()
-    return summed(events, sums, few, sides.terms, delivered.observed)
+    return sum_parts(events, sums, few, sides.terms, delivered.observed)
 
 
 def _require_room(part: Mapping[str, pa.Table]) -> None:
@@ -124,7 +125,7 @@ def _delivered_here(sides: MergeSides) -> DeliveredRows | None:
 
 
 def _delivered_by_spark(sides: MergeSides, lease: MemoryLease) -> DeliveredRows:
-    rows, observed = delivered_by_spark(sides, lease)
+    rows, observed = collect_delivery(sides, lease)
     return DeliveredRows(
         Rows(rows.schema, lambda: [rows]), lambda schema: [rows.select(schema.names)], observed
     )
@@ -141,7 +142,7 @@ def _logged(sides: MergeSides, delivered: DeliveredRows, lease: MemoryLease, *, 
     if keys is not None:
         keys = _asked(sides, keys)
     if not here:
-        rows = logged_by_spark(sides, keys, lease)
+        rows = collect_log(sides, keys, lease)
         return Rows(rows.schema, lambda: [rows])
     columns = sides.dataset.columns
     return Rows(sides.schema, lambda: logged_tables(sides.store, table, columns, sides.schema, keys, lease))

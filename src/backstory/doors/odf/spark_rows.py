@@ -10,7 +10,7 @@ from backstory.doors.odf.sides import MergeSides
 from backstory.engine.staging import FEW_ROWS
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.strategies.events.sides import PLACE
-from backstory.strategies.events.tasks import numbered
+from backstory.strategies.events.tasks import number_columns
 from backstory.strategies.observed import observed_by
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHORT: Final = 20_000
 MANY: Final = 200_000
 
 
-def delivered_by_spark(sides: MergeSides, lease: MemoryLease) -> tuple[pa.Table, Counter[str]]:
+def collect_delivery(sides: MergeSides, lease: MemoryLease) -> tuple[pa.Table, Counter[str]]:
     """The delivered rows in one query, and what was counted of them.
 
     Raises TooLarge for more than can be held, and for more than a query of few rows promised.
@@ -43,7 +43,7 @@ def delivered_by_spark(sides: MergeSides, lease: MemoryLease) -> tuple[pa.Table,
     return rows, observed_by(frame)[arrived.seen]
 
 
-def logged_by_spark(sides: MergeSides, keys: pa.Table | None, lease: MemoryLease) -> pa.Table:
+def collect_log(sides: MergeSides, keys: pa.Table | None, lease: MemoryLease) -> pa.Table:
     """The log, of a long one what has these keys. Raises TooLarge for more than can be held."""
     table = sides.dataset.table
     assert table is not None
@@ -64,7 +64,7 @@ def logged_by_spark(sides: MergeSides, keys: pa.Table | None, lease: MemoryLease
 def _numbered(sides: MergeSides, rows: "DataFrame") -> "DataFrame":
     from pyspark.sql.types import StructType
 
-    return numbered(rows, StructType(list(sides.arrived.data)))
+    return number_columns(rows, StructType(list(sides.arrived.data)))
 
 
 def _collected(sides: MergeSides, rows: "DataFrame") -> pa.Table:

@@ -22,7 +22,7 @@ LOG = structlog.get_logger()
 
 
 @contextmanager
-def planned_by_tasks(sides: MergeSides) -> Iterator[Happened]:
+def plan_by_tasks(sides: MergeSides) -> Iterator[Happened]:
     """What the batch adds to the log."""
     arrived, terms = sides.arrived, sides.terms
     LOG.info("planned in Spark's tasks", table=str(sides.dataset.name))

@@ -71,7 +71,7 @@ def problem_code(problem: str) -> int:
     return -1 - PROBLEMS.index(problem)
 
 
-def summed(
+def sum_parts(
     events: Any,
     parts: Iterable[tuple[Mapping[int, SeenEvents], Mapping[str, int]]],
     samples: pa.Table,

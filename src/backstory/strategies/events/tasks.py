@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from backstory.stores.iceberg.workers import carrying
-from backstory.strategies.events.happened import Happened, SeenEvents, summed
+from backstory.strategies.events.happened import Happened, SeenEvents, sum_parts
 from backstory.strategies.events.numbering import field
 from backstory.strategies.events.plan import EventPlan, plan_events
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, data_names, parted_by
@@ -44,11 +44,11 @@ def plan_in_tasks(
     from pyspark.sql.functions import col, lit, pmod, struct, xxhash64
 
     fields = cast("StructType", delivered.schema[ROW].dataType)
-    came, side = numbered(delivered, fields), _side_schema(delivered, fields)
+    came, side = number_columns(delivered, fields), _side_schema(delivered, fields)
     answer = _answer_schema(side)
     task = partial(_plan_rows, side, answer, terms, moment)
     if terms.looks_back:
-        log = came.limit(0) if logged is None else _of_keys(numbered(logged, fields), came, fields, terms)
+        log = _slice(logged, came, fields, terms)
         bucket = pmod(xxhash64(*_identity(fields, terms)), lit(1 + rows // ROWS_IN_BUCKET))
         one, other = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (came, log))
         answers = one.cogroup(other).applyInArrow(task, _spark_schema(answer))
@@ -61,7 +61,7 @@ def plan_in_tasks(
         samples = few.filter(few[SUMS].is_null()).select(answer.names[2:])
         row = struct(*(col(f"c{place}").alias(each.name) for place, each in enumerate(fields)))
         events = answers.where(col(KIND) == EVENT).select(*EVENTS, row.alias(ROW))
-        yield summed(events, sums, samples.rename_columns([*EVENTS, *fields.names]), terms, {})
+        yield sum_parts(events, sums, samples.rename_columns([*EVENTS, *fields.names]), terms, {})
     finally:
         answers.unpersist()
 
@@ -89,7 +89,7 @@ def _spark_schema(answer: pa.Schema) -> "StructType":
     return from_arrow_schema(answer, prefer_timestamp_ntz=True)
 
 
-def numbered(side: "DataFrame", fields: "StructType") -> "DataFrame":
+def number_columns(side: "DataFrame", fields: "StructType") -> "DataFrame":
     """The rows of a side, whose data columns are numbered: Spark takes no name of theirs for its syntax."""
     from pyspark.sql.functions import col
 
@@ -104,8 +104,13 @@ def _identity(fields: "StructType", terms: EventTerms) -> "list[Column]":
     return [col(numbers.get(name, name)) for name in parted_by(terms)]
 
 
-def _of_keys(log: "DataFrame", came: "DataFrame", fields: "StructType", terms: EventTerms) -> "DataFrame":
+def _slice(
+    logged: "DataFrame | None", came: "DataFrame", fields: "StructType", terms: EventTerms
+) -> "DataFrame":
     """The log's rows that a delivery meets: those of its keys, but in a snapshot, which is about all."""
+    if logged is None:
+        return came.limit(0)
+    log = number_columns(logged, fields)
     if terms.strategy is Strategy.SNAPSHOT:
         return log
     names = [f"key {place}" for place, _ in enumerate(parted_by(terms))]
