@@ -97,18 +97,13 @@ def side_tables(
     try:
         for rows in read.tables(list(wanted.values())):
             size = len(rows)
-            own = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
-            values = {name: rows[wanted[name]] if name in wanted else own.get(name) for name in schema.names}
-            side = pa.table(
-                [
-                    pa.nulls(size, schema.field(name).type) if each is None else each
-                    for name, each in values.items()
-                ],
-                names=schema.names,
-            ).cast(schema)
+            made = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
+            made |= {name: rows[source] for name, source in wanted.items()}
+            values = [made.get(each.name, pa.nulls(size, each.type)) for each in schema]
+            side = pa.table(values, names=schema.names).cast(schema)
             if TIME in schema.names:
                 _require_years(side[TIME])
-            nulls.update({name: side[name].null_count for name in taken.required if name in values})
+            nulls.update({name: side[name].null_count for name in taken.required if name in schema.names})
             first += size
             yield side
     except (OSError, pa.ArrowException) as fault:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from backstory.doors.odf.batch import DeliveredSide
 from backstory.doors.odf.registry import Registered
 from backstory.engine.staging import StagedRows
+from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.sides import OP, PLACE, TIME
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
@@ -49,8 +50,6 @@ class MergeSides:
 
     def logged(self, keys: pa.Table | None = None) -> "DataFrame | None":
         """The log for Spark, only the events of these keys if there are any; None for no log."""
-        from backstory.stores.iceberg.slice import of_keys
-
         if not self.stored:
             return None
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
