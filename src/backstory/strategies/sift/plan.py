@@ -64,6 +64,25 @@ class Compared:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SideCodes:
+    """A number for the key of each row of two sides, below `count`."""
+
+    delivered: np.ndarray
+    stored: np.ndarray
+    count: int
+
+    @property
+    def repeats(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of each side whose key others of it have, too; NULL counts as a key."""
+        return _repeats(self.delivered, self.count), _repeats(self.stored, self.count)
+
+
+def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
+    numbers = np.bincount(codes, minlength=count)
+    return numbers[codes] > 1 if len(codes) and numbers.max() > 1 else np.zeros(len(codes), bool)
+
+
 def matched(
     delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matched | None:
@@ -74,9 +93,26 @@ def matched(
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
-    (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
-    if any(np.bincount(each, minlength=1).max() > 1 for each in (left, right)):
+    codes = side_codes(delivered, stored, key)
+    if any(each.any() for each in codes.repeats):
         return None
+    return pair_rows(delivered, stored, codes, compared, scope)
+
+
+def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> SideCodes:
+    """The keys of both sides as numbers."""
+    (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
+    return SideCodes(left, right, count)
+
+
+def pair_rows(
+    delivered: pa.Table, stored: pa.Table, codes: SideCodes, compared: Sequence[str], scope: pa.ChunkedArray
+) -> Matched:
+    """The same of sides of which no two rows have one key and all delivered rows have one.
+
+    Stored rows without a key, however many, have no pair.
+    """
+    left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
