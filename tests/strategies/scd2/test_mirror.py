@@ -135,6 +135,15 @@ def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones()
     assert live["k"].to_pylist() == ["x"]
 
 
+def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
+    """They have no pair, and are no duplicates of each other."""
+    base = stored("a:1 b:1 c:1")
+    keys = pa.array([None, None, "#c"], pa.string())
+    base = base.set_column(base.column_names.index("key"), "key", keys)
+    part, live = plan_base(terms(), staged("c:1"), base)
+    assert (part.rows[BASE_GOES][POSITION].to_pylist(), live["k"].to_pylist()) == ([0, 1], ["c"])
+
+
 def test_records_that_come_and_go_are_told_where_a_base_was():
     """KEYS_CHANGED is judged on all parts: each tells the business keys of what comes and of what its stage lacks."""
     sides = staged("a:1 b:1"), stored("b:1 c:1 d:1", lambda k: k != "d")

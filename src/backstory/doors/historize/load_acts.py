@@ -33,12 +33,12 @@ COUNTED: Final = "counted"
 # Columns of the tables are numbered, so that no name of theirs meets one of these.
 _HEAD: Final = {
     "kind": pa.string(),
-    "told": pa.string(),
+    "counts": pa.string(),
     "file": pa.int64(),
     "position": pa.int64(),
     "id": pa.int64(),
 }
-_ACT: Final = "kind string, told string, file bigint, position bigint, id bigint"
+_ACT: Final = "kind string, counts string, file bigint, position bigint, id bigint"
 OF_BASE, OF_HISTORY, PLACES = (COMES, FLAGGED, CAME, WENT), (ENDS, BEGINS), (GOES, BASE_GOES)
 
 
@@ -90,8 +90,8 @@ def plan_bucket(terms: LoadTerms, acts: Acts, rows: pa.Table) -> pa.Table:
 
 
 def _written(acts: Acts, part: LoadPart) -> pa.Table:
-    told = json.dumps([dict(part.counts), {kind: list(keys) for kind, keys in part.keys.items()}])
-    tables = [_as_acts(acts, {"kind": COUNTED, "told": told}, 1)]
+    counts = json.dumps([dict(part.counts), {kind: list(keys) for kind, keys in part.keys.items()}])
+    tables = [_as_acts(acts, {"kind": COUNTED, "counts": counts}, 1)]
     for kind, rows in part.rows.items():
         if kind in PLACES:
             values = {"kind": kind, "file": rows[FILE], "position": rows[POSITION]}
@@ -119,6 +119,6 @@ def _as_acts(acts: Acts, values: Mapping[str, Any], count: int) -> pa.Table:
     return pa.table(columns, names=list(acts.types))
 
 
-def sums_of(told: Iterable[str]) -> LoadPart:
+def sums_of(counts: Iterable[str]) -> LoadPart:
     """The counts and keys of all buckets."""
-    return sum_of(LoadPart({}, *json.loads(each)) for each in told)
+    return sum_of(LoadPart({}, *json.loads(each)) for each in counts)

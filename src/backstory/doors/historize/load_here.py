@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from backstory.doors.historize.load_parts import LoadParts
-from backstory.doors.historize.load_refusals import refuse_faults
+from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
 from backstory.doors.historize.rows_here import LoadRows, load_rows, read_earlier, version_keys
 from backstory.doors.historize.spark_standing import TablePlan
@@ -47,7 +47,7 @@ def plan_here(
         earlier = _with_pasts(work, hist, terms, lease, parts)
     except TooLarge:
         return None
-    refuse_faults(work, parts.sums, list)
+    refuse_late(parts.sums)
     return PlannedRows(
         parts.sums,
         lambda table: _base_change(parts, table),

@@ -62,7 +62,7 @@ def _refuse_base(work: SparkWork, sums: LoadPart, moved: Callable[[], list[str]]
 
 
 def _refuse_history(work: SparkWork, sums: LoadPart) -> None:
-    """P1 to P7."""
+    """P1 to P4, P6 and P7."""
     dataset, rules = work.load.dataset, work.load.dataset.historization
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
@@ -76,6 +76,10 @@ def _refuse_history(work: SparkWork, sums: LoadPart) -> None:
     if rules.effective_dating:
         dated = rules.effective_dating.column
         _refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, EARLIER_DATE)
+
+
+def refuse_late(sums: LoadPart) -> None:
+    """P5: raises Refused where the history knows a later instant of a record that changes."""
     late = "Versions begin or end at or after the load's timestamp."
     for fault in (ENDS_EARLY, BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from backstory.doors.historize.load_acts import COUNTED, Acts, plan_bucket, sums_of
 from backstory.doors.historize.load_frames import earlier_versions, load_frames, side_schema
-from backstory.doors.historize.load_refusals import refuse_faults
+from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
 from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
@@ -35,7 +35,7 @@ from backstory.strategies.scd2.parts import (
     compared_of,
     few_keys,
 )
-from backstory.strategies.scd2.terms import EARLIER, OPEN, STAGED, LoadTerms
+from backstory.strategies.scd2.terms import BASE, EARLIER, OPEN, STAGED, LoadTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,20 +51,26 @@ def plan_in_tasks(work: SparkWork, base: TablePlan, hist: TablePlan, terms: Load
     salt = uuid4().time_low
     with translate_faults(hist.wanted.table):
         acts, rows = _planned(work, base, hist, terms, salt)
-        sums = sums_of(row.told for row in rows.where(_of(COUNTED)).select("told").collect())
+        sums = sums_of(row.counts for row in rows.where(_of(COUNTED)).select("counts").collect())
         refuse_faults(work, sums, partial(_moved, terms, acts, rows))
+    refuse_late(sums)
+
+    def gone(kind: str, side: str, table: StoredTable) -> Any:
+        _, changed, vanished, *_ = compared_of(side, sums.counts).sizes
+        places = rows.where(_of(kind)).select(column("file").alias(FILE), column("position").alias(POSITION))
+        coded = positions_of(places, changed + vanished)
+        return with_paths(work.store, table, coded, salt) if coded else coded
 
     def base_change(table: StoredTable) -> Change:
         come = _come(acts, rows, table, COMES, FLAGGED, ids=bool(base.ids))
-        return Change(gone=_gone(work, rows, BASE_GOES, table, salt), come=come)
+        return Change(gone=gone(BASE_GOES, BASE, table), come=come)
 
     def history_change(table: StoredTable) -> Change:
         come = _come(acts, rows, table, ENDS, ids=bool(hist.ids))
         begun = _come(acts, rows, table, BEGINS, ids=bool(hist.ids))
         come = come.unionByName(_with_keys(work, begun))
         appeared, changed, vanished, *_ = compared_of(OPEN, sums.counts).sizes
-        gone = _gone(work, rows, GOES, table, salt)
-        return Change(gone=gone, come=come, expected=appeared + 2 * changed + vanished)
+        return Change(gone=gone(GOES, OPEN, table), come=come, expected=appeared + 2 * changed + vanished)
 
     return PlannedRows(sums, base_change, history_change)
 
@@ -135,12 +141,6 @@ def _moved(terms: LoadTerms, acts: Acts, rows: "DataFrame") -> list[str]:
     both = came.join(went, reduce(and_, same), "left_semi").limit(LOOKED_AT).toArrow()
     names = acts.numbered(CAME)
     return few_keys(terms, both.rename_columns([names[number] for number in numbers]))
-
-
-def _gone(work: SparkWork, rows: "DataFrame", kind: str, table: StoredTable, salt: int) -> Any:
-    """The places of stored rows that go, by file."""
-    places = rows.where(_of(kind)).select(column("file").alias(FILE), column("position").alias(POSITION))
-    return with_paths(work.store, table, positions_of(places), salt)
 
 
 def _come(acts: Acts, rows: "DataFrame", table: StoredTable, *kinds: str, ids: bool) -> "DataFrame":

@@ -23,13 +23,13 @@ from backstory.strategies.scd2.parts import (
     INTERRUPTED,
     SEEN,
     UNSEEN,
+    Compared,
     LoadPart,
     compared_of,
 )
 from backstory.strategies.scd2.plan import tally
 from backstory.strategies.scd2.terms import BASE, OPEN
 from backstory.strategies.scd2.transitions import State
-from backstory.strategies.sift.plan import Compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Loa
     matches = pair_rows(one, stored, codes, terms.compared, stored[IN_SCOPE])
     goes = pa.concat_arrays([matches.changed[1], matches.vanished])
     counts = Counter(counts_of(BASE, matches, one, stored))
-    sides = zip((one, stored), matches.changed, strict=True)
-    counts.update(unseen_changes(terms, *(taken(rows, places) for rows, places in sides)))
+    counts.update(unseen_changes(terms, one, stored, matches.changed))
     came, went = matches.appeared[:0], matches.vanished[:0]
     if not terms.first:  # then a record may only seem to come, because keys are made in another way
         came, went = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])

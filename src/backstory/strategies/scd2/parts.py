@@ -11,7 +11,7 @@ from backstory.errors import MAX_KEYS
 from backstory.model.keys import told_key
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.scd2.terms import LoadTerms
-from backstory.strategies.sift.plan import Compared, Matched, taken
+from backstory.strategies.sift.plan import Matched, taken
 
 # Rows by kind: what the base gets, and which of its own rows then have a flag; the base's rows that begin
 # versions; versions that end and, with what they lack yet, those that begin; places of stored rows that go.
@@ -34,6 +34,20 @@ DELETED: Final = "deleted"
 _OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
 # So many rows are looked at for up to ten keys of theirs.
 LOOKED_AT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many records are in each state, as `sizes` of a match has them, and the rows of both sides."""
+
+    sizes: tuple[int, int, int, int, int]
+    delivered: int
+    stored: int
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the stored state is the delivered one already."""
+        return not any(self.sizes[:3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,18 @@ from backstory.model.layout import ROW_HASH
 from backstory.strategies.alike import alike
 from backstory.strategies.scd2.parts import UNSEEN
 from backstory.strategies.scd2.terms import LoadTerms
+from backstory.strategies.sift.plan import taken
 
 
-def unseen_changes(terms: LoadTerms, now: pa.Table, before: pa.Table) -> Mapping[str, int]:
-    """Of changed rows, side by side: those with the hash that they had, by each column that is another."""
-    if not terms.unsure or not len(now):
+def unseen_changes(
+    terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
+) -> Mapping[str, int]:
+    """Of changed rows, by their places on both sides: those with one hash, by each column that differs."""
+    if not terms.unsure or not len(changed[0]):
         return {}
+    names = [ROW_HASH, *terms.unsure]
+    sides = zip((staged, stored), changed, strict=True)
+    now, before = (taken(rows.select(names), places) for rows, places in sides)
     same = pa.array(alike(now[ROW_HASH], before[ROW_HASH]))
     now, before = now.filter(same), before.filter(same)
     found = {

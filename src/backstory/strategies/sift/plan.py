@@ -36,33 +36,6 @@ class Matched:
         both, alone = (self.changed[0], self.same[0]), (self.vanished, self.kept)
         return len(self.appeared), len(both[0]), len(alone[0]), len(alone[1]), len(both[1])
 
-    @property
-    def nothing(self) -> bool:
-        """Whether the stored state is the delivered one already."""
-        return not (len(self.appeared) or len(self.changed[0]) or len(self.vanished))
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """How many records are in each state, as `sizes` of a match has them, and the rows of both sides."""
-
-    sizes: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-    delivered: int = 0
-    stored: int = 0
-
-    @property
-    def nothing(self) -> bool:
-        """Whether the stored state is the delivered one already."""
-        return not any(self.sizes[:3])
-
-    def __add__(self, other: "Compared") -> "Compared":
-        sizes = [one + more for one, more in zip(self.sizes, other.sizes, strict=True)]
-        return Compared(
-            (sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]),
-            self.delivered + other.delivered,
-            self.stored + other.stored,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SideCodes:
