@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.strategies.copies.rule import Copy, StoredCopies, take
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredVersions
 
 KEYS, VALUES = "kmn", "abc"
 
@@ -18,7 +19,7 @@ class Life:
     """A table of one column, told by copies such as `k:b m:a`; the n-th commit is recorded at n."""
 
     def __init__(self, **settings):
-        self.table = StoredCopies(("v",), **settings)
+        self.table = StoredVersions(("v",), **settings)
         self.told = {}
 
     @property
@@ -207,7 +208,7 @@ def test_a_restatement_says_nothing_of_columns_that_it_lacks():
 
 def test_ignored_and_overwritten_columns():
     life = Life()
-    life.table = StoredCopies(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
+    life.table = StoredVersions(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
     columns = ("v", "i", "o")
     life.take(Copy(1, {"k": {"v": "a", "i": 1, "o": 1}}, columns))
     assert life.take(Copy(2, {"k": {"v": "a", "i": 2, "o": 1}}, columns)) == {"unchanged": 1}
