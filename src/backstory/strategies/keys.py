@@ -58,6 +58,14 @@ def settled(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.add(one, pa.scalar(0.0, values.type))
 
 
+def ranks(values: pa.Array) -> np.ndarray:
+    """Numbers in the order of the values, the same for those that are one; NULL is -1."""
+    encoded = settled(pa.chunked_array([values])).combine_chunks().dictionary_encode()
+    found = np.full(len(encoded.dictionary) + 1, -1, np.int64)
+    found[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
+    return found[np.asarray(pc.fill_null(encoded.indices, -1))]
+
+
 def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The key's columns, floats with one zero and one NaN."""
     return pa.table([settled(rows[name]) for name in key], names=list(key))

@@ -39,6 +39,16 @@ class StoredRow:
         return self.role is None
 
     @property
+    def is_live(self) -> bool:
+        """Whether it is a version, or a fact that holds (V4)."""
+        return self.role is None or (self.role is Role.FACT and self.ended_at is None)
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it stands for an event of its key that holds (V4)."""
+        return self.is_live and self.kind in {Told.UPSERT, Told.DELETE}
+
+    @property
     def is_mark(self) -> bool:
         """Whether it stands for a remembered copy that was not taken back (V31)."""
         return self.kind is Told.COPY and self.role is Role.FACT and self.ended_at is None
@@ -50,9 +60,10 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersions:
-    """Stored rows; `settled` is None without memory, else no or two instants (V13).
+    """Stored rows; `settled` is None without memory, else no or two instants, the first None: always (V13).
 
-    `columns` are those of the data. Columns of `ignored` and `overwritten` make no version.
+    `columns` are those of the data, `key` is the name of the key's. Columns of `ignored` and `overwritten`
+    make no version.
     """
 
     columns: tuple[str, ...]
@@ -61,6 +72,7 @@ class StoredVersions:
     settled: tuple[Instant, ...] | None = None
     ignored: frozenset[str] = frozenset()
     overwritten: frozenset[str] = frozenset()
+    key: str = "k"
 
     @property
     def versions(self) -> list[StoredRow]:
