@@ -80,8 +80,8 @@ SEQUENCES = st.integers(1, 3).map(lambda number: (number,))
 
 
 @st.composite
-def events(draw):
-    key, at, sequence = draw(st.sampled_from(KEYS)), draw(INSTANTS), draw(SEQUENCES)
+def events(draw, instants=INSTANTS):
+    key, at, sequence = draw(st.sampled_from(KEYS)), draw(instants), draw(SEQUENCES)
     kind = draw(st.sampled_from([Told.UPSERT] * 6 + [Told.DELETE] * 2 + [Told.TRUNCATE]))
     if kind is Told.TRUNCATE:  # of a sequence of its own: no event may be of the same
         return Event(None, at, kind, sequence=(sequence[0] + 0.5,))

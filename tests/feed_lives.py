@@ -102,6 +102,7 @@ def forgetful(table):
 
 
 def settled_before(table, instant):
-    """The table once facts up to an instant are settled (V33)."""
+    """The table once facts up to an instant are settled (V33); what is settled stays so."""
+    instant = max([instant, *table.settled[1:]])
     rows = (row for row in table.rows if row.role != "fact" or row.start > instant)
     return replace(table, rows=tuple(rows), settled=(None, instant))

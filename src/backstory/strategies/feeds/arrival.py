@@ -19,12 +19,13 @@ from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
 
-# What a delivery is refused for, with samples of the keys.
-FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, CONFLICT, SPOILT = (
+# What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
+FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, MEETS, CONFLICT, SPOILT = (
     "without a key",
     "without a sequence",
     "settled",
     "outside the window",
+    "a settled window",
     "of one sequence",
     "spoilt",
 )
@@ -69,6 +70,8 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     }
     timely = delivered.filter(pa.array(~late))
     counts = {name: len(rows) for name, rows in found.items()} | {TOO_LATE: int(late.sum())}
+    if _meets(terms):
+        counts[MEETS] = 1
     truncates = timely.filter(pa.array(is_told(timely, Told.TRUNCATE)))
     events = timely.filter(pa.array(~is_told(timely, Told.TRUNCATE)))
     return _placed(
@@ -79,6 +82,14 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
         counts,
         {name: rows.slice(0, MAX_KEYS) for name, rows in found.items()},
     )
+
+
+def _meets(terms: FeedTerms) -> bool:
+    """Whether the window meets what is settled (V86)."""
+    if terms.window is None or not terms.settled:
+        return False
+    first, last = terms.settled
+    return terms.window[0] <= last and (first is None or terms.window[1] > first)
 
 
 def _placed(

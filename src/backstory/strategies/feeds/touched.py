@@ -142,8 +142,15 @@ class Records:
         of_mark = np.full(size, NONE)
         of_mark[known] = mark
         found = of_mark[mine]
-        meets = (found >= 0) & self.marks.speaks(self._delivered.record, found)
+        meets = (found >= 0) & self._speaks(self._delivered.record, found)
         return np.flatnonzero(meets | np.isin(mine, new)), said[np.isin(theirs, new)]
+
+    def _speaks(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
+        """For pairs of a record and a mark whether it says something of it, after a restatement too (V72)."""
+        speaks = self.marks.speaks(record, mark)
+        if self.terms.window is None or self.terms.all_keys or not len(self.marks):
+            return speaks
+        return speaks & ~(in_window(self.marks.at[mark], self.terms.window) & self.named[record])
 
     @property
     def _delivered_truncates(self) -> np.ndarray:
@@ -238,7 +245,7 @@ class Records:
         marks, touched = self.marks, self.touched
         owner, mark = beside_all(touched, self.since[touched], marks.at)
         record = touched[owner]
-        speaks = marks.speaks(record, mark)
+        speaks = self._speaks(record, mark)
         clears, copies = speaks & marks.truncate[mark], speaks & ~marks.truncate[mark]
         cleared = mark[clears]
         return [
