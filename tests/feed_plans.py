@@ -15,6 +15,7 @@ from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.copies.rows import memory_field, micros
 from backstory.strategies.feeds.arrival import arrive
+from backstory.strategies.feeds.copying import copy_mark, plan_copied
 from backstory.strategies.feeds.plan import joined_plans, plan_records
 from backstory.strategies.feeds.records import live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND, FeedTerms
@@ -140,10 +141,55 @@ def planned(terms, events, rows, parts=1, since=None):
             for part in range(parts)
         ],
     )
+    return plan, _after(rows, plan.gone, plan.come)
+
+
+def copied(terms, place, copy, rows, parts=1):
+    """The same of a copy: its counts by outcome, and the rows after it."""
+    rows = placed(rows)
+    live = slice_of(live_rows(rows), place.at)
+    mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
+    marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
+    own = pc.and_(
+        pc.equal(memory_field(marks, "kind"), Told.COPY.value),
+        pa.array(
+            [(start, scope) == (place.at, place.text) for start, scope in _places_of(marks)], pa.bool_()
+        ),
+    )
+    delivered_rows = pa.Table.from_pylist(
+        [{"k": key, **values} for key, values in copy.rows.items()],
+        pa.schema([pa.field(name, pa.string()) for name in ("k", *copy.columns)]),
+    )
+    sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered_rows, records)]
+    plans = [
+        plan_copied(
+            terms,
+            place,
+            *(each.filter(pa.array(of == part)) for each, of in sides),
+            marks.filter(pc.invert(own)),
+        )
+        for part in range(parts)
+    ]
+    counts = sum((Counter(plan.counts) for plan in plans), Counter())
+    differs = any(counts[name] for name in ("appeared", "changed", "closed"))
+    gone, come = copy_mark(terms, place, marks.filter(own), differs=differs)
+    gone, come = (
+        pa.concat_tables([one, *more])
+        for one, more in ((gone, [p.gone for p in plans]), (come, [p.come for p in plans]))
+    )
+    appeared = [key for plan in plans for key in plan.appeared["k"].to_pylist()]
+    return counts, appeared, _after(rows, gone, come)
+
+
+def _places_of(marks):
+    return zip(micros(marks["valid_from"]), memory_field(marks, "scope").to_pylist(), strict=True)
+
+
+def _after(rows, gone_places, come):
+    """The rows after a plan; rows that are written anew keep their ids."""
     gone = np.zeros(len(rows), bool)
-    gone[np.asarray(plan.gone[POSITION])] = True
-    assert gone.sum() == len(plan.gone)
-    kept = [id_ for id_ in plan.come[ROW_ID].to_pylist() if id_ is not None]
+    gone[np.asarray(gone_places[POSITION])] = True
+    assert gone.sum() == len(gone_places)
+    kept = [id_ for id_ in come[ROW_ID].to_pylist() if id_ is not None]
     assert sorted(kept) == sorted(rows.filter(pa.array(gone))[ROW_ID].to_pylist())
-    stays = rows.filter(pa.array(~gone)).select(plan.come.column_names)
-    return plan, pa.concat_tables([stays, plan.come])
+    return pa.concat_tables([rows.filter(pa.array(~gone)).select(come.column_names), come])

@@ -70,7 +70,7 @@ class Difference:
             found &= self.stored.version[rows]
         for name in (*self.terms.tracked, *self.terms.ignored):
             where = np.flatnonzero(found)
-            found[where] = self.pool.alike(name, self._places(name)[where], rows[where])
+            found[where] = self.pool.alike(name, self.places(name)[where], rows[where])
         told = self.facts.told[begin]
         where = np.flatnonzero(found & (self.facts.event[begin] >= 0))
         found[where] = self._same_columns(told[where], rows[where])
@@ -83,7 +83,7 @@ class Difference:
             same &= self.pool.has(name)[one] == self.pool.has(name)[other]
         return same
 
-    def _places(self, name: str) -> np.ndarray:
+    def places(self, name: str) -> np.ndarray:
         """The places of the values with which versions begin; of what has no history those of the newest."""
         if name in self.terms.overwritten:
             return self.states.place(name)[self.runs.newest]
@@ -97,7 +97,7 @@ class Difference:
         found = np.zeros(len(self._row), bool)
         where = np.flatnonzero(self._matched & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
-            found[where] |= ~self.pool.alike(name, self._places(name)[where], self._row[where])
+            found[where] |= ~self.pool.alike(name, self.places(name)[where], self._row[where])
         return found
 
     def _moves(self) -> Iterator[tuple[pa.Table, bool]]:
@@ -110,7 +110,7 @@ class Difference:
                 continue
             stored = self.stored.rows.take(pa.array(rows[where]))
             for name in self.terms.overwritten:
-                stored = renewed(stored, self.pool, (name,), self._places(name)[where], self._renewed[where])
+                stored = renewed(stored, self.pool, (name,), self.places(name)[where], self._renewed[where])
             if not ended:
                 yield stored, True
                 continue
@@ -131,7 +131,7 @@ class Difference:
         begin = self.runs.begin[new]
         row = self.facts.source[begin]
         values = values_at(self.pool, self.terms.key, row)
-        values |= {name: self.pool.at(name, self._places(name)[new]) for name in self.terms.data}
+        values |= {name: self.pool.at(name, self.places(name)[new]) for name in self.terms.data}
         event = self.facts.said[begin] == UPSERT
         kind = pa.array(np.full(len(begin), Told.UPSERT.value), pa.string(), mask=~event)
         told = Remembered(kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event))

@@ -70,11 +70,10 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         return FeedPlan(
             none, shaped(none.select([]), terms.columns, ids=terms.ids), counts, samples, nothing, nothing
         )
-    states = records.states
-    made = Difference(terms, records.pool, records.stored, states, records.since, records.further)
+    made = difference_of(records)
     parts = [*made.rows(), *voids(records)]
     before = records.events[BEFORE].combine_chunks() if BEFORE in records.events.column_names else None
-    found = outcomes(states, before)
+    found = outcomes(records.states, before)
     counts, samples = _counted(records, found)
     if len(made.taken_back):
         counts[TAKEN_BACK] = len(made.taken_back)
@@ -84,6 +83,13 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         counts,
         samples,
         *(_of_truncates(records, flags, nothing) for flags in (found.ended, found.late)),
+    )
+
+
+def difference_of(records: Records) -> Difference:
+    """The new lives of records against their stored rows."""
+    return Difference(
+        records.terms, records.pool, records.stored, records.states, records.since, records.further
     )
 
 

@@ -1,7 +1,8 @@
 """What a feed is planned by, and the columns in which it is delivered."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from backstory.model.layout import MEMORY
@@ -62,10 +63,18 @@ class FeedTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTerms:
-    """A copy among events: its instant, its scope, and the field ids of its columns, None for all."""
+class CopyPlace:
+    """A copy among events: its instant, the field ids of its columns (None: all), and its scope (None: all).
+
+    `speaks`: it takes the place of a stored copy, or there is none of its instant and scope.
+    """
 
     at: int
     columns: tuple[int, ...] | None = None
     scope: Scope | None = None
-    text: str | None = field(default=None)
+    speaks: bool = True
+
+    @property
+    def text(self) -> str | None:
+        """The scope as its mark keeps it (V2)."""
+        return None if self.scope is None else json.dumps(dict(self.scope), sort_keys=True)

@@ -1,5 +1,6 @@
 """Delivered events beside the live stored rows of their records, and the lives of both (native.md V78)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +26,7 @@ from backstory.strategies.feeds.gathering import (
 from backstory.strategies.feeds.marks import Marks, marks_of, of_truncates
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import States
-from backstory.strategies.feeds.terms import ASSERTED, AT, FeedTerms
+from backstory.strategies.feeds.terms import ASSERTED, AT, FeedTerms, Scope
 from backstory.strategies.feeds.ties import Sequenced, Ties, ties_of
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, pair_codes
 
@@ -40,14 +41,15 @@ class Records:
     rows: pa.Table
 
     @cached_property
-    def _codes(self) -> tuple[list[np.ndarray], int]:
+    def codes(self) -> tuple[list[np.ndarray], int]:
+        """Numbers of the records of events and of stored rows, and how many records there are."""
         sides = [keys_by_value(each, self.terms.key) for each in (self.events, self.rows)]
         return key_codes(sides, self.terms.key)
 
     @cached_property
     def stored(self) -> StoredRecords:
         """The stored rows, with a number of its record for each."""
-        return StoredRecords(self.rows, self._codes[0][1])
+        return StoredRecords(self.rows, self.codes[0][1])
 
     @cached_property
     def pool(self) -> Pool:
@@ -86,7 +88,7 @@ class Records:
     @cached_property
     def named(self) -> np.ndarray:
         """Whether the delivery names a record."""
-        codes, count = self._codes
+        codes, count = self.codes
         return flagged(codes[0], count)
 
     @cached_property
@@ -100,11 +102,12 @@ class Records:
         return np.flatnonzero(said)
 
     @cached_property
-    def _delivered(self) -> Sequenced:
+    def delivered(self) -> Sequenced:
+        """The delivered events."""
         count = len(self.events)
         delete = is_told(self.events, Told.DELETE)
         place = len(self.rows) + np.arange(count)
-        return Sequenced(self._codes[0][0], micros(self.events[AT]), self._orders[1], place, delete)
+        return Sequenced(self.codes[0][0], micros(self.events[AT]), self._orders[1], place, delete)
 
     def _sequenced(self, places: np.ndarray) -> Sequenced:
         stored = self.stored
@@ -119,7 +122,7 @@ class Records:
     @cached_property
     def ties(self) -> Ties:
         """Which events are known, or were delivered before, and which conflict."""
-        return ties_of(self.terms, self.pool, self._delivered, self._sequenced(self._said))
+        return ties_of(self.terms, self.pool, self.delivered, self._sequenced(self._said))
 
     @cached_property
     def kept(self) -> np.ndarray:
@@ -132,7 +135,7 @@ class Records:
         truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
         said = self._said
         sides = [
-            (self._delivered.at, self._orders[1]),
+            (self.delivered.at, self._orders[1]),
             (self.stored.start[said], self._orders[0][said]),
             (truncates, self._orders[2]),
             (self.marks.at[mark], self._orders[3][mark]),
@@ -142,7 +145,7 @@ class Records:
         of_mark = np.full(size, NONE)
         of_mark[known] = mark
         found = of_mark[mine]
-        meets = (found >= 0) & self._speaks(self._delivered.record, found)
+        meets = (found >= 0) & self._speaks(self.delivered.record, found)
         return np.flatnonzero(meets | np.isin(mine, new)), said[np.isin(theirs, new)]
 
     def _speaks(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
@@ -159,8 +162,8 @@ class Records:
     @cached_property
     def since(self) -> np.ndarray:
         """For each record the first instant at which it may move; `OPEN` for one that does not."""
-        since = np.full(self._codes[1], OPEN)
-        np.minimum.at(since, self._delivered.record[self.kept], self._delivered.at[self.kept])
+        since = np.full(self.codes[1], OPEN)
+        np.minimum.at(since, self.delivered.record[self.kept], self.delivered.at[self.kept])
         since = np.minimum(since, self._delivered_truncates.min(initial=OPEN))
         if self.terms.window is not None:
             goes = self.named | self.terms.all_keys
@@ -170,16 +173,21 @@ class Records:
     @cached_property
     def states(self) -> States:
         """What is known of the touched records after each of their facts."""
-        ordered = in_order([*self._stored_facts(), *self._new_facts(), *self._marked()])
-        conditions = Conditions(ordered, self.pool, self.terms, self.marks.scopes, self.row_of)
+        ordered = in_order([*self._stored_facts(), *self.new_facts(), *self._marked()])
+        conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
         return States(effects_of(conditions))
+
+    @property
+    def scopes(self) -> Sequence[Scope | None]:
+        """The scopes of the marks that facts are of."""
+        return self.marks.scopes
 
     @cached_property
     def row_of(self) -> np.ndarray:
         """For each record a place in the pool that has its key."""
-        rows = np.full(self._codes[1], NONE)
+        rows = np.full(self.codes[1], NONE)
         rows[self.stored.record] = np.arange(len(self.rows))
-        rows[self._delivered.record] = self._delivered.place
+        rows[self.delivered.record] = self.delivered.place
         return rows
 
     @cached_property
@@ -210,10 +218,11 @@ class Records:
             _events(events, stored=said),
         ]
 
-    def _new_facts(self) -> list[Facts]:
+    def new_facts(self) -> list[Facts]:
+        """What is delivered."""
         kept, touched, at = self.kept, self.touched, self._delivered_truncates
         events = Sequenced(
-            *(getattr(self._delivered, name)[kept] for name in ("record", "at", "code", "place", "delete"))
+            *(getattr(self.delivered, name)[kept] for name in ("record", "at", "code", "place", "delete"))
         )
         owner, truncate = beside_all(touched, self.since[touched], at)
         return [
@@ -229,7 +238,7 @@ class Records:
             return found
         stored = self.stored
         rows = np.flatnonzero((stored.upsert | stored.delete) & in_window(stored.start, self.terms.window))
-        mine, theirs = self._delivered, self._sequenced(rows)
+        mine, theirs = self.delivered, self._sequenced(rows)
         names = ("record", "at", "code", "delete")
         codes = np.concatenate([mine.record, theirs.record])
         for name in names[1:]:
