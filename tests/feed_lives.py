@@ -4,18 +4,24 @@
 columns `ann/oslo10`; `_` is unmodified, `~` NULL. A copy is `k:a m:b`. The n-th commit is recorded at n.
 """
 
+import json
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from backstory.errors import Refused
+from backstory.model.layout import VERSIONS_OWN
 from backstory.model.remembered import Told
 from backstory.strategies.copies.rule import Copy
-from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.strategies.feeds.copies import take_among
 from backstory.strategies.feeds.remembering import Window
 from backstory.strategies.feeds.rule import Event, Feed, apply
+from backstory.strategies.rewind.rule import rewound
+from backstory.upkeep.laws.rule import violations
+from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
 EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+))?")
 
@@ -106,3 +112,61 @@ def settled_before(table, instant):
     instant = max([instant, *table.settled[1:]])
     rows = (row for row in table.rows if row.role != "fact" or row.start > instant)
     return replace(table, rows=tuple(rows), settled=(None, instant))
+
+
+def rewound_to(table, recorded, now_):
+    """The table as it was known, by the rule of rewinds on its rows."""
+    rows = rewound([_mapping(row) for row in table.rows], recorded, now_, ("k",))
+    return replace(table, rows=tuple(_row(table, row) for row in rows))
+
+
+def _mapping(row):
+    fields = ("role", "ended_at", "end_before", "kind", "columns", "scope")
+    memory = {name: each for name in fields if (each := getattr(row, name)) is not None}
+    memory |= {"sequence": row.sequence} if row.sequence else {}
+    own = (row.start, row.end, row.end is None, row.recorded, memory or None)
+    return {"k": row.key, **row.values, **dict(zip(VERSIONS_OWN, own, strict=True))}
+
+
+def _row(table, row):
+    start, end, _, recorded, memory = (row[name] for name in VERSIONS_OWN)
+    values = {name: row[name] for name in table.columns} if row["k"] is not None else {}
+    return StoredRow(row["k"], values, start, end, recorded, **(memory or {}))
+
+
+def judged(table, newest):
+    """The laws of `check` that the rows break, by the rule of `check`; no column was ever renamed."""
+    numbers = {name: number for number, name in enumerate(table.columns)}
+    rows = [_record_row(place, row, numbers) for place, row in enumerate(table.rows)]
+    marks = [row for row in rows if not row.keyed and row.ended_at is None]
+    terms = LawTerms(
+        flagged=True,
+        remembers=True,
+        newest=newest,
+        settled=table.settled or None,
+        marks=tuple(RememberedMark(row.start, row.kind, row.sequence, row.scope) for row in marks),
+        tracked=tuple(table.tracked),
+        numbers=numbers,
+    )
+    keys = {row.key for row in table.rows}
+    lives = [[each for each, row in zip(rows, table.rows, strict=True) if row.key == key] for key in keys]
+    return sum((violations(life, terms) for life in lives), Counter())
+
+
+def _record_row(place, row, numbers):
+    return RecordRow(
+        place,
+        row.start,
+        row.end,
+        keyed=row.key is not None,
+        flag=row.end is None,
+        written=row.recorded,
+        role=row.role,
+        ended_at=row.ended_at,
+        end_before=row.end_before,
+        kind=row.kind,
+        sequence=row.sequence,
+        columns=None if row.columns is None else [numbers[name] for name in row.columns],
+        scope=None if row.scope is None else json.dumps(dict(row.scope)),
+        values=row.values,
+    )

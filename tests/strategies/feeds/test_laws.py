@@ -1,15 +1,22 @@
 """The laws of native.md (section 9.1) of feeds and copies in one table, on random arrivals; the rule keeps them."""
 
+from dataclasses import replace
+
 from every_fact import COLUMNS, EVENTS, KEYS, EveryFact, Scoped, arrivals
-from feed_lives import known, now, settled_before
+from feed_lives import judged, known, now, rewound_to, settled_before
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backstory.errors import Refused
 from backstory.model.remembered import Told
 from backstory.strategies.copies.stored import StoredVersions
 from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.remembering import Window
 from backstory.strategies.feeds.rule import Feed, apply
 
+WINDOWS = st.integers(0, 8).flatmap(
+    lambda start: st.integers(start + 1, 10).map(lambda end: Window(start, end))
+)
 EMPTY = StoredVersions(COLUMNS, settled=())
 
 
@@ -102,6 +109,53 @@ def test_L16_the_open_versions_are_the_last_events(told):
     table = taken([[each] for each in told])
     open_ = {row.key: row.values for row in table.versions if row.end is None}
     assert open_ == {key: values for key, values in last.items() if values is not None}
+
+
+@given(arrivals(), WINDOWS, st.booleans(), EVENTS)
+def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
+    """Also after a restatement, and what comes behind it."""
+    table = EMPTY
+    some = [each for each in restated if window.has(each.at)]
+    for number, delivery in enumerate(
+        [*two[0], Feed(tuple(some), window=window, all_keys=all_keys), *two[1]]
+    ):
+        feed = delivery if isinstance(delivery, Feed) else None
+        try:
+            table = apply(table, feed, number + 1).table if feed else take(table, delivery, number + 1)
+        except Refused:  # what was restated may contradict what comes again
+            continue
+        assert judged(table, number + 1) == {}
+
+
+@given(arrivals(), st.data())
+def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(two, data):
+    deliveries = two[0]
+    point = data.draw(st.integers(0, len(deliveries)))
+    then, whole = taken(deliveries[:point]), taken(deliveries)
+    told = [now(taken(deliveries[:number])) for number in range(len(deliveries) + 1)]
+    back = rewound_to(whole, point, 50)
+    assert now(back) == now(then)
+    assert [known(back, number) for number in range(len(told))] == told
+    later = data.draw(st.permutations(deliveries[point:]))
+    assert now(taken(later, back, 50)) == now(taken(later, then, 50))
+    assert judged(back, 50) == {}
+
+
+@given(EVENTS, WINDOWS, st.booleans(), EVENTS)
+def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told, window, all_keys, restated):
+    some = [each for each in restated if window.has(each.at)]
+    named = {each.key for each in some}
+    after = apply(taken([told]), Feed(tuple(some), window=window, all_keys=all_keys), 9).table
+    marks = {(each.at, each.sequence) for each in some if each.key is None}
+    oracle = EveryFact()
+    for each in told:
+        for key in KEYS if each.key is None else each.key:
+            gone = window.has(each.at) and (all_keys or key in named)
+            if not gone and (each.at, each.sequence) not in marks:
+                oracle.events.append(replace(each, key=key))
+    oracle.take(some)
+    assert now(after) == oracle.versions()
+    assert apply(after, Feed(tuple(some), window=window, all_keys=all_keys), 10).table is after
 
 
 def _parted(deliveries, early):

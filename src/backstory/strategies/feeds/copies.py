@@ -40,7 +40,7 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     for key in keys:
         others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
         listed = copy.rows.get(key)
-        life = folded(table, key, [*others, Fact(Told.COPY, copy.at, listed, columns, scope=scope)])
+        life = folded(table, key, [*others, Fact(Told.COPY, copy.at, listed, columns, scope=scope)], copy.at)
         counts.update(_outcome(table, key, life, copy))
         rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, [], {mark_of(mark)} if copy.restate or not stored else set(), recorded)

@@ -101,12 +101,20 @@ def known_after(table: StoredVersions, key: Key, state: Values | None, fact: Fac
     return {**dict.fromkeys(table.columns), **said}
 
 
-def folded(table: StoredVersions, key: Key, facts: Sequence[Fact]) -> Life:
-    """The life that the facts of a record tell, in whatever order they are given (V23)."""
+def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instant) -> Life:
+    """The life that the facts of a record tell, in whatever order they are given (V23).
+
+    What makes no version is, before the first new fact, as the stored version has it (V18).
+    """
+    stored = next((row.values for row in table.life(key) if _reaches(row, since)), None)
     steps: list[Step] = []
     versions: list[Version] = []
     state: Values | None = None
     for instant, group in groupby(sorted(facts, key=lambda fact: fact.place), key=lambda fact: fact.at):
+        if state is not None and stored is not None and instant >= since:
+            names = [name for name in table.columns if name not in table.tracked]
+            state, stored = {**state, **{name: stored[name] for name in names}}, None
+            versions[-1] = replace(versions[-1], values=state)
         told = list(_steps(table, key, state, list(group)))
         after = told[-1].after
         if same(table, state, after, table.columns):
@@ -127,6 +135,11 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact]) -> Life:
     if versions and state is not None:
         versions[-1] = replace(versions[-1], values=_renewed(table, versions[-1].values, state))
     return Life(tuple(versions), tuple(steps))
+
+
+def _reaches(row: StoredRow, instant: Instant) -> bool:
+    """Whether a version is what was known just before an instant (V78)."""
+    return bool(row.start < instant and (row.end is None or row.end >= instant))
 
 
 def _steps(table: StoredVersions, key: Key, state: Values | None, facts: Sequence[Fact]) -> Iterator[Step]:

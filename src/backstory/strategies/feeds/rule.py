@@ -84,7 +84,12 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
     spoken = {_mark(each) for each in events if each.kind is Told.TRUNCATE} | _restated(feed)
     for key in known:
         mine = [each for each in events if each.key == key or each.kind is Told.TRUNCATE]
-        life = folded(table, key, [*known[key], *(_fact(table, each) for each in mine)])
+        since = [*(each.at for each in mine), *([feed.window.start] if feed.window else [])]
+        new = [_fact(table, each) for each in mine]
+        life = folded(table, key, [*known[key], *new], min(since)) if since else None
+        if life is None:  # nothing is said of the record
+            rows += [row for row in table.rows if row.key == key]
+            continue
         steps += ((each, key, life) for each in mine)
         rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, silenced if key in named else [], spoken, recorded)

@@ -128,7 +128,7 @@ class Said:
     versions: Sequence[RecordRow]
     events: Mapping[int, Sequence[RecordRow]]
     copied: Collection[int]
-    cleared: Mapping[int, tuple[Any, ...]]
+    cleared: Mapping[int, Sequence[tuple[Any, ...]]]
 
     @property
     def begun(self) -> set[int]:
@@ -157,7 +157,7 @@ class Said:
         """
         if instant in self.copied or is_settled(instant, terms):
             return self.at(instant, terms)
-        return _told(state, self.events.get(instant, []), self.cleared.get(instant), terms)
+        return _told(state, self.events.get(instant, []), self.cleared.get(instant, []), terms)
 
 
 def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
@@ -167,10 +167,22 @@ def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
     for row in rows:
         if is_fact(row) and row.start is not None and _says(row):
             events.setdefault(row.start, []).append(row)
-    voided = {(row.start, row.scope) for row in rows if is_fact(row) and row.kind == Told.VOID}
-    marks = [mark for mark in terms.marks if (mark.at, mark.scope) not in voided]
+    # The void of a truncate names no columns, where that of a copy has no list (V72).
+    voided = {
+        (row.start, row.columns is not None and not row.columns, row.sequence, row.scope)
+        for row in rows
+        if is_fact(row) and row.kind == Told.VOID
+    }
+    marks = [
+        mark
+        for mark in terms.marks
+        if (mark.at, mark.kind == Told.TRUNCATE, mark.sequence, mark.scope) not in voided
+    ]
     copied = {mark.at for mark in marks if mark.kind == Told.COPY}
-    cleared = {mark.at: mark.sequence for mark in marks if mark.kind == Told.TRUNCATE}
+    cleared: dict[int, list[tuple[Any, ...]]] = {}
+    for mark in marks:
+        if mark.kind == Told.TRUNCATE:
+            cleared.setdefault(mark.at, []).append(mark.sequence)
     return Said(versions, events, copied, cleared)
 
 
@@ -193,11 +205,11 @@ def _unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
 
 def _told(
-    state: State, events: Sequence[RecordRow], cleared: tuple[Any, ...] | None, terms: LawTerms
+    state: State, events: Sequence[RecordRow], cleared: Sequence[tuple[Any, ...]], terms: LawTerms
 ) -> State:
-    """What is known after the events of one instant (V22), a truncate among them by its sequence."""
+    """What is known after the events of one instant (V22), truncates among them by their sequences."""
     steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
-    steps += [] if cleared is None else [(cleared, None)]
+    steps += [(sequence, None) for sequence in cleared]
     for _, row in sorted(steps, key=lambda each: each[0]):
         if row is None or row.kind == Told.DELETE:
             state = None
