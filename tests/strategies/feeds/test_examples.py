@@ -1,6 +1,12 @@
 """What feeds make of a table of layout `versions`: the worked examples of native.md."""
 
-from feed_lives import Life, forgetful, known, now, settled_before
+from dataclasses import replace
+
+from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
+
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.feeds.rule import Event, Feed, apply
 
 
 def test_E1_a_feed_in_order():
@@ -152,6 +158,20 @@ def test_E13_what_did_we_know():
     assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
 
 
+def test_E14_rewind_takes_back_and_does_not_forget():
+    life = Life()
+    for text in ("k:a10", "k:x20", "m:y20"):
+        life.feed(text)
+    life.table = rewound_to(life.table, 1, 4)
+    life.told[4] = now(life.table)
+    assert (life.shown("k"), life.shown("m")) == ("a[10,)", "")
+    life.feed("k:b20")
+    assert life.shown("k") == "a[10,20) b[20,)"
+    assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+    told = [(key, start, values["v"]) for key, start, _, values in life.table.known(3)]
+    assert sorted(told) == [("k", 10, "a"), ("k", 20, "x"), ("m", 20, "y")]
+
+
 def test_E15_restate_from_a_date():
     life = Life()
     life.feed("k:a10 k:b20 k:c30 m:a10")
@@ -187,3 +207,63 @@ def test_E19_the_same_again_and_a_copy_replaced():
     life.copy(30, "k:c", restate=True)
     assert life.shown("k") == "a[10,20) b[20,30) c[30,)"
     assert (life.commits, life.rows("fact")) == (3, (1,))
+
+
+def test_E20_rewound_to_before_the_feed_it_is_a_table_of_copies_again():
+    copies = [Copy(at, {"k": {"v": value}}, ("v",)) for at, value in ((10, "a"), (20, "b"))]
+    life = Life()
+    life.table = StoredVersions(("v",))
+    for number, each in enumerate(copies):
+        life.table = take(life.table, each, number + 1).table
+        life.told[number + 1] = now(life.table)
+    life.feed("k:x25 k:y5")
+    assert life.shown("k") == "y[5,10) a[10,20) b[20,25) x[25,)"
+    life.table = replace(rewound_to(life.table, 1, 4), settled=None, newest=10)
+    assert life.shown("k") == "a[10,)"
+    table = take(life.table, Copy(20, {"k": {"v": "c"}}, ("v",)), 5).table
+    life.table = table
+    assert life.shown("k") == "a[10,20) c[20,)"
+    assert life.refused(take, table, copies[0], 6) == "time-backwards"
+    assert take(table, Copy(30, {"k": {"v": "c"}}, ("v",)), 6).table is table
+
+
+def test_V25_V58_V64_what_events_count_as():
+    life = Life("v", "w")
+    assert life.feed("k:_/e10") == {"began": 1, "partial": 1}
+    assert life.feed("k:a/_10.5") == {"began": 1}
+    assert life.feed("k:-20 k:-30 m:-5") == {"ended": 1, "silent": 2}
+    event = Event("k", 15, values={"v": "c", "w": "e"}, before={"v": "b"})
+    assert {
+        name: number for name, number in apply(life.table, Feed((event,)), 9).counts.items() if number
+    } == {
+        "began": 1,
+        "late": 1,
+        "mismatched": 1,
+    }
+
+
+def test_V72_a_restatement_silences_marks_for_the_keys_that_it_names_alone():
+    life = Life()
+    life.feed("k:a10 m:a10")
+    life.copy(20, "k:b m:b")
+    life.feed("*30")
+    life.feed("k:x15", window=(12, 40))
+    assert (life.shown("k"), life.shown("m")) == ("a[10,15) x[15,)", "a[10,20) b[20,30)")
+    life.feed("k:z25 m:z25")
+    assert (life.shown("k"), life.shown("m")) == ("a[10,15) x[15,25) z[25,)", "a[10,20) b[20,25) z[25,30)")
+    life.copy(20, "k:c m:c", restate=True)
+    assert life.shown("k") == "a[10,15) x[15,20) c[20,25) z[25,)"
+    life.feed("*30", window=(30, 31))
+    assert life.shown("k") == "a[10,15) x[15,20) c[20,25) z[25,30)"
+    life.feed("", window=(12, 40), all_keys=True)
+    assert (life.shown("k"), life.shown("m")) == ("a[10,)", "a[10,)")
+
+
+def test_V60_events_from_before_a_column_came_are_the_same_when_they_come_again():
+    life = Life("v")
+    life.feed("k:a10")
+    life.table = replace(life.table, columns=("v", "w"))
+    assert life.feed("k:a/_10") == {"duplicate": 1}
+    assert life.refused(life.feed, "k:a/e10") == "sequence-conflict"
+    life.feed("k:a/e5")
+    assert life.shown("k") == "a/e[5,10) a/~[10,)"

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from every_fact import COLUMNS, EVENTS, KEYS, EveryFact, Scoped, arrivals
+from every_fact import COLUMNS, COPIES, EVENTS, KEYS, EveryFact, Scoped, arrivals
 from feed_lives import judged, known, now, rewound_to, settled_before
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Refused
 from backstory.model.remembered import Told
+from backstory.strategies.copies.rule import take as take_copy
 from backstory.strategies.copies.stored import StoredVersions
 from backstory.strategies.feeds.copies import take_among
 from backstory.strategies.feeds.remembering import Window
@@ -109,6 +110,22 @@ def test_L16_the_open_versions_are_the_last_events(told):
     table = taken([[each] for each in told])
     open_ = {row.key: row.values for row in table.versions if row.end is None}
     assert open_ == {key: values for key, values in last.items() if values is not None}
+
+
+@given(st.lists(st.tuples(COPIES, st.booleans()), max_size=3))
+def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
+    """Of all records and all columns, in any order, restated or not."""
+    one = other = EMPTY
+    for number, (parts, restates) in enumerate(series):
+        for each in (each.copy for group in parts for each in group if each.scope is None):
+            rows = {key: {**dict.fromkeys(COLUMNS), **row} for key, row in each.rows.items()}
+            copy = replace(each, rows=rows, columns=COLUMNS, restate=restates)
+            try:
+                one = take_copy(one, copy, number).table
+            except Refused:
+                continue
+            other = take_among(other, copy, number).table
+            assert sorted(map(repr, one.rows)) == sorted(map(repr, other.rows))
 
 
 @given(arrivals(), WINDOWS, st.booleans(), EVENTS)
