@@ -70,6 +70,16 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
     assert existing(store, name).metadata == metadata
 
 
+def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for(store):
+    """The interval grows down from its end, or not at all."""
+    name = kept(store, "settled_by_copies")
+    rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
+    put(store, name, rows, properties={SETTLED: f'["{iso(t(10))}", "{iso(t(20))}"]', MEMORY_SINCE: iso(t(1))})
+    for asked, removed in ((7, 0), (15, 1), (12, 0)):
+        assert Table(store, name).maintain(settle_before=t(asked)).rows_settled == removed
+    assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(20))}"]'
+
+
 def _fact(row):
     return (row["_memory"] or {}).get("role") == "fact"
 

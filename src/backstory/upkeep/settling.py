@@ -81,12 +81,25 @@ def _wanted(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
     if settled is None:
         before = None
     elif before is not None:
-        told = json.loads(settled)
-        stands = told and told[0] is None and parse_instant(told[1]) >= before
-        before = None if stands else before
+        before = _after_settled(before, _interval(settled))
     if since is not None and known is not None and parse_instant(known) >= since:
         since = None
     return Bounds(before, since)
+
+
+def _interval(settled: str) -> tuple[datetime | None, datetime] | None:
+    told = json.loads(settled)
+    return (None if told[0] is None else parse_instant(told[0]), parse_instant(told[1])) if told else None
+
+
+def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
+    """Up to when is settled then; None where nothing moves: the interval has no gap and never shrinks."""
+    if interval is None:
+        return before
+    first, last = interval
+    if before < last and (first is None or before < first):
+        return None
+    return None if first is None and before == last else max(before, last)
 
 
 def _properties(bounds: Bounds) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from backstory.strategies.copies.stored import StoredVersions
 from backstory.strategies.feeds.arrival import FAULTS
 from backstory.strategies.feeds.copies import take_among
 from backstory.strategies.feeds.remembering import Window
-from backstory.strategies.feeds.rule import Feed, apply, remembering
+from backstory.strategies.feeds.rule import OUTCOMES, Feed, apply, remembering
 from backstory.strategies.feeds.terms import CopyPlace
 
 # The plan is of all records at once, or of parts of them by their keys.
@@ -156,4 +156,4 @@ def _after_copy(table, copy, scope, number, parts):
 
 
 def _outcomes(plan):
-    return {name: count for name, count in plan.counts.items() if name != "taken back"}
+    return {name: count for name, count in plan.counts.items() if name in OUTCOMES}

@@ -141,6 +141,12 @@ def test_V47_V53_what_is_refused_has_its_keys():
     assert (many.counts, len(many.samples["began"])) == ({"began": 30, "duplicate": 30}, 10)
 
 
+def test_V120_the_columns_that_drive_changes_are_counted():
+    """Of events that change a record which is there."""
+    plan = planned(terms_of(), [("k", "a", 1, "upsert"), ("k", "b", 2, "upsert"), ("m", "a", 1, "upsert")])
+    assert plan.counts == {"began": 3, "drives v": 1}
+
+
 def test_V29_events_of_settled_instants_are_refused_or_dropped():
     day = int(DATES[3].timestamp()) * 1_000_000
     rows = [("k", "a", 3, "upsert"), ("m", "a", 4, "upsert")]

@@ -56,20 +56,17 @@ class Arrival:
 def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
     truncate = is_told(delivered, Told.TRUNCATE)
-    faults = {
+    flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key]),
         NO_SEQUENCE: _any_null([delivered[AT], *_further(terms, delivered)]),
     }
     at = micros(delivered[AT])
     late = in_interval(at, terms.settled)
-    faults |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window)}
-    found = {
-        name: delivered.filter(pa.array(rows)).select(terms.key)
-        for name, rows in faults.items()
-        if rows.any()
-    }
+    flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
+    keys = delivered.select(terms.key)
+    found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
     timely = delivered.filter(pa.array(~late))
-    counts = {name: len(rows) for name, rows in found.items()} | {TOO_LATE: int(late.sum())}
+    counts = {name: len(rows) for name, rows in found.items()}
     if _meets(terms):
         counts[MEETS] = 1
     truncates = timely.filter(pa.array(is_told(timely, Told.TRUNCATE)))

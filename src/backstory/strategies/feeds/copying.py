@@ -18,11 +18,11 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import COLUMNS, SEQUENCE, Role, Told
 from backstory.strategies.copies.rows import INSTANT, memory_field, taken_back
 from backstory.strategies.copies.sifted import DIFFERING, NO_KEY
-from backstory.strategies.copies.touched import APPEARED, CHANGED, CLOSED, UNCHANGED
+from backstory.strategies.copies.touched import APPEARED, CHANGED, CLOSED, TAKEN_BACK, UNCHANGED
 from backstory.strategies.feeds.arrival import SPOILT, Arrival
 from backstory.strategies.feeds.difference import Difference
 from backstory.strategies.feeds.gathering import COPY, NONE, Facts, beginning, facts
-from backstory.strategies.feeds.plan import TAKEN_BACK, difference_of
+from backstory.strategies.feeds.plan import difference_of
 from backstory.strategies.feeds.records import is_of, live_rows
 from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, CopyPlace, FeedTerms, Scope

@@ -50,6 +50,18 @@ def outcomes(states: States, before: pa.Array | None) -> Outcomes:
     )
 
 
+def driving(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
+    """For each tracked column the facts of these with which it changed in a record that was there (V120)."""
+    begins = np.flatnonzero(began)
+    instant = states.instant[begins]
+    before, after = states.lasts[instant - 1], states.lasts[instant]
+    there = states.there[before]
+    begins, before, after = begins[there], before[there], after[there]
+    pool = states.effects.pool
+    places = {name: states.place(name) for name in states.effects.terms.tracked}
+    return {name: begins[~pool.alike(name, place[before], place[after])] for name, place in places.items()}
+
+
 def _mismatched(states: States, there_before: np.ndarray, before: pa.Array | None) -> np.ndarray:
     """Whether an event's image of what was before it is not what is known (V64)."""
     facts, found = states.facts, np.zeros(len(states.facts), bool)
@@ -63,12 +75,7 @@ def _mismatched(states: States, there_before: np.ndarray, before: pa.Array | Non
     images = before.take(pa.array(facts.event[told]))
     same = there_before[told]
     for name in names:
-        values = effects_value(states, name, told - 1)
+        values = states.effects.pool.at(name, states.place(name)[told - 1])
         same = same & alike(values, pc.struct_field(images, name).cast(values.type))
     found[told] = ~same
     return found
-
-
-def effects_value(states: States, name: str, places: np.ndarray) -> pa.Array:
-    """The values of a column that are known after these facts."""
-    return states.effects.pool.at(name, states.place(name)[places])

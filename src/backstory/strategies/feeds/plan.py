@@ -15,6 +15,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
 from backstory.model.places import FILE, POSITION
+from backstory.strategies.copies.touched import DRIVES, TAKEN_BACK
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SPOILT, Arrival
 from backstory.strategies.feeds.difference import Difference
 from backstory.strategies.feeds.outcomes import (
@@ -25,6 +26,7 @@ from backstory.strategies.feeds.outcomes import (
     PARTIAL,
     SILENT,
     Outcomes,
+    driving,
     outcomes,
 )
 from backstory.strategies.feeds.records import live_rows
@@ -32,17 +34,15 @@ from backstory.strategies.feeds.terms import BEFORE, FeedTerms
 from backstory.strategies.feeds.touched import Records
 from backstory.strategies.feeds.voids import voids
 
-TAKEN_BACK = "taken back"
-
 
 @dataclass(frozen=True, slots=True)
 class FeedPlan:
     """What becomes of touched records.
 
     `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
-    written anew is in both. `counts` are events by outcome (V58), faults, and statements that are taken back;
-    `samples` are a few keys of each. `ended` and `late` say so of each truncate of the arrival, of these
-    records.
+    written anew is in both. `counts` are events by outcome (V58), by column those that changed it (`DRIVES`),
+    faults, and statements that are taken back; `samples` are a few keys of each. `ended` and `late` say so of
+    each truncate of the arrival, of these records.
     """
 
     gone: pa.Table
@@ -146,7 +146,10 @@ def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[st
         DUPLICATE: np.flatnonzero(records.ties.again)
     }
     counts = {name: len(each) for name, each in places.items() if len(each)}
-    return counts, {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
+    samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
+    drives = driving(records.states, found.began & event)
+    counts |= {f"{DRIVES}{name}": len(each) for name, each in drives.items() if len(each)}
+    return counts, samples
 
 
 def _of_truncates(records: Records, flags: np.ndarray, nothing: np.ndarray) -> np.ndarray:
