@@ -74,7 +74,12 @@ def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for
     """The interval grows down from its end, or not at all."""
     name = kept(store, "settled_by_copies")
     rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
-    put(store, name, rows, properties={SETTLED: f'["{iso(t(10))}", "{iso(t(20))}"]', MEMORY_SINCE: iso(t(1))})
+    put(
+        store,
+        name,
+        life(rows),
+        properties={SETTLED: f'["{iso(t(10))}", "{iso(t(20))}"]', MEMORY_SINCE: iso(t(1))},
+    )
     for asked, removed in ((7, 0), (15, 1), (12, 0)):
         assert Table(store, name).maintain(settle_before=t(asked)).rows_settled == removed
     assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(20))}"]'
