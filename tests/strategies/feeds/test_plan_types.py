@@ -12,9 +12,11 @@ from backstory.model.places import POSITION
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.strategies.copies.sifted import DIFFERING
 from backstory.strategies.feeds.arrival import CONFLICT, NO_KEY, NO_SEQUENCE, SETTLED, SPOILT, arrive
+from backstory.strategies.feeds.copying import COPY_FAULTS, ELSEWHERE, OUT_OF_SCOPE, plan_copied
 from backstory.strategies.feeds.plan import joined_plans, plan_records
-from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
+from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, CopyPlace, FeedTerms
 
 TEXT, DOUBLE = ColumnType(Kind.STRING), ColumnType(Kind.DOUBLE)
 DATES = {day: datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 32)}
@@ -164,3 +166,29 @@ def test_V119_two_versions_at_one_time_are_found():
     )
     plan = planned(terms, [("k", "b", 2, "upsert")], rows)
     assert (plan.counts, plan.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": "k"}])
+
+
+def test_V41_V43_what_a_copy_is_refused_for_has_its_keys():
+    terms = terms_of(further=DOUBLE)
+    day = int(DATES[2].timestamp()) * 1_000_000
+    version = {"k": "k", "v": "e", "valid_from": DATES[1], "is_current": True, "recorded_at": DATES[1]}
+    other = {"role": "fact", "kind": "copy", "scope": '{"v": "e"}'}
+    mark = {"valid_from": DATES[2], "valid_to": DATES[2], "is_current": False, "_memory": other}
+    schema = empty(terms).drop_columns(["_file", POSITION]).schema
+    rows, marks = (placed(pa.Table.from_pylist([each], schema)) for each in (version, mark))
+
+    def faults(copy, scope):
+        delivered = pa.Table.from_pylist(copy, arrow_schema({"k": TEXT, "v": TEXT}))
+        plan = plan_copied(terms, CopyPlace(day, scope=scope), delivered, rows, marks)
+        return {
+            name: [each["k"] for each in plan.samples[name].to_pylist()]
+            for name in plan.counts
+            if name in COPY_FAULTS
+        }
+
+    scope = (("v", "u"),)
+    assert faults([{"k": "k", "v": "u"}, {"k": "m", "v": "u"}], scope) == {ELSEWHERE: ["k"]}
+    assert faults([{"k": "m", "v": "e"}, {"k": "n", "v": "u"}], scope) == {OUT_OF_SCOPE: ["m"]}
+    assert faults([{"k": "m", "v": "u"}, {"k": "m", "v": "u"}], scope) == {}
+    assert faults([{"k": None, "v": "u"}], scope) == {NO_KEY: [None]}
+    assert faults([{"k": "m", "v": "e"}, {"k": "m", "v": "u"}], (("k", "m"),)) == {DIFFERING: ["m"]}

@@ -17,7 +17,6 @@ from backstory.strategies.feeds.fold import Fact, Life, folded, lies_in, same
 from backstory.strategies.feeds.remembering import (
     facts_of,
     is_settled,
-    mark_fact,
     mark_of,
     recorded_life,
     voids_of,
@@ -75,7 +74,8 @@ def _refuse(table: StoredVersions, copy: Copy, scope: Scope | None) -> None:
     ]
     if not all(_disjoint(scope, row.scope) for row in beside):
         raise Refused("same-instant", "A copy for this time is stored whose scope meets this one.")
-    if any(mark_fact(table, key, row).values is not None for row in beside for key in copy.rows):
+    listed = (fact for key in copy.rows for fact in facts_of(table, key) if fact.values is not None)
+    if any(fact.kind is Told.COPY and fact.at == copy.at and fact.scope != scope for fact in listed):
         raise Refused("same-instant", "A copy of another scope has the record at this time.")
 
 

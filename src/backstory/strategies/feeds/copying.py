@@ -29,8 +29,7 @@ from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, CopyPl
 from backstory.strategies.feeds.touched import Records
 from backstory.strategies.sift.plan import distinct
 
-# Rows that are not in the copy's scope, and records that a copy of another scope has at its instant (V41,
-# V43).
+# Rows outside the copy's scope (V41), and records that a copy of another scope has at its instant (V43).
 OUT_OF_SCOPE, ELSEWHERE = "out of scope", "in another scope"
 COPY_FAULTS = NO_KEY, DIFFERING, OUT_OF_SCOPE, ELSEWHERE, SPOILT
 
