@@ -22,16 +22,16 @@ from backstory.strategies.feeds.terms import CopyPlace
 PARTS = st.sampled_from([1, 3])
 
 
-@given(arrivals(), PARTS)
-def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts):
-    """On the slice from the delivery's first instant on, whatever is stored before it."""
+@given(arrivals(), PARTS, st.booleans())
+def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts, whole):
+    """On the slice from the delivery's first instant on, and on the whole table."""
     table = StoredVersions(COLUMNS, settled=())
     for number, delivery in enumerate(two[0]):
         if isinstance(delivery, Scoped):
             table = take_among(table, delivery.copy, number, delivery.scope).table
             continue
         applied = apply(table, Feed(tuple(delivery)), number)
-        since = min(each.at for each in delivery)
+        since = None if whole else min(each.at for each in delivery)
         plan, rows = planned(terms_of(table, number), delivered(delivery), stored(table.rows), parts, since)
         table = applied.table
         assert differences(rows, stored(table.rows)) == ([], [])
