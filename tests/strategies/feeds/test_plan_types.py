@@ -119,6 +119,10 @@ def test_V16_nested_values_and_floating_keys_compare_by_value():
     )
     assert plan.counts == {"began": 1, "duplicate": 1, "silent": 1}
     assert [(row[1], row[2]) for row in lives(plan, "v")] == [(1, None)]
+    assert planned(terms, [(nan, [0.0], 1, "upsert"), (nan, [-0.0], 2, "upsert")]).counts == {
+        "began": 1,
+        "silent": 1,
+    }
 
 
 def test_V47_V53_what_is_refused_has_its_keys():

@@ -57,8 +57,8 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
     truncate = is_told(delivered, Told.TRUNCATE)
     flags = {
-        NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key]),
-        NO_SEQUENCE: _any_null([delivered[AT], *_further(terms, delivered)]),
+        NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
+        NO_SEQUENCE: _any_null([delivered[AT], *_further(terms, delivered)], nan=True),
     }
     at = micros(delivered[AT])
     late = in_interval(at, terms.settled)
@@ -158,9 +158,9 @@ def is_told(delivered: pa.Table, kind: Told) -> np.ndarray:
     return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
 
 
-def _any_null(columns: Sequence[Values]) -> np.ndarray:
-    """Whether a value of a row is NULL; NaN counts as NULL (V47)."""
-    found = [pc.is_null(each, nan_is_null=True) for each in columns]
+def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
+    """Whether a value of a row is NULL; in a sequence NaN is NULL (V47), as a key it is a value (V16)."""
+    found = [pc.is_null(each, nan_is_null=nan) for each in columns]
     return np.logical_or.reduce([np.asarray(each) for each in found])
 
 
