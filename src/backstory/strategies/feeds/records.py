@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import shaped
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role, Told
-from backstory.strategies.alike import Values, alike
+from backstory.model.schema import Column
+from backstory.strategies.alike import alike
 from backstory.strategies.copies.rows import memory_field, micros
 from backstory.strategies.feeds.terms import FeedTerms, Scope
 from backstory.strategies.keys import ranks
@@ -128,16 +129,13 @@ class StoredRecords:
 class Pool:
     """The user's values of stored rows and then of delivered ones, and the columns that each asserts."""
 
-    values: pa.Table
+    values: Mapping[str, pa.Array]
     lists: pa.Array
     numbers: dict[str, int]
 
-    def __getitem__(self, name: str) -> Values:
-        return self.values[name]
-
     def at(self, name: str, places: np.ndarray) -> pa.Array:
         """The values at these places; NULL at -1."""
-        return self.values[name].combine_chunks().take(pa.array(places, mask=places < 0))
+        return self.values[name].take(pa.array(places, mask=places < 0))
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -189,9 +187,8 @@ def pool_of(
     A list that names every column of the data is as none (V2).
     """
     users = [each for each in terms.columns if each.name in {*terms.key, *terms.data}]
-    values = pa.concat_tables(
-        [shaped(each, users) for each in (_only(stored, users), _only(delivered, users))]
-    )
+    joined = pa.concat_tables([shaped(_only(each, users), users) for each in (stored, delivered)])
+    values = {each.name: joined[each.name].combine_chunks() for each in users}
     parts = [memory_field(stored, COLUMNS), asserted, memory_field(marks, COLUMNS)]
     type_ = pa.list_(pa.int32())
     lists = pa.concat_arrays([each.cast(type_) for each in parts])
@@ -206,6 +203,5 @@ def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
     return pc.if_else(pa.array(full), pa.scalar(None, lists.type), lists)
 
 
-def _only(rows: pa.Table, users: Sequence[object]) -> pa.Table:
-    names = [each.name for each in users if each.name in rows.column_names]  # type: ignore[attr-defined]
-    return rows.select(names)
+def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
+    return rows.select([each.name for each in users if each.name in rows.column_names])
